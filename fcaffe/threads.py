@@ -15,10 +15,13 @@ from fcaffe.cgroups import cpu_quota, whole_cpus
 
 VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
+GIVEN = "FCAFFE_OMP_NUM_THREADS"  # the user's OMP_NUM_THREADS, where fcaffe has set another
+
 # Launchers' variables for the number of ranks on a host; Slurm's has a number for each host, such as 4(x2),3.
 RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "SLURM_STEP_TASKS_PER_NODE")
 
 _limited: list[str] = []  # variables that fcaffe has set
+_shard_threads = 1
 
 
 def available_cpus() -> int:
@@ -70,18 +73,30 @@ def set_for_command() -> None:
 
 
 def compute_with_one_thread() -> None:
-    """Give the libraries one thread, whatever the environment says; call this before they are loaded.
+    """Give the libraries one thread; call this before they are loaded. The threads compute shards, side by side.
 
     Several threads cut a product elsewhere, and so round it differently, which --reproducible rules out.
     """
+    global _shard_threads
+    given = "" if "OMP_NUM_THREADS" in _limited else os.environ.get("OMP_NUM_THREADS", "")
+    _shard_threads = _number_of(os.environ.setdefault(GIVEN, given))  # which ranks inherit
     os.environ.update(dict.fromkeys(VARIABLES, "1"))
     _limited.clear()
 
 
 def wanted_threads() -> int:
     """Return how many threads are to compute."""
-    wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return _number_of(os.environ.get("OMP_NUM_THREADS", ""))
+
+
+def _number_of(given: str) -> int:
+    wanted = given.split(",")[0]
     return min(int(wanted), available_cpus()) if wanted.isdecimal() and int(wanted) else fair_threads()
+
+
+def shard_threads() -> int:
+    """Return how many threads are to compute shards, each with libraries of one thread."""
+    return _shard_threads
 
 
 def has_one_thread() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -12,11 +13,13 @@ from typing import NamedTuple
 TRAINING, EXCHANGE = range(2)  # threads
 KEPT = 100_000  # the last events that a worker retains for a trace
 KEPT_BY_ALL = 1_000_000
+STRAGGLING, LEAST_LAG = 1.5, 5.0  # times the median, and seconds more than it, from which on a worker is too slow
 
-DATA, FORWARD, BACKWARD, REDUCE, WAIT, UPDATE, TEST, SNAPSHOT, OTHER = KINDS = (
+DATA, FORWARD, BACKWARD, SHARDS, REDUCE, WAIT, UPDATE, TEST, SNAPSHOT, OTHER = KINDS = (
     "data wait",
     "forward",
     "backward",
+    "adding shards",
     "exposed reduce",
     "wait for others",
     "update",
@@ -38,7 +41,8 @@ class Event(NamedTuple):
 
 
 class Timeline:
-    """Sums the training thread's time by kind of span, and retains the last `kept` spans as events.
+    """Sums the training thread's time by kind of span, and retains the last `kept` spans as events. That thread has
+    called `begin`; spans of others do not count.
 
     `seconds` has the exclusive time of each kind: the time of an inner span does not count for the outer one. With a
     span of kind OTHER around everything, the kinds add up to the time since `begin`.
@@ -52,6 +56,7 @@ class Timeline:
 
     def begin(self) -> None:
         """Reset all times and events."""
+        self._thread = threading.get_ident()
         self.events.clear()
         self.seconds = dict.fromkeys(KINDS, 0.0)
         self.origin = time.perf_counter()
@@ -60,6 +65,9 @@ class Timeline:
     @contextlib.contextmanager
     def span(self, kind: str) -> Iterator[None]:
         """Count the body, in the training thread, as this kind."""
+        if threading.get_ident() != self._thread:
+            yield
+            return
         self._inner.append(0.0)
         iteration, began = self.iteration, time.perf_counter()
         try:
@@ -96,7 +104,22 @@ def summarize(everyone: Sequence[dict[str, float]], hosts: Sequence[str]) -> lis
     work = [seconds[FORWARD] + seconds[BACKWARD] for seconds in everyone]
     slowest, middle = work.index(max(work)), median(work)
     more = f", {work[slowest] / middle - 1:.1%} more than the median" if middle else ""
+    waited = [seconds[WAIT] + seconds[REDUCE] for seconds in everyone]
+    longer = max(0.0, median(waited[:slowest] + waited[slowest + 1 :]) - waited[slowest])
     lines.append(
-        f"Slowest worker: rank {slowest} on {hosts[slowest]}, {work[slowest]:.2f} s in forward and backward{more}"
+        f"Slowest worker: rank {slowest} on {hosts[slowest]}, {work[slowest]:.2f} s in forward and backward{more}; the "
+        f"others waited {longer:.2f} s longer than it"
     )
     return lines
+
+
+def straggler(everyone: Sequence[dict[str, float]], hosts: Sequence[str]) -> str:
+    """A warning if a worker took much longer to compute than most others; "" if none did."""
+    work = [seconds[FORWARD] + seconds[BACKWARD] for seconds in everyone]
+    slowest, middle = work.index(max(work)), median(work)
+    if len(work) < 3 or work[slowest] < max(STRAGGLING * middle, middle + LEAST_LAG):
+        return ""
+    return (
+        f"rank {slowest} on {hosts[slowest]} computed for {work[slowest] / middle:.1f} times as long as the median "
+        "worker, and the others waited for it: see what else runs on that host, or leave it out"
+    )

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from fcaffe.timeline import BACKWARD, DATA, EXCHANGE, FORWARD, KINDS, OTHER, Event, Timeline, summarize
+from fcaffe.timeline import BACKWARD, DATA, EXCHANGE, FORWARD, KINDS, OTHER, WAIT, Event, Timeline, straggler, summarize
 
 
 def test_own_times_add_up_to_the_whole() -> None:
@@ -39,4 +39,15 @@ def test_the_slowest_worker_is_named() -> None:
     lines = summarize(everyone, ["a", "b", "b"])
     assert lines[0] == "Training took 6.00 s; seconds of each of 3 workers:"
     assert lines[3].split() == ["forward", "27.8%", "1.00", "1.00", "3.00"]
-    assert lines[-1] == ("Slowest worker: rank 1 on b, 5.00 s in forward and backward, 66.7% more than the median")
+    assert lines[-1] == (
+        "Slowest worker: rank 1 on b, 5.00 s in forward and backward, 66.7% more than the median; the others waited "
+        "0.00 s longer than it"
+    )
+
+
+def test_a_worker_that_is_much_slower_is_warned_of() -> None:
+    everyone = [dict.fromkeys(KINDS, 0.0) | {FORWARD: work, WAIT: 30 - work} for work in (10, 25, 11)]
+    assert summarize(everyone, ["a", "b", "c"])[-1].endswith("; the others waited 14.50 s longer than it")
+    assert straggler(everyone, ["a", "b", "c"]).startswith("rank 1 on b computed for 2.3 times as long as the median ")
+    everyone[1][FORWARD] = 15.5
+    assert straggler(everyone, ["a", "b", "c"]) == ""

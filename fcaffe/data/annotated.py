@@ -1,4 +1,4 @@
-"""Annotated images as SSD stores and samples them: batches of images with boxes around their objects.
+"""Annotated images as SSD stores and samples them: batches of images with boxes around their objects; label maps.
 
 The objects of an image are an array of rows (label, instance, xmin, ymin, xmax, ymax, difficult), float32. Corners are
 relative to the size of the image.
@@ -6,7 +6,7 @@ relative to the size of the image.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -18,22 +18,15 @@ from fcaffe.data.database import Database, Record
 from fcaffe.data.datum import datum_to_array, name_of
 from fcaffe.data.prefetch import Batch
 from fcaffe.data.transformer import Decision, Transformer
-from fcaffe.errors import DataError
+from fcaffe.errors import DataError, ProtoError
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import read_text
 from fcaffe.rng import CaffeRandom
 
 CORNERS = slice(2, 6)
-WHOLE = (0.0, 0.0, 1.0, 1.0)
 NO_OBJECTS = np.empty((0, 7), np.float32)
 
 Corners = tuple[float, float, float, float]  # xmin, ymin, xmax, ymax
-
-
-class Annotation(NamedTuple):
-    """The objects of an image, and the label of an image without boxes."""
-
-    objects: np.ndarray
-    label: int
 
 
 def parse_annotated(key: bytes, value: bytes) -> Any:
@@ -56,6 +49,19 @@ def objects_of(annotated: Any) -> np.ndarray:
         for box in (one.bbox,)
     ]
     return np.array(rows, np.float32).reshape(-1, 7)
+
+
+def read_label_map(path: str) -> dict[int, Any]:
+    """The LabelMapItems (label, name, display_name) of a file by label. Raises DataError, also for repeated labels."""
+    try:
+        items = read_text(path, pb.LabelMap).item
+    except ProtoError as problem:
+        raise DataError(f"cannot read a label map: {problem}") from problem
+    found: dict[int, Any] = {}
+    for item in items:
+        if found.setdefault(item.label, item) is not item:
+            raise DataError(f"{path}: label {item.label} has two names, {found[item.label].name} and {item.name}")
+    return found
 
 
 def project(objects: np.ndarray, window: Corners, emit: Any = None) -> np.ndarray:
@@ -85,32 +91,21 @@ def mirror(objects: np.ndarray) -> np.ndarray:
     return objects
 
 
-class BatchSampler:
-    """Draws random windows of an image that meet the constraints of SSD's BatchSampler messages."""
-
-    def __init__(self, params: Any) -> None:
-        self.params = list(params)
-        for param in self.params:
-            sampler = param.sampler
-            if not 0 < sampler.min_scale <= sampler.max_scale <= 1:
-                raise DataError("batch_sampler: 0 < min_scale <= max_scale <= 1 must hold")
-            if not 0 < sampler.min_aspect_ratio <= 1 <= sampler.max_aspect_ratio:
-                raise DataError("batch_sampler: 0 < min_aspect_ratio <= 1 <= max_aspect_ratio must hold")
-
-    def draw(self, objects: np.ndarray, random: CaffeRandom) -> Corners | None:
-        """One of the windows that all samplers found, or None if they found none."""
-        found: list[Corners] = []
-        for param in self.params:
-            if param.use_original_image:
-                found += _windows(param, objects[:, CORNERS], random)
-        return found[random.draw() % len(found)] if found else None
+def check_sampler(param: Any) -> None:
+    """Raise DataError for a BatchSampler message whose limits no window can meet."""
+    sampler = param.sampler
+    if not 0 < sampler.min_scale <= sampler.max_scale <= 1:
+        raise DataError("batch_sampler: 0 < min_scale <= max_scale <= 1 must hold")
+    if not 0 < sampler.min_aspect_ratio <= 1 <= sampler.max_aspect_ratio:
+        raise DataError("batch_sampler: 0 < min_aspect_ratio <= 1 <= max_aspect_ratio must hold")
 
 
-def _windows(param: Any, corners: np.ndarray, random: CaffeRandom) -> list[Corners]:
-    """Up to `max_sample` windows, by as many as `max_trials` trials."""
+def draw_windows(param: Any, corners: np.ndarray, random: CaffeRandom) -> list[Corners]:
+    """Random windows that meet the constraint of a BatchSampler message: up to `max_sample`, by up to `max_trials`
+    trials."""
     found: list[Corners] = []
     most = param.max_sample if param.HasField("max_sample") else param.max_trials
-    for _ in range(param.max_trials):
+    for _ in range(param.max_trials if param.use_original_image else 0):
         if len(found) == most:
             break
         window = _window(param.sampler, random)
@@ -153,17 +148,16 @@ class AnnotatedBatches(DatumBatches):
 
     `batch.objects` has the objects of each image if `has_boxes`, else `batch.labels` has the labels. Distorted colours,
     a larger canvas and a random window come before the resizing, the noise and the crop of the transformer; the boxes
-    follow. What is random depends on the seed of the image alone.
+    follow. What is random depends on the seed of the image alone. `param` is the LayerParameter.
     """
 
     def __init__(self, database: Database, transformer: Transformer, batch_size: int, param: Any) -> None:
-        """`param` is the LayerParameter."""
-        transform = param.transform_param
-        self.distort_param = transform.distort_param if transform.HasField("distort_param") else None
-        self.expand_param = transform.expand_param if transform.HasField("expand_param") else None
-        self.emit = transform.emit_constraint if transform.HasField("emit_constraint") else None
-        self.sampler = BatchSampler(param.annotated_data_param.batch_sampler)
-        if self.expand_param is not None and transformer.mean_file:
+        self.param = param.transform_param
+        self.emit = self.param.emit_constraint if self.param.HasField("emit_constraint") else None
+        self.samplers = list(param.annotated_data_param.batch_sampler)
+        for sampler in self.samplers:
+            check_sampler(sampler)
+        if self.param.HasField("expand_param") and transformer.mean_file:
             raise DataError("transform_param.expand_param needs mean_value, for a canvas is larger than a mean_file")
         first = parse_annotated(*database.peek())
         self.has_boxes = first.HasField("type") or param.annotated_data_param.HasField("anno_type")
@@ -173,43 +167,48 @@ class AnnotatedBatches(DatumBatches):
         batch.objects = [NO_OBJECTS] * self.share.count
         super().fill(batch)
 
-    def load(self, item: Record) -> tuple[np.ndarray, Any]:
+    def load(self, item: Record) -> tuple[np.ndarray, tuple[np.ndarray, int]]:
+        """The image; its objects, and the label of an image without boxes."""
         try:
             annotated = parse_annotated(*item)
             image = datum_to_array(annotated.datum, item[0], self.transformer.color)
         except DataError as problem:
             raise DataError(f'{problem} (in the {self.database.kind} "{self.database.source}")') from problem
-        return image, Annotation(objects_of(annotated), annotated.datum.label)
+        return image, (objects_of(annotated), annotated.datum.label)
 
     def prepare(self, item: Record, decision: Decision) -> tuple[np.ndarray, Any]:
         image, (objects, label) = self.load(item)
         image, objects = self._sample(image, objects, CaffeRandom(decision.seed))
         _, height, width = image.shape
         image = self.transformer.augment(image, decision)
-        if self.transformer.resize is not None and len(objects):
-            objects[:, CORNERS] = self.transformer.resize.boxes(objects[:, CORNERS], height, width)
+        resize = self.transformer.resize(decision)
+        if resize is not None and len(objects):
+            objects[:, CORNERS] = resize.boxes(objects[:, CORNERS], height, width)
         _, height, width = image.shape
         rows, columns = self.transformer.window(image.shape, decision)
         crop = (columns.start / width, rows.start / height, columns.stop / width, rows.stop / height)
         objects = project(objects, crop, self.emit)
-        return image, Annotation(mirror(objects) if decision.mirror else objects, label)
+        return image, (mirror(objects) if decision.mirror else objects, label)
 
     def set_label(self, batch: Batch, index: int, label: Any) -> None:
         batch.objects[index], batch.labels[index] = label
 
     def _sample(self, image: np.ndarray, objects: np.ndarray, random: CaffeRandom) -> tuple[np.ndarray, np.ndarray]:
         """The image with distorted colours, on a larger canvas, cut to a random window, and its objects."""
-        if self.distort_param is None and self.expand_param is None and not self.sampler.params:
+        distorts, expands = self.param.HasField("distort_param"), self.param.HasField("expand_param")
+        if not (distorts or expands or self.samplers):
             return image, objects
         if image.dtype != np.uint8:
             raise DataError("distort_param, expand_param and batch_sampler work on images of bytes, not of float_data")
         pixels = image.transpose(1, 2, 0)
-        if self.distort_param is not None and len(image) == 3:
-            pixels = distort(pixels, self.distort_param, random)
-        if self.expand_param is not None:
-            pixels, canvas = expand(pixels, self.expand_param, self.transformer.mean, random)
+        if distorts and len(image) == 3:
+            pixels = distort(pixels, self.param.distort_param, random)
+        if expands:
+            pixels, canvas = expand(pixels, self.param.expand_param, self.transformer.mean, random)
             objects = project(objects, canvas, self.emit)
-        if (window := self.sampler.draw(objects, random)) is not None:
+        corners = objects[:, CORNERS]
+        if windows := [window for sampler in self.samplers for window in draw_windows(sampler, corners, random)]:
+            window = windows[random.draw() % len(windows)]
             height, width, _ = pixels.shape
             left, right = int(window[0] * width), max(int(window[2] * width), int(window[0] * width) + 1)
             top, bottom = int(window[1] * height), max(int(window[3] * height), int(window[1] * height) + 1)

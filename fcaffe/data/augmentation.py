@@ -35,10 +35,7 @@ class Resize:
             raise DataError(f"resize_param has {len(param.pad_value)} pad_value: give 1, or one for each channel")
         self.param = param
         self.pads = param.resize_mode == pb.ResizeParameter.FIT_LARGE_SIZE_AND_PAD
-
-    @property
-    def is_random(self) -> bool:
-        return len(self.param.interp_mode) > 1
+        self.is_random = len(param.interp_mode) > 1
 
     def size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of a resized picture, before padding."""
@@ -83,12 +80,18 @@ def distort(pixels: np.ndarray, param: Any, random: CaffeRandom) -> np.ndarray:
     Contrast comes second or fourth, by chance. Colour pictures only.
     """
     early = _happens(0.5, random)
-    pixels = _brightness(pixels, param, random)
+    pixels = _linear(pixels, 1, _drawn(param, "brightness", 0, random))
     if early:
-        pixels = _contrast(pixels, param, random)
-    pixels = _saturation_and_hue(pixels, param, random)
+        pixels = _linear(pixels, _drawn(param, "contrast", 1, random), 0)
+    saturation, hue = _drawn(param, "saturation", 1, random), _drawn(param, "hue", 0, random)
+    if abs(saturation - 1) > SMALLEST_CHANGE or hue:
+        cv2 = opencv()
+        hsv = cv2.cvtColor(np.ascontiguousarray(pixels), cv2.COLOR_BGR2HSV)
+        hsv[:, :, 1] = _linear(hsv[:, :, 1], saturation, 0)
+        hsv[:, :, 0] = _linear(hsv[:, :, 0], 1, hue)
+        pixels = np.asarray(cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR))
     if not early:
-        pixels = _contrast(pixels, param, random)
+        pixels = _linear(pixels, _drawn(param, "contrast", 1, random), 0)
     if param.random_order_prob and _happens(param.random_order_prob, random):
         order = [0, 1, 2]
         random.shuffle(order)
@@ -171,31 +174,14 @@ def _happens(probability: float, random: CaffeRandom) -> bool:
     return _uniform(0, 1, random) < probability
 
 
-def _brightness(pixels: np.ndarray, param: Any, random: CaffeRandom) -> np.ndarray:
-    if not _happens(param.brightness_prob, random):
-        return pixels
-    return _linear(pixels, 1, _uniform(-param.brightness_delta, param.brightness_delta, random))
-
-
-def _contrast(pixels: np.ndarray, param: Any, random: CaffeRandom) -> np.ndarray:
-    if not _happens(param.contrast_prob, random):
-        return pixels
-    return _linear(pixels, _uniform(param.contrast_lower, param.contrast_upper, random), 0)
-
-
-def _saturation_and_hue(pixels: np.ndarray, param: Any, random: CaffeRandom) -> np.ndarray:
-    saturation, hue = 1.0, 0.0
-    if _happens(param.saturation_prob, random):
-        saturation = _uniform(param.saturation_lower, param.saturation_upper, random)
-    if _happens(param.hue_prob, random):
-        hue = _uniform(-param.hue_delta, param.hue_delta, random)
-    if abs(saturation - 1) <= SMALLEST_CHANGE and hue == 0:
-        return pixels
-    cv2 = opencv()
-    hsv = cv2.cvtColor(np.ascontiguousarray(pixels), cv2.COLOR_BGR2HSV)
-    hsv[:, :, 1] = _linear(hsv[:, :, 1], saturation, 0)
-    hsv[:, :, 0] = _linear(hsv[:, :, 0], 1, hue)
-    return np.asarray(cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR))
+def _drawn(param: Any, what: str, unchanged: float, random: CaffeRandom) -> float:
+    """A random value between the limits of a distortion, with its probability, else `unchanged`."""
+    if not _happens(getattr(param, f"{what}_prob"), random):
+        return unchanged
+    if unchanged:
+        return _uniform(getattr(param, f"{what}_lower"), getattr(param, f"{what}_upper"), random)
+    delta = getattr(param, f"{what}_delta")
+    return _uniform(-delta, delta, random)
 
 
 def _linear(values: np.ndarray, factor: float, offset: float) -> np.ndarray:

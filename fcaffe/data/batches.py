@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -10,12 +12,12 @@ import numpy as np
 from fcaffe import log
 from fcaffe.data.database import Database, Record
 from fcaffe.data.datum import datum_to_array, name_of, parse_datum
-from fcaffe.data.decoding import Decoders
 from fcaffe.data.images import Color
 from fcaffe.data.prefetch import Batch
 from fcaffe.data.share import Share, Turns
 from fcaffe.data.transformer import Decision, Transformer
 from fcaffe.errors import DataError
+from fcaffe.threads import available_cpus
 
 UNDECIDED = Decision(0, 0, 0, 0)  # for the shape of the first image
 Item = TypeVar("Item")  # an image before it is decoded
@@ -161,3 +163,39 @@ class DatumBatches(ImageBatches[Record]):
     def close(self) -> None:
         super().close()
         self.database.close()
+
+
+MOST_THREADS = 16  # more threads wait for the interpreter's lock
+SHARES = 4  # parts of a batch per thread, which balance slow pictures
+
+
+def decoding_threads() -> int:
+    """The number of threads: one per CPU of this process, up to MOST_THREADS."""
+    return min(available_cpus(), MOST_THREADS)
+
+
+class Decoders:
+    """A thread pool. OpenCV and NumPy release the interpreter's lock while they process pixels."""
+
+    def __init__(self, threads: int | None = None) -> None:
+        self.threads = threads or decoding_threads()
+        self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="decode") if self.threads > 1 else None
+
+    def each(self, work: Callable[[int], None], count: int) -> None:
+        """Call work(0) to work(count - 1) in any order. Raises the error of the lowest index that fails."""
+        if self._pool is None:
+            _run(work, range(count))
+            return
+        share = -(-count // (self.threads * SHARES))
+        parts = [range(start, min(start + share, count)) for start in range(0, count, share or 1)]
+        for _ in self._pool.map(lambda part: _run(work, part), parts):
+            pass
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
+def _run(work: Callable[[int], None], part: range) -> None:
+    for index in part:
+        work(index)

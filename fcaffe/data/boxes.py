@@ -23,30 +23,26 @@ BLOCK = 512  # boxes whose overlaps with one another `suppress` computes at a ti
 def areas(boxes: np.ndarray, pixels: bool = False) -> np.ndarray:
     """The areas (...) of boxes (..., 4); 0 for boxes whose corners have the wrong order."""
     width, height = boxes[..., 2] - boxes[..., 0], boxes[..., 3] - boxes[..., 1]
-    size = (width + 1) * (height + 1) if pixels else width * height
-    return np.where((width < 0) | (height < 0), np.float32(0), size)
+    return np.where((width < 0) | (height < 0), np.float32(0), (width + pixels) * (height + pixels))
 
 
 def intersections(a: np.ndarray, b: np.ndarray, pixels: bool = False) -> np.ndarray:
-    """The areas (A, B) that the boxes a (A, 4) and b (B, 4) have in common."""
-    width, height = (
-        np.minimum(a[:, None, axis + 2], b[:, axis + 2]) - np.maximum(a[:, None, axis], b[:, axis]) for axis in (0, 1)
-    )
-    if pixels:
-        width, height = width + 1, height + 1
-    return np.maximum(width, 0) * np.maximum(height, 0)
+    """The areas that the boxes a and b (..., 4), whose shapes broadcast, have in common."""
+    sides = (np.minimum(a[..., i + 2], b[..., i + 2]) - np.maximum(a[..., i], b[..., i]) for i in (0, 1))
+    width, height = (np.maximum(side + pixels, 0) for side in sides)
+    return width * height
 
 
 def overlaps(a: np.ndarray, b: np.ndarray, pixels: bool = False) -> np.ndarray:
     """Intersection over union (A, B) of each box of a (A, 4) and each of b (B, 4); 0 for boxes that do not meet."""
-    common = intersections(a, b, pixels)
+    common = intersections(a[:, None], b, pixels)
     union = areas(a, pixels)[:, None] + areas(b, pixels) - common
     return np.divide(common, union, out=np.zeros_like(common), where=common > 0)
 
 
 def coverages(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """The share (A, B) of the area of each box of a (A, 4) that is in each box of b (B, 4); 0 for disjoint boxes."""
-    common = intersections(a, b)
+    common = intersections(a[:, None], b)
     return np.divide(common, areas(a)[:, None], out=np.zeros_like(common), where=common > 0)
 
 
@@ -69,7 +65,7 @@ def encode(boxes: np.ndarray, priors: np.ndarray, variances: np.ndarray | None, 
     else:
         codes = boxes - priors
         if code_type == CORNER_SIZE:
-            codes = codes / _twice(_centres_and_sides(priors)[1])
+            codes = codes / np.tile(_centres_and_sides(priors)[1], 2)
     return codes if variances is None else codes / variances
 
 
@@ -80,7 +76,7 @@ def decode(codes: np.ndarray, priors: np.ndarray, variances: np.ndarray | None, 
         return priors + codes
     centres, sides = _centres_and_sides(priors)
     if code_type == CORNER_SIZE:
-        return priors + codes * _twice(sides)
+        return priors + codes * np.tile(sides, 2)
     centres = centres + codes[..., :2] * sides
     half = np.exp(codes[..., 2:]) * sides / 2
     return np.concatenate([centres - half, centres + half], axis=-1)
@@ -89,10 +85,6 @@ def decode(codes: np.ndarray, priors: np.ndarray, variances: np.ndarray | None, 
 def _centres_and_sides(boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     low, high = boxes[..., :2], boxes[..., 2:]
     return (low + high) / 2, high - low
-
-
-def _twice(sides: np.ndarray) -> np.ndarray:
-    return np.concatenate([sides, sides], axis=-1)
 
 
 def match(boxes: np.ndarray, objects: np.ndarray, threshold: float | None = None) -> tuple[np.ndarray, np.ndarray]:

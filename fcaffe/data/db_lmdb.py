@@ -54,10 +54,10 @@ class Lmdb(Database):
             raise DataError(
                 f'LMDB "{source}" is cut short: data.mdb has {size} of {needed} bytes; copy or make it again'
             )
-        if self._snapshot.unlocked:
+        if not self._snapshot.is_registered():
             log.info(
-                f"LMDB {source} is read without a lock ({self._snapshot.unlocked}): no other process may write to it "
-                "meanwhile"
+                f"LMDB {source} is read without a lock, as {LOCK_FILE} cannot be written: no other process may write "
+                "to it meanwhile"
             )
         self._cursor = self._snapshot.transaction.cursor()
         self.seek(0)

@@ -9,28 +9,23 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
+from fcaffe.data.lines import numbered_lines
 from fcaffe.errors import DataError
-from fcaffe.hdf5.library import h5py
-from fcaffe.hdf5.reading import check_sizes, member, names_in, opened, shape_of, values_of
+from fcaffe.hdf5.reading import check_sizes, h5py, member, names_in, opened, shape_of, values_of
 from fcaffe.hdf5.writing import new_file
-from fcaffe.input_files import asking, read_input
+from fcaffe.input_files import asking
 from fcaffe.proto.binary import HDF5_MAGIC
 
-LARGEST_LIST = 1 << 28  # bytes
 KINDS = {"f": "FLOAT", "i": "INTEGER", "u": "INTEGER"}  # of NumPy: in HDF5's words
 
 
 def read_hdf5_list(source: str) -> list[str]:
     """Read the file names of a list: separated by white space, relative to the working directory. Raises DataError."""
-    try:
-        content = read_input(source, LARGEST_LIST)
-    except OSError as problem:
-        raise DataError(f'cannot read the list of HDF5 files "{source}": {problem.strerror}') from problem
-    if content.startswith(HDF5_MAGIC):
+    lines = (line for _, line in numbered_lines(source, "list of HDF5 files"))
+    first = next(lines)
+    if HDF5_MAGIC.startswith(first):
         raise DataError(f'"{source}" is an HDF5 file itself; give the name of a text file that lists such files')
-    names = [os.fsdecode(name) for name in content.split()]
-    if not names:
-        raise DataError(f'the list of HDF5 files "{source}" is empty')
+    names = [os.fsdecode(name) for line in (first, *lines) for name in line.split()]
     return names
 
 

@@ -14,7 +14,6 @@ from fcaffe.data.images import Color, decode_image, read_file, resize_image
 from fcaffe.data.lines import numbered_lines
 from fcaffe.data.transformer import Transformer
 from fcaffe.errors import DataError
-from fcaffe.input_files import open_input
 from fcaffe.rng import CaffeRandom
 
 STATE_SIZE = len(CaffeRandom(0).state())
@@ -32,21 +31,13 @@ class ListedImage(NamedTuple):
 def read_image_list(source: str) -> list[ListedImage]:
     """Read a list: on each line a path, a blank and a label (0 if missing). Skips empty lines. Raises DataError."""
     images = []
-    try:
-        with open_input(source) as file:
-            for number, line in numbered_lines(file, source):
-                parts = line.rsplit(None, 1)
-                if not parts:
-                    continue
-                path, label = parts if len(parts) == 2 else (parts[0], b"0")
-                if not _LABEL.fullmatch(label):
-                    found = os.fsdecode(label)
-                    raise DataError(f'{source}:{number}: "{found}" is no label; a line is a path, a blank, a number')
-                images.append(ListedImage(os.fsdecode(path), int(label)))
-    except OSError as problem:
-        raise DataError(f'cannot read the list of images "{source}": {problem.strerror}') from problem
-    if not images:
-        raise DataError(f'the list of images "{source}" is empty')
+    for number, line in numbered_lines(source, "list of images"):
+        path, *rest = line.rsplit(None, 1)
+        label = rest[0] if rest else b"0"
+        if not _LABEL.fullmatch(label):
+            found = os.fsdecode(label)
+            raise DataError(f'{source}:{number}: "{found}" is no label; a line is a path, a blank, a number')
+        images.append(ListedImage(os.fsdecode(path), int(label)))
     return images
 
 

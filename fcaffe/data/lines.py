@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import IO
 
 from fcaffe.errors import DataError
+from fcaffe.input_files import open_input
 
 LONGEST_LINE = 1 << 24  # bytes
 
 
-def numbered_lines(file: IO[bytes], source: str) -> Iterator[tuple[int, bytes]]:
-    """Yields the lines of a text file, numbered from 1. Raises DataError for a line that is too long."""
-    number = 0
-    while line := file.readline(LONGEST_LINE + 1):
-        number += 1
-        if len(line) > LONGEST_LINE:
-            raise DataError(f"{source}:{number}: this line has more than {LONGEST_LINE} bytes; give a text file")
-        yield number, line
+def numbered_lines(source: str, noun: str) -> Iterator[tuple[int, bytes]]:
+    """Yields the lines of a text file that are not blank, numbered from 1; `noun` names the file in errors.
+
+    Raises DataError if the file cannot be read, has no such line, or has one that is too long.
+    """
+    number, blank = 0, True
+    try:
+        with open_input(source) as file:
+            while line := file.readline(LONGEST_LINE + 1):
+                number += 1
+                if len(line) > LONGEST_LINE:
+                    raise DataError(
+                        f"{source}:{number}: this line has more than {LONGEST_LINE} bytes; give a text file"
+                    )
+                if line.strip():
+                    blank = False
+                    yield number, line
+    except OSError as problem:
+        raise DataError(f'cannot read the {noun} "{source}": {problem.strerror}') from problem
+    if blank:
+        raise DataError(f'the {noun} "{source}" is empty')

@@ -51,29 +51,25 @@ library()  # loads it once, before there are threads
 class Snapshot:
     """A read transaction on the newest state of the database in a folder.
 
-    Where possible it is registered in the lock file, so that writers do not reuse its pages. Otherwise `unlocked` says
-    why. Raises lmdb.Error of `library()`.
+    Where possible it is registered in the lock file, so that writers do not reuse its pages. Raises lmdb.Error of
+    `library()`.
     """
 
     def __init__(self, folder: str) -> None:
         self._environment: Any = None
-        self.unlocked = _unwritable(folder) or _opened_by_script(folder)
-        if self.unlocked is None:
-            try:
-                self._begin(folder, lock=True)
-            except library().Error as error:
-                self.unlocked = f"{LOCK_FILE}: {' '.join(str(error).split())}"
-        if self.unlocked is not None:
+        protected = not os.stat(folder).st_mode & 0o222  # where root could write all the same
+        try:
+            self._begin(folder, lock=not protected)
+        except library().Error:  # the lock file cannot be written
             self._begin(folder, lock=False)
 
     def _begin(self, folder: str, lock: bool) -> None:
         status = os.stat(os.path.join(folder, "data.mdb"))
-        self.identity = status.st_dev, status.st_ino
+        identity = status.st_dev, status.st_ino
         with _lock:
-            self._environment = _environments.get(self.identity)
+            self._environment = _environments.get(identity)
             if self._environment is None:
-                self._environment = _open(folder, lock)
-                _environments[self.identity] = self._environment
+                self._environment = _environments[identity] = _open(folder, lock)
             self._environment.reader_check()  # frees the slots of killed processes
             self.transaction = self._environment.begin()
 
@@ -87,14 +83,12 @@ class Snapshot:
         return (self._environment.info()["last_pgno"] + 1) * self._environment.stat()["psize"]
 
     def is_overtaken(self) -> bool:
-        """Whether a process has written since then, and may have reused pages of the snapshot.
+        """Whether a process has written since then, and may have reused pages of the snapshot."""
+        return self._environment.info()["last_txnid"] != self.transaction.id() and not self.is_registered()
 
-        A script that opens and closes the database with a lock of its own removes the registration, since the locks of
-        a process are released when any handle is closed.
-        """
-        return self._environment.info()["last_txnid"] != self.transaction.id() and not self._is_registered()
-
-    def _is_registered(self) -> bool:
+    def is_registered(self) -> bool:
+        """Whether the lock file has the snapshot. A script that opens and closes the database with a lock of its own
+        removes it, since the locks of a process are released when any handle is closed."""
         readers = (line.split() for line in self._environment.readers().splitlines()[1:])
         return [str(os.getpid()), str(self.transaction.id())] in ([words[0], words[-1]] for words in readers)
 
@@ -113,27 +107,3 @@ def _open(folder: str, lock: bool) -> Any:
         return opened(map_size=MAP_SIZE)
     except library().Error:  # addresses are limited (ulimit -v), or the file system limits the size of files
         return opened(map_size=0)  # as large as the writer's
-
-
-def _opened_by_script(folder: str) -> str | None:
-    """Why a lock of this process's own is unsafe; None if it is safe. A second one would reset the lock file."""
-    if library() is lmdb:
-        return None
-    try:
-        lmdb.open(folder, readonly=True, create=False, lock=False).close()
-    except lmdb.Error as error:
-        return " ".join(str(error).split())
-    return None
-
-
-def _unwritable(folder: str) -> str | None:
-    """Why the lock file cannot be written; None if it can. It is not opened: closing it would release its locks."""
-    path = os.path.join(folder, LOCK_FILE)
-    if not os.path.exists(path):
-        return None if _is_writable(folder) else f"there is no {LOCK_FILE}, and the folder cannot be written"
-    return None if _is_writable(path) else f"{LOCK_FILE} cannot be written"
-
-
-def _is_writable(path: str) -> bool:
-    """Whether the file's mode allows writing. root could write in spite of the mode, and does not."""
-    return os.access(path, os.W_OK) and bool(os.stat(path).st_mode & 0o222)

@@ -1,31 +1,32 @@
-"""Mean images: computed, and read from and converted to blobs of `mean.binaryproto` files."""
+"""Mean images: computed, as by Caffe's compute_image_mean, and read from and converted to `mean.binaryproto` files."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
+from fcaffe import log
+from fcaffe.data.database import Record
+from fcaffe.data.datum import datum_to_array, parse_datum
 from fcaffe.errors import DataError, SnapshotError
 from fcaffe.input_files import require_file
-from fcaffe.proto import blob_shape, blob_values, read_binary, to_blob_proto
-from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import StoredBlob, read_blob, stored_to_proto
 
 
 def read_mean(path: str) -> np.ndarray:
     """Read the mean image of a BlobProto file: float32, channels x height x width. Raises DataError."""
     try:
         require_file(path)
-        blob = read_binary(path, pb.BlobProto)
-        values, shape = blob_values(blob), blob_shape(blob)
+        blob = read_blob(path)
     except (SnapshotError, OSError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else problem
         raise DataError(f'transform_param.mean_file "{path}": {reason}') from problem
-    if len(shape) < 3 or math.prod(shape) != values.size or math.prod(shape[:-3]) != 1:
-        raise DataError(f'mean file "{path}" is not one image: it has {values.size} value(s) of shape {shape}')
-    return values.reshape(shape[-3:])
+    if blob.data is None or len(blob.shape) < 3 or math.prod(blob.shape[:-3]) != 1:
+        raise DataError(f'mean file "{path}" is not one image: its values have the shape {blob.shape}')
+    return np.asarray(blob.data, np.float32).reshape(blob.shape[-3:])
 
 
 def mean_image(images: Iterable[np.ndarray]) -> np.ndarray:
@@ -46,8 +47,28 @@ def mean_image(images: Iterable[np.ndarray]) -> np.ndarray:
 
 def mean_to_blob(mean: np.ndarray) -> Any:
     """The BlobProto of a mean image, with num, channels, height and width as compute_image_mean writes them."""
-    blob = to_blob_proto(mean)
-    blob.ClearField("shape")
-    blob.num = 1
-    blob.channels, blob.height, blob.width = mean.shape
-    return blob
+    return stored_to_proto(StoredBlob((1, *mean.shape), np.asarray(mean, np.float32)[np.newaxis], legacy=True))
+
+
+REPORT = 10000  # records between two log lines
+
+
+def mean_of_records(records: Iterable[Record]) -> np.ndarray:
+    """The pixelwise mean of the records' images, float32, channels x height x width."""
+    return mean_image(_images(records))
+
+
+def _images(records: Iterable[Record]) -> Iterator[np.ndarray]:
+    count = 0
+    for key, value in records:
+        datum = parse_datum(key, value)
+        if count == 0:
+            if datum.encoded:
+                log.decoding_datum()
+            log.starting_iteration()
+        yield datum_to_array(datum, key)
+        count += 1
+        if count % REPORT == 0:
+            log.added_up(count)
+    if count % REPORT:
+        log.all_added_up(count)

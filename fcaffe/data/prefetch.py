@@ -1,7 +1,8 @@
-"""Prefetching: a thread fills the next batches while the net processes one."""
+"""Prefetching: a thread fills the next batches while the net processes one; and the memory for them."""
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
@@ -15,6 +16,8 @@ import numpy as np
 from fcaffe import log
 from fcaffe.data.share import Share, Turns
 from fcaffe.engines.engine import Pending
+from fcaffe.engines.memory import obtainable_bytes, readable_size
+from fcaffe.errors import DataError
 
 END_TIMEOUT = 5.0  # seconds
 LOG_INTERVAL = 1000  # Caffe logs the 1st, 1001st, ... wait
@@ -180,3 +183,24 @@ def _end(thread: threading.Thread, free: queue.SimpleQueue[Batch | None], stoppi
     # The interpreter must not end in the middle of a log line; but this may run in any thread, holding any lock.
     if thread is not threading.current_thread():
         thread.join(timeout=END_TIMEOUT)
+
+
+OVERHEAD = 1000  # approximate bytes of a batch besides its values
+
+
+def check_batches(shapes: Sequence[Sequence[int]], batches: int = 1) -> None:
+    """Raise DataError if this process cannot allocate the batches of a layer.
+
+    Args:
+        shapes: of the float32 arrays of one batch.
+        batches: their number.
+    """
+    available = obtainable_bytes(np)
+    size = OVERHEAD + sum(4 * math.prod(shape) for shape in shapes)
+    if available is None or size * batches <= available:
+        return
+    what = " + ".join(" x ".join(map(str, shape)) for shape in shapes)
+    raise DataError(
+        f"{batches} batch(es) of {what} values take {readable_size(size * batches)}, but this process can "
+        f"have {readable_size(available)}: lower batch_size, the size of the images or data_param.prefetch"
+    )

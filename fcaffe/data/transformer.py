@@ -15,6 +15,8 @@ from fcaffe.errors import DataError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.rng import CaffeRandom
 
+ROUNDING = 0.01  # of the sum of probabilities
+
 
 class Decision(NamedTuple):
     """The random decisions for an image: whether it is mirrored, the draws for the offsets of the crop, and the seed
@@ -43,13 +45,15 @@ class Transformer:
             raise DataError("transform_param has both force_color and force_gray: give one of them")
         self.crop_size: int = param.crop_size
         self.crop = (param.crop_h, param.crop_w) if param.crop_h and param.crop_w else (param.crop_size,) * 2
-        self.resize = Resize(param.resize_param[0]) if param.resize_param else None
-        if len(param.resize_param) > 1:
-            log.warning(f"transform_param has {len(param.resize_param)} resize_param; only the first has an effect")
+        self.resizes = [Resize(one) for one in param.resize_param]
+        self.shares = np.cumsum([one.prob for one in param.resize_param])  # of images that get one of the first resizes
+        if len(self.resizes) > 1 and abs(self.shares[-1] - 1) > ROUNDING:
+            raise DataError(f"the prob of several resize_param must add up to 1, not {self.shares[-1]:g}")
         self.noise = param.noise_param if param.HasField("noise_param") else None
         if self.noise is not None:
             check_noise(self.noise)
-        self.seeds = seeds or (self.resize is not None and self.resize.is_random) or self.noise is not None
+        chooses = len(self.resizes) > 1 or any(resize.is_random for resize in self.resizes)
+        self.seeds = seeds or chooses or self.noise is not None
         self.mirror: bool = param.mirror
         self.scale = np.float32(param.scale)
         self.random_crop = bool(self.crop[0]) and phase == pb.TRAIN
@@ -108,16 +112,24 @@ class Transformer:
             decisions[:, 0] %= 2
         return [Decision(*row) for row in decisions.tolist()]
 
+    def resize(self, decision: Decision) -> Resize | None:
+        """The resizing of an image: one of several by their probabilities."""
+        if len(self.resizes) < 2:
+            return self.resizes[0] if self.resizes else None
+        drawn = float(CaffeRandom(decision.seed).uniform(0, 1, 1)[0])
+        return self.resizes[min(int(np.searchsorted(self.shares, drawn)), len(self.resizes) - 1)]
+
     def augment(self, image: np.ndarray, decision: Decision) -> np.ndarray:
         """The image, resized and with noise as `transform_param` says. Thread-safe."""
-        if self.resize is None and self.noise is None:
+        resize = self.resize(decision)
+        if resize is None and self.noise is None:
             return image
         if image.dtype != np.uint8:
             raise DataError("transform_param.resize_param and noise_param work on images of bytes, not of float_data")
         random = CaffeRandom(decision.seed)
         pixels = image.transpose(1, 2, 0)
-        if self.resize is not None:
-            pixels = self.resize.apply(pixels, random)
+        if resize is not None:
+            pixels = resize.apply(pixels, random)
         if self.noise is not None:
             pixels = add_noise(pixels, self.noise, random)
         return pixels.transpose(2, 0, 1)

@@ -1,4 +1,4 @@
-"""Window files (of R-CNN): images with labelled boxes, and the crop and warp of a box to the net's input."""
+"""Window files (of R-CNN): images with labelled boxes, the crop and warp of a box to the net's input, and batches."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fcaffe import log
-from fcaffe.data.images import resize_image
+from fcaffe.data.batches import ImageBatches
+from fcaffe.data.images import Color, decode_image, read_file, resize_image
 from fcaffe.data.lines import numbered_lines
+from fcaffe.data.prefetch import Batch
+from fcaffe.data.transformer import Decision, Transformer
 from fcaffe.errors import DataError
-from fcaffe.input_files import open_input
+from fcaffe.rng import CaffeRandom
 
 CHANNELS = 3  # images are read in colour
 LOG_INTERVAL = 100  # images
@@ -54,27 +57,21 @@ def read_window_file(source: str, root_folder: str, fg_threshold: float, bg_thre
     images: list[str] = []
     foreground, background = [], []
     index = -1
-    try:
-        with open_input(source) as file:
-            words = _Words(source, file)
-            while (image := _read_image(words)) is not None:
-                index, path, shape, windows = image
-                overlap = windows[:, 1].astype(np.float32)
-                rows = np.insert(np.delete(windows, 1, axis=1), 0, len(images), axis=1).astype(np.int32)
-                above = overlap >= np.float32(fg_threshold)
-                below = ~above & (overlap < np.float32(bg_threshold))
-                if (rows[above, 1] < 1).any():
-                    raise words.error(f"image {index} has a foreground window of class 0, which is the background's")
-                rows[below, 1] = 0
-                foreground.append(rows[above])
-                background.append(rows[below])
-                images.append(root_folder + path)
-                if index % LOG_INTERVAL == 0:
-                    log.windows_of_image(index, images[-1], shape, len(windows))
-    except OSError as problem:
-        raise DataError(f'cannot read the window file "{source}": {problem.strerror}') from problem
-    if not images:
-        raise DataError(f'the window file "{source}" is empty')
+    words = _Words(source)
+    while (image := _read_image(words)) is not None:
+        index, path, shape, windows = image
+        overlap = windows[:, 1].astype(np.float32)
+        rows = np.insert(np.delete(windows, 1, axis=1), 0, len(images), axis=1).astype(np.int32)
+        above = overlap >= np.float32(fg_threshold)
+        below = ~above & (overlap < np.float32(bg_threshold))
+        if (rows[above, 1] < 1).any():
+            raise words.error(f"image {index} has a foreground window of class 0, which is the background's")
+        rows[below, 1] = 0
+        foreground.append(rows[above])
+        background.append(rows[below])
+        images.append(root_folder + path)
+        if index % LOG_INTERVAL == 0:
+            log.windows_of_image(index, images[-1], shape, len(windows))
     sorted_windows = WindowFile(images, np.concatenate(foreground), np.concatenate(background))
     labels, counts = np.unique(sorted_windows.foreground[:, 1], return_counts=True)
     samples = {0: len(sorted_windows.background), **dict(zip(labels.tolist(), counts.tolist(), strict=True))}
@@ -84,34 +81,37 @@ def read_window_file(source: str, root_folder: str, fg_threshold: float, bg_thre
 
 def _read_image(words: _Words) -> tuple[int, str, tuple[int, int, int], np.ndarray] | None:
     """Read the next image: index, path, shape and windows; None at the end."""
-    mark = words.maybe()
+    mark = next(words, None)
     if mark is None:
         return None
     if mark != b"#":
         found = repr(mark[:20])[2:-1]
         raise words.error(f'"{found}" stands where "#" should begin an image')
-    (index,) = words.integers(1)
-    path = words.take(1)[0].decode(errors="surrogateescape")
+    index, path = words.integers(1)[0], words.take(1)[0].decode(errors="surrogateescape")
     channels, height, width, count = words.integers(4)
     if channels != CHANNELS or count < 0:
         raise words.error(f"image {index} has {channels} channels and {count} windows; it needs 3 and at least 0")
     return index, path, (channels, height, width), words.windows(count)
 
 
-class _Words:
+class _Words(Iterator[bytes]):
     """The words of a file. Errors name the line."""
 
-    def __init__(self, source: str, file: IO[bytes]) -> None:
+    def __init__(self, source: str) -> None:
         self.source = source
         self._number = 0
-        self._words = itertools.chain.from_iterable(self._lines(file))
+        self._words = itertools.chain.from_iterable(self._lines())
+
+    def _lines(self) -> Iterator[list[bytes]]:
+        for number, line in numbered_lines(self.source, "window file"):
+            self._number = number
+            yield line.split()
+
+    def __next__(self) -> bytes:
+        return next(self._words)
 
     def error(self, message: str) -> DataError:
         return DataError(f"{self.source}:{self._number}: {message}")
-
-    def maybe(self) -> bytes | None:
-        """The next word, or None at the end."""
-        return next(self._words, None)
 
     def take(self, count: int) -> list[bytes]:
         """The next `count` words."""
@@ -128,20 +128,14 @@ class _Words:
 
     def windows(self, count: int) -> np.ndarray:
         """The next count x FIELDS numbers, integers except the overlap."""
-        words = self.take(count * FIELDS)
         try:
-            table = np.fromiter(map(float, words), np.float64, len(words)).reshape(count, FIELDS)
+            table = np.array(self.take(count * FIELDS), np.float64).reshape(count, FIELDS)
         except ValueError as problem:
             raise self.error("a window is six numbers: class, overlap, x1, y1, x2, y2") from problem
         whole = np.delete(table, 1, axis=1)
         if not (np.abs(whole) < LARGEST).all() or (whole != np.floor(whole)).any():
             raise self.error("class and corners of a window must be whole numbers")
         return table
-
-    def _lines(self, file: IO[bytes]) -> Iterator[list[bytes]]:
-        for number, line in numbered_lines(file, self.source):
-            self._number = number
-            yield line.split()
 
 
 class Crop(NamedTuple):
@@ -200,3 +194,108 @@ def warp(image: np.ndarray, crop: Crop, mirror: bool) -> np.ndarray:
 def _round(value: float) -> int:
     """Round to the nearest integer, halves away from 0, as C does."""
     return int(math.copysign(math.floor(abs(float(value)) + 0.5), value))
+
+
+class WindowBatches(ImageBatches[tuple[Window, bool]]):
+    """A BatchSource for a WindowDataParameter: background windows first, then floor(batch_size * fg_fraction) others.
+
+    As in Caffe, its own generator draws for each window its index, and then whether it is mirrored. Pixels outside of
+    the image are 0. `scale` is that of window_data_param, the mean that of the transformer.
+    """
+
+    def __init__(self, param: Any, transformer: Transformer, random: CaffeRandom) -> None:
+        super().__init__(transformer, param.batch_size)
+        self.param = param
+        self.scale = np.float32(param.scale)
+        crop_size = transformer.crop_size
+        if crop_size < 1:
+            raise DataError("transform_param.crop_size must be positive: it is the size of the windows in the net")
+        if 2 * param.context_pad >= crop_size:
+            raise DataError(
+                f"window_data_param.context_pad {param.context_pad} leaves nothing of crop_size {crop_size}"
+            )
+        log.window_data(
+            param.fg_threshold, param.bg_threshold, param.fg_fraction, param.cache_images, param.root_folder
+        )
+        self.random = CaffeRandom(random.draw())
+        self.file = read_window_file(param.source, param.root_folder, param.fg_threshold, param.bg_threshold)
+        for kind, windows in (("foreground", self.file.foreground), ("background", self.file.background)):
+            if not len(windows):
+                raise DataError(f'the window file "{param.source}" has no {kind} windows by these thresholds')
+        self.square = param.crop_mode == "square"
+        if param.crop_mode not in ("square", "warp"):
+            log.warning(f'crop_mode "{param.crop_mode}" is neither warp nor square; it counts as warp, as in Caffe')
+        log.window_crops(param.context_pad, param.crop_mode)
+        self.shape = (param.batch_size, CHANNELS, crop_size, crop_size)
+        self._mean = self._mean_of_crop(crop_size)
+        self._files = [read_file(path) for path in self.file.images] if param.cache_images else None
+        self._drawn = 0
+
+    @property
+    def position(self) -> int:
+        return self._drawn
+
+    def take(self, count: int) -> list[tuple[Window, bool]]:
+        """Draw windows, each with whether it is mirrored."""
+        return [self._draw() for _ in range(count)]
+
+    def load(self, item: tuple[Window, bool]) -> tuple[np.ndarray, int]:
+        window, _ = item
+        path = self.file.images[window.image]
+        content = self._files[window.image] if self._files is not None else read_file(path)
+        return decode_image(content, f'"{path}"', Color.COLOR), window.label
+
+    def name(self, item: tuple[Window, bool]) -> str:
+        return f'"{self.file.images[item[0].image]}"'
+
+    def state(self) -> tuple[int, bytes]:
+        return self._drawn, self.random.state()
+
+    def set_state(self, position: int, random: bytes) -> None:
+        self._drawn = position
+        self.random.set_state(random)
+
+    def _draw(self) -> tuple[Window, bool]:
+        total = self.share.total
+        foreground = int(np.float32(total) * np.float32(self.param.fg_fraction))
+        is_background = self._drawn % total < total - foreground
+        windows = self.file.background if is_background else self.file.foreground
+        window = Window(*windows[self.random.draw() % len(windows)].tolist())
+        self._drawn += 1
+        return window, self.transformer.mirror and self.random.draw() % 2 == 1
+
+    def _transform(self, items: list[tuple[Window, bool]], decisions: list[Decision], batch: Batch) -> None:
+        batch.reshape(self.shape)
+        batch.data[...] = 0
+        batch.labels[...] = [window.label for window, _ in items]
+        self.decoders.each(lambda index: self._write(items[index], batch.data[index]), len(items))
+
+    def _write(self, item: tuple[Window, bool], out: np.ndarray) -> None:
+        (image, _), (window, mirror) = self.load(item), item
+        _, height, width = image.shape
+        crop_size, context_pad = self.transformer.crop_size, self.param.context_pad
+        try:
+            crop = crop_window(window, height, width, crop_size, context_pad, self.square, mirror)
+        except DataError as problem:
+            raise DataError(f"{problem} ({self.name(item)})") from problem
+        part = np.s_[:, crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
+        mean = self._mean[part] if self._mean.shape[1:] != (1, 1) else self._mean
+        np.subtract(warp(image, crop, mirror), mean, out=out[part], dtype=np.float32)
+        out[part] *= self.scale
+
+    def _mean_of_crop(self, crop_size: int) -> np.ndarray:
+        """The mean to subtract: the mean values, 0, or the middle of the mean image.
+
+        As in Caffe, the width gives the offset of the middle, for the height as well.
+        """
+        mean = self.transformer.mean
+        if mean is None:
+            return np.zeros((1, 1, 1), np.float32)
+        if len(mean) not in (1, CHANNELS) or (self.transformer.mean_file and len(mean) != CHANNELS):
+            raise DataError(f"the mean has {len(mean)} channels, the images {CHANNELS}")
+        if not self.transformer.mean_file:
+            return mean
+        start = (mean.shape[2] - crop_size) // 2
+        if start < 0 or start + crop_size > mean.shape[1]:
+            raise DataError(f"the mean image of shape {mean.shape} is too small for crop_size {crop_size}")
+        return mean[:, start : start + crop_size, start : start + crop_size]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,10 @@ class Context:
     been seen to read and compute the others when it reads them. With `shares_memory`, as in Caffe, a layer whose top
     has the values of its bottom, such as Flatten, is the memory of its bottom.
 
+    `readers` are the nodes, by name, whose layers a twin of another net takes over from it (see `fcaffe.net.twin`).
+
+    `factors` take in, by layer, what gradients of weights are computed from (see `fcaffe.solvers.factors`).
+
     While nets are built, `as_worker_0` gives every worker what worker 0 passes to it. All workers must call it at the
     same point.
     """
@@ -52,6 +56,8 @@ class Context:
     shares_memory: bool = False
     timeline: Timeline = field(default_factory=Timeline)
     as_worker_0: Callable[[Any], Any] = lambda thing: thing
+    readers: Mapping[str, Any] = field(default_factory=dict)
+    factors: dict[str, Any] = field(default_factory=dict)
     share: Share | None = field(default=None, init=False)  # see `share_of`
     iteration: int = field(default=0, init=False)  # of the present pass: see `begin_pass`
     first_sample: int = field(default=0, init=False)

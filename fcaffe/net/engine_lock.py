@@ -16,37 +16,31 @@ class EngineLock:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._owner = 0
-        self._depth = 0
+        self._depth = 0  # how often the owner has acquired it
 
     def __enter__(self) -> None:
-        thread = threading.get_ident()
-        if self._owner == thread:
-            self._depth += 1
-            return
         self._lock.acquire()
-        self._owner, self._depth = thread, 1
+        self._owner, self._depth = threading.get_ident(), self._depth + 1
 
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
         if not self._depth:
             self._owner = 0
-            self._lock.release()
+        self._lock.release()
 
     @contextlib.contextmanager
     def released(self) -> Iterator[None]:
         """In its body other threads may hold the lock, whether this thread holds it or not."""
-        if self._owner != threading.get_ident():
-            yield
-            return
-        depth, self._owner = self._depth, 0
-        self._lock.release()
+        depth = self._depth if self._owner == threading.get_ident() else 0
+        for _ in range(depth):
+            self.__exit__()
         try:
             yield
         finally:
-            self._lock.acquire()
-            self._owner, self._depth = threading.get_ident(), depth
+            for _ in range(depth):
+                self.__enter__()
 
 
 _lock = EngineLock()

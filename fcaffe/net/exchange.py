@@ -40,20 +40,22 @@ class GradientExchange:
         """Set the momentum, and the L2 norm to clip to (negative: none)."""
         raise NotImplementedError
 
-    def allocate(self, xp: Any, count: int) -> Array:
-        """Return a zeroed float32 buffer for `count` gradients, in the memory that this exchange sums fastest.
+    def allocate(self, xp: Any, count: int, rows: int = 1) -> Array:
+        """Return a zeroed float32 buffer for gradients, in the memory that this exchange sums fastest.
 
         Args:
             xp: The array module, NumPy or CuPy.
             count: Number of gradients.
+            rows: How many sums of gradients this worker has; for more than one the buffer's shape is (rows, count).
         """
-        return aligned_zeros(xp, count)
+        buffer = aligned_zeros(xp, rows * count)
+        return buffer if rows == 1 else buffer.reshape(rows, count)
 
     def agree_on_front(self, position: int) -> None:
         """From the next iteration on, sum the front bucket after so many others. All workers must say the same."""
 
     def begin(self, gradients: Array) -> None:
-        """Begin an iteration's exchange of these flat gradients."""
+        """Begin an iteration's exchange of these flat gradients, or rows of them, whose sum comes into the first."""
 
     def ready(self, start: int) -> None:
         """Take over the gradients from offset `start` on, which are final."""

@@ -84,7 +84,8 @@ class Graph:
                 f'layer "{param.name}": propagate_down must be given once per bottom or not at all: '
                 f"{len(param.propagate_down)} for {len(param.bottom)} bottom(s)"
             )
-        layer = create_layer(param, self.context)
+        reader = self.context.readers.get(param.name)
+        layer = reader.layer if reader else create_layer(param, self.context)
         layer.bottom_names = [self._unsplit.get(name, name) for name in param.bottom]
         log.creating_layer(param.name)
         node = Node(len(self.nodes), layer, param.name, [], [], [])
@@ -97,7 +98,12 @@ class Graph:
             needed = tops if isinstance(tops, int) else tops[0]
             for index in range(len(param.top), needed):
                 self._append_top(node, param, index)
-        layer.initialize(node.bottoms, node.tops)
+        if reader:
+            for blob, other in zip(node.tops, reader.tops, strict=True):
+                blob.reshape(*other.shape)
+                blob.each_sample = other.each_sample
+        else:
+            layer.initialize(node.bottoms, node.tops)
         node.has_loss = any(layer.loss_weights)
         self.nodes.append(node)
         self._narrate(node)

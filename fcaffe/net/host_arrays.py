@@ -46,7 +46,6 @@ class HostViews:
         self._copies: set[Exposure] = set()  # of storages of which it may hold a copy
         self._given: weakref.WeakSet[Blob] = weakref.WeakSet()  # blobs that only user code writes
         self._weights = CachedWeights(engine)
-        self._beyond: weakref.WeakKeyDictionary[Storage, Any] = weakref.WeakKeyDictionary()  # see `_in_c_order`
         self._followers: weakref.WeakSet[Follower] = weakref.WeakSet()
         self._changing: set[Storage] = set()  # storages that the engine's current work changes
 
@@ -150,38 +149,20 @@ class HostViews:
             storage.settle()
 
     def reshape(self, blob: Blob, shape: tuple[int, ...]) -> None:
-        """Reshape a blob. Its values keep their positions in C order. Values beyond a smaller shape reappear with a
-        larger one, as in Caffe."""
+        """Reshape a blob. Its values keep their positions in C order, and values beyond a smaller shape reappear with a
+        larger one, as in Caffe. If more than the number of samples changes, the blob switches to C order."""
         with engine_lock():
             for follower in list(self._followers):
                 if follower.runs(blob) and blob.shape != shape:
                     follower.complete()
         with self.engine_at_work():
-            storages = blob.data_storage, blob.diff_storage
-            values = [self._in_c_order(blob, storage, shape) for storage in storages]
+            if blob.shape[1:] != shape[1:]:
+                for storage in (blob.data_storage, blob.diff_storage):
+                    samples = storage.size // (math.prod(blob.shape[1:]) or 1)
+                    storage.make_contiguous((samples, *blob.shape[1:]))
             exposure = self._exposure(blob.data_storage)
             exposure.reshaped, exposure.may_differ = weakref.ref(blob), False
             blob.reshape(*shape)
-            if blob.data_storage is storages[0]:  # else the memory is new and zero
-                for storage, flat in zip(storages, values, strict=True):
-                    if flat is not None:
-                        storage.view(shape)[...] = flat[: blob.count].reshape(shape)
-
-    def _in_c_order(self, blob: Blob, storage: Storage, shape: tuple[int, ...]) -> Any:
-        """All values of a storage in C order, including those beyond the blob's present shape. None if the new shape
-        does not change their positions in memory."""
-        flat = self._beyond.pop(storage, None)
-        if flat is None and blob.shape[1:] == shape[1:]:
-            return None
-        samples = blob.shape[0] if blob.shape else 1
-        if flat is None:
-            flat = blob.xp.zeros(storage.size, storage.dtype)
-            samples = storage.size // (math.prod(blob.shape[1:]) or 1)
-        present = storage.view((samples, *blob.shape[1:]) if blob.shape else ())
-        flat[: present.size] = blob.xp.ascontiguousarray(present).reshape(-1)
-        if math.prod(shape) < storage.size:
-            self._beyond[storage] = flat
-        return flat
 
     def same_weights(self, net: Any) -> AbstractContextManager[None]:
         """The body is a forward pass of this net. The engine caches derived weights for the next pass, except of

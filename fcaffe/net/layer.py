@@ -147,6 +147,8 @@ class Layer:
         self._check_count(len(top), self.traits.tops, "top", "output")
         if self.traits.same_number and len(bottom) != len(top):
             raise self.error(f"needs as many tops as bottoms, not {len(top)} for {len(bottom)}")
+        if not self.traits.in_place and any(blob in bottom for blob in top):
+            raise self.error("does not work in place; give its tops other names")
         try:
             shapes = [blob.shape for blob in bottom]
             self.setup(bottom, top)

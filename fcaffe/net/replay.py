@@ -9,11 +9,7 @@ on. Layers that bring data in, and those whose work the engine does not do alone
 from __future__ import annotations
 
 import itertools
-import zlib
 from collections.abc import Callable, Sequence
-from typing import Any
-
-import numpy as np
 
 from fcaffe.engines.engine import Engine
 from fcaffe.net.blob import Blob
@@ -80,44 +76,25 @@ class Replay:
 
     def _record(self, run: Run) -> float:
         loss = 0.0
-        recordings: list[Any] = []  # for each node what replays it, or the node
         for node in self._nodes:
             recording = self._recording(node) if id(node) in self._recordable else None
             if recording is None:
                 loss += run(node)
-            recordings.append(recording or node)
-        for is_node, group in itertools.groupby(recordings, lambda each: isinstance(each, Node)):
-            some = list(group)
-            self._steps += some if is_node else [self._engine.joined(some)]
+            self._steps.append(recording or node)
         storages = {blob.data_storage for blob in self._blobs if blob.data_storage.buffer is not None}
         self._memory = [(storage, storage.buffer) for storage in storages]
         return loss
 
     def _recording(self, node: Node) -> Callable[[], None] | None:
-        """What replays the forward pass of this node, which has run if there is such.
-
-        The recording must have done all of the work: it is replayed over tops full of NaN, or with the values that an
-        in-place layer has read, and must write the same bits. So a layer that computes by other means as well is never
-        replayed.
-        """
+        """What replays the forward pass of this node, which has run. None: it must run again; bottoms are as before."""
         node.reshape()
-        read = [
-            (blob.data_storage.buffer, blob.data_storage.buffer.copy()) for blob in node.bottoms if blob in node.tops
-        ]
-        replay = self._recorded(node)
-        if replay is not None:
-            tops = [blob.data_storage.buffer[: blob.count] for blob in node.tops]
-            written = list(map(zlib.crc32, tops))
-            aliases = {id(blob.data_storage) for blob in node.bottoms}
-            for blob, top in zip(node.tops, tops, strict=True):
-                if id(blob.data_storage) not in aliases:
-                    top.view(np.uint8)[...] = 255  # NaN of every type
-            _restore(read)
-            replay()
-            if list(map(zlib.crc32, tops)) == written:
-                return replay
-        _restore(read)
-        return None
+        buffers = [blob.data_storage.buffer for blob in node.bottoms if blob in node.tops]
+        before = [(buffer, buffer.copy()) for buffer in buffers]
+        recording = self._recorded(node)
+        if recording is None:
+            for buffer, values in before:
+                buffer[...] = values
+        return recording
 
     def _recorded(self, node: Node) -> Callable[[], None] | None:
         """The engine's recording of a forward pass; None if other code did a part of it.
@@ -140,11 +117,6 @@ class Replay:
         finally:
             for storage, buffer in protected:
                 storage.replace(buffer)
-
-
-def _restore(values: list[tuple[Array, Array]]) -> None:
-    for buffer, before in values:
-        buffer[...] = before
 
 
 def _steady(nodes: Sequence[Node]) -> list[Node]:

@@ -38,6 +38,7 @@ class Traits:
     reads_before_writing: bool = False  # `backward` reads the data of its bottom before it writes the gradient
     by_sample: bool = False  # sample i of each top depends only on sample i of the bottoms; no state spans the batch
     keeps_signs: bool = False  # a top is 0 or has the sign of its bottom wherever backward lets a gradient through
+    in_place: bool = True  # a top may be one of its bottoms
     aliases: bool = False  # the tops are the memory of the bottom, perhaps with another shape
     runs_user_code: bool = False  # user code reads and writes the blobs in the middle of a pass
     reads_host: bool = False  # brings data from the host, so it runs ahead of the work of a device

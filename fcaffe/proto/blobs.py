@@ -88,18 +88,6 @@ def blob_shape(blob: Any) -> tuple[int, ...]:
     return tuple(getattr(blob, axis) for axis in _LEGACY_AXES) if _is_legacy(blob) else tuple(blob.shape.dim)
 
 
-def blob_values(blob: Any, which: str = "data") -> np.ndarray:
-    """The values of a BlobProto as a one-dimensional, read-only float32 array.
-
-    `which` is "data" or "diff"; without diffs the array is empty. Raises SnapshotError if the number of values does
-    not fit the shape, so that callers may allocate by the shape.
-    """
-    # Serialising and parsing again are two memory copies, in every version of protobuf; most versions make a Python
-    # object of each number otherwise.
-    values = getattr(stored_blob(pb.BlobBytes.FromString(blob.SerializeToString())), which)
-    return np.zeros(0, np.float32) if values is None else values.astype(np.float32, copy=False).reshape(-1)
-
-
 def stored_blob(blob: Any, source: BlobSource | None = None) -> StoredBlob:
     """The StoredBlob of a BlobBytes. Its arrays are views of the message, or InFiles of `source`.
 

@@ -74,9 +74,11 @@ def _map_of(layer: Any) -> Map | None:
     p = layer.pooling_param if layer.type == "Pooling" else layer.convolution_param
     maps = []
     for axis, letter in enumerate("hw"):
-        kernel, stride, pad = (
-            _size(p, field, f"{short}_{letter}", axis)
-            for field, short in (("kernel_size", "kernel"), ("stride", "stride"), ("pad", "pad"))
+        kernel = _size(p, "kernel_size", f"kernel_{letter}", axis, 1)
+        if layer.type != "Pooling":
+            kernel = (kernel - 1) * _size(p, "dilation", f"dilation_{letter}", axis, 1) + 1
+        stride, pad = (
+            _size(p, field, f"{field}_{letter}", axis, least) for field, least in (("stride", 1), ("pad", 0))
         )
         if layer.type == "Deconvolution":
             maps.append((float(stride), (kernel - 1) / 2 - pad))
@@ -85,12 +87,10 @@ def _map_of(layer: Any) -> Map | None:
     return tuple(maps)
 
 
-def _size(p: Any, field: str, single: str, axis: int) -> int:
+def _size(p: Any, field: str, single: str, axis: int, default: int) -> int:
     """A field of a convolution or pooling for one axis."""
     if p.HasField(single):
         return int(getattr(p, single))
     value = getattr(p, field)
-    if isinstance(value, int):
-        return value
-    values = [*value] or [0 if field == "pad" else 1]
-    return int((values * 2)[axis] if len(values) == 1 else values[axis])
+    values = [value] if isinstance(value, int) else [*value] or [default]
+    return int(values[axis if len(values) > 1 else 0])

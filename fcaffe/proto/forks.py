@@ -126,7 +126,8 @@ _WORKING = {
     "PythonParameter": "param_str_",
     "PoolingParameter": "ceil_mode avg_include_pad torch_pooling",
     "SolverParameter": "rampup_interval rampup_lr larc larc_policy larc_eta"
-    " warmup_iter warmup_start_lr local_lr_auto local_gw_ratio eval_type ap_version show_per_class_result",
+    " warmup_iter warmup_start_lr local_lr_auto local_gw_ratio stagelr stageiter eval_type ap_version"
+    " show_per_class_result",
 }
 
 _told: set[tuple[str, str]] = set()  # file and fork

@@ -11,13 +11,13 @@ from fcaffe.pycaffe.blob import Blob, BlobVec
 from fcaffe.pycaffe.classifier import Classifier
 from fcaffe.pycaffe.detector import Detector
 from fcaffe.pycaffe.layer import Layer
-from fcaffe.pycaffe.nccl import NCCL
 from fcaffe.pycaffe.net import Net
 from fcaffe.pycaffe.net_spec import NetSpec, params, to_proto
 from fcaffe.pycaffe.net_spec import layers as layers  # not in __all__, as fcaffe.layers is a package
 from fcaffe.pycaffe.session import (
     TEST,
     TRAIN,
+    Timer,
     has_nccl,
     init_log,
     layer_type_list,
@@ -34,6 +34,7 @@ from fcaffe.pycaffe.session import (
 )
 from fcaffe.pycaffe.session import log as log  # not in __all__, as fcaffe.log is the log itself
 from fcaffe.pycaffe.solver import (
+    NCCL,
     AdaDeltaSolver,
     AdaGradSolver,
     AdamSolver,
@@ -43,7 +44,6 @@ from fcaffe.pycaffe.solver import (
     Solver,
     get_solver,
 )
-from fcaffe.pycaffe.timer import Timer
 
 __version__ = "1.0.0"  # of the Caffe whose interface this is
 _caffe = pycaffe = sys.modules[__name__]  # where Caffe defines them: scripts ask for caffe._caffe.BlobVec

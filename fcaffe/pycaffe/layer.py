@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Any
 
 from fcaffe.net.layer import Layer as CoreLayer
 from fcaffe.pycaffe.blob import Blob, BlobVec
+
+
+class Phase(IntEnum):
+    """The phase of a user's layer: the number as in Caffe, whose `str` is the name as in Fast R-CNN's fork."""
+
+    TRAIN = 0
+    TEST = 1
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class Layer:
@@ -28,7 +39,7 @@ class Layer:
 
     _layer: CoreLayer
     param_str: str
-    phase: int
+    phase: Phase
 
     def __init__(self, param: Any) -> None:
         """As in Caffe, from a LayerParameter. param_str, phase and blobs are there from `setup` on."""

@@ -108,7 +108,10 @@ class Function:
         )
         layer.name = _named(self.tops[0] if self.tops else self, self.type_name, names, autonames)
         for name, value in self.params.items():
-            self._assign(layer, name, value)
+            try:
+                self._assign(layer, name, value)
+            except TypeError as problem:  # such as 3.0 where Python 2 divided to 3
+                raise TypeError(f'layer "{layer.name}" ({self.type_name}), {name}={value!r}: {problem}') from None
         layers[self] = layer
 
     def _assign(self, layer: Any, name: str, value: Any) -> None:
@@ -151,6 +154,22 @@ class NetSpec:
 
     def __getitem__(self, item: str) -> Any:
         return getattr(self, item)
+
+    def __delitem__(self, name: str) -> None:
+        del self.tops[name]
+
+    def keys(self) -> list[str]:
+        """The names, in their order; this and the next two are of SSD's fork."""
+        return list(self.tops)
+
+    def vals(self) -> list[Any]:
+        """The tops, in their order."""
+        return list(self.tops.values())
+
+    def update(self, name: str, params: dict[str, Any]) -> None:
+        """Set further parameters of the layer whose top has this name."""
+        named = self.tops[name]
+        (named.fn if isinstance(named, Top) else named).params.update(params)
 
     def to_proto(self) -> Any:
         """A NetParameter with all layers that the tops depend on, under the names that they were given."""

@@ -23,7 +23,7 @@ from fcaffe.net.registry import register
 from fcaffe.net.state import State
 from fcaffe.net.traits import Traits
 from fcaffe.pycaffe.blob import Blob as BlobFace
-from fcaffe.pycaffe.layer import Layer, UserLayer
+from fcaffe.pycaffe.layer import Layer, Phase, UserLayer
 
 # Whether the current folder stays in sys.path, so that methods of a layer may import modules from it. Only the command
 # line sets this.
@@ -114,7 +114,7 @@ class Python(UserLayer):
             user_layer = cls(self.param)
         Layer._bind(user_layer, self)
         user_layer.param_str = p.param_str or p.param_str_
-        user_layer.phase = self.phase
+        user_layer.phase = Phase(self.phase)
         return user_layer
 
     def _import(self, name: str) -> ModuleType:

@@ -1,4 +1,4 @@
-"""State of pycaffe for the whole process: the mode, the random generator, the source of noise.
+"""State of pycaffe for the whole process: the mode, the random generator, the source of noise; and its Timer.
 
 Nets and solvers get this state as a Context when they are created.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import Callable
 
 from fcaffe import log as lines
@@ -167,3 +168,29 @@ def set_multiprocess(multiprocess: bool) -> None:
 def has_nccl() -> bool:
     """Return True: the class NCCL is there."""
     return True
+
+
+class Timer:
+    """Measures the time from `start()` to `stop()`; `ms` has it in milliseconds, and stops a timer that still runs."""
+
+    def __init__(self) -> None:
+        self._started: float | None = None
+        self._seconds: float | None = None
+
+    def start(self) -> None:
+        if self._started is None:
+            wait_for_device()
+            self._started = time.perf_counter()
+
+    def stop(self) -> None:
+        if self._started is not None:
+            wait_for_device()
+            self._seconds, self._started = time.perf_counter() - self._started, None
+
+    @property
+    def ms(self) -> float:
+        self.stop()
+        if self._seconds is None:
+            lines.timer_never_run()
+            return 0.0
+        return self._seconds * 1000

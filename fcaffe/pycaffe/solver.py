@@ -1,19 +1,21 @@
-"""pycaffe's solvers."""
+"""pycaffe's solvers, and its NCCL for scripts that were written to train on several GPUs."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from fcaffe import solvers
-from fcaffe.errors import CallError
+from fcaffe.errors import CallError, UsageError
 from fcaffe.net.engine_lock import engine_lock
 from fcaffe.net.host_arrays import HostViews
 from fcaffe.net.host_views import host_views
 from fcaffe.proto import read_solver
 from fcaffe.pycaffe import session
 from fcaffe.pycaffe.net import Net
+from fcaffe.solvers import Observer
 
 
 class Callbacks(solvers.Observer):
@@ -159,3 +161,30 @@ def get_solver(solver_file: str) -> Solver:
     made = cls.__new__(cls)
     made._bind(param)
     return made
+
+
+class NCCL(Observer):
+    """NCCL of a single process, so sums and broadcasts change nothing. `fcaffe train` trains on several GPUs.
+
+    Raises UsageError if `set_solver_count` has announced several processes.
+    """
+
+    def __init__(self, solver: Solver, uid: bytes | str) -> None:
+        count = session.solver_count()
+        if count > 1:
+            raise UsageError(
+                f"NCCL: set_solver_count({count}) says that {count} processes of a script train together, and fcaffe "
+                f"trains one in each script; `fcaffe train --solver ... --workers {count}`, or `--gpu 0,1,...`, "
+                "trains on several"
+            )
+
+    @staticmethod
+    def new_uid() -> bytes:
+        """Return a random identifier of a training."""
+        return os.urandom(128)
+
+    def bcast(self) -> None:
+        """Broadcast the weights: nothing to do."""
+
+    def __call__(self, layer: int) -> None:
+        """Sum the gradients of this layer, as a hook of a net: nothing to do."""

@@ -13,6 +13,7 @@ class Action(enum.Enum):
     """An action that the training loop takes between two iterations."""
 
     NONE = enum.auto()
+    SAVE = enum.auto()  # a temporary snapshot, for a job that starts again
     SNAPSHOT = enum.auto()
     STOP = enum.auto()  # with a snapshot, unless snapshot_after_train is false
     TERMINATE = enum.auto()  # always with a snapshot

@@ -17,8 +17,7 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.errors import SolverError
-from fcaffe.solvers.learning_rate import warm_up, warm_up_end
-from fcaffe.solvers.schedule import Schedule
+from fcaffe.solvers.learning_rate import Schedule, warm_up, warm_up_end
 
 
 @dataclass(frozen=True)

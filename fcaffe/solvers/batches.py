@@ -1,7 +1,6 @@
 """An iteration's batches: forward and backward, until the gradients of all workers are summed.
 
-`WholeBatches` is the usual way. `ShardedBatches` computes a batch shard by shard, so that the weights have the same
-bits on any number of workers.
+This is the usual way; `fcaffe.solvers.sharded_batches` computes a batch shard by shard.
 """
 
 from __future__ import annotations
@@ -11,16 +10,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fcaffe import log
-from fcaffe.errors import SolverError
-from fcaffe.net.bad_values import first_bad_blob
-from fcaffe.net.shards import Shards
 from fcaffe.solvers.actions import Action, agree
 from fcaffe.solvers.losses import Loss, known
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Run
 from fcaffe.solvers.update import Update
 from fcaffe.timeline import BACKWARD, FORWARD
-from fcaffe.tree_order import TreeSum, add_in_tree_order
+from fcaffe.tree_order import sum_in_tree_order
 
 
 class WholeBatches:
@@ -111,9 +107,7 @@ class WholeBatches:
         """The sums over the workers of some of the numbers that they have gathered."""
         assert self._told is not None
         everyones: np.ndarray = self._told[:, numbers].astype(dtype)
-        sums = np.empty_like(everyones[0])
-        add_in_tree_order(everyones, sums)
-        return sums
+        return sum_in_tree_order(everyones)
 
     def log_outputs(self) -> None:
         """Show the training net's outputs in the last batch, over all workers, all of whom must call this."""
@@ -140,99 +134,3 @@ class WholeBatches:
 def _mean(losses: Sequence[float]) -> np.float32:
     """Added in float32, as Caffe does."""
     return sum(map(np.float32, losses), np.float32(0)) / np.float32(len(losses))
-
-
-class ShardedBatches:
-    """Batches are cut into `shards`, each of which goes forward and backward alone.
-
-    Gradients, losses and outputs are added up in one binary tree over the shards. A worker's shards are a subtree; what
-    is above it the exchange adds up, whose reduction must keep to the tree as well. For the same bits the arithmetic
-    must be the same everywhere too: one thread (others would cut products elsewhere), noise from the counter stream,
-    machines of one kind.
-    """
-
-    runs_ahead = False
-
-    def __init__(self, run: Run, nan_policy: NanPolicy, requested_action: Callable[[], Action], shards: Shards) -> None:
-        if run.context.noise != "counter":
-            raise SolverError(
-                "shards need noise that does not depend on the number of workers: the counter stream (--rng counter)"
-            )
-        self.run = run
-        self.nan_policy = nan_policy
-        self.requested_action = requested_action
-        self.shards = shards
-        self._outputs: list[np.ndarray] = []  # of the net in the last batch, over all shards
-        self._gradients = TreeSum(len(shards.own))
-        self._refuse_outputs_of_samples()
-
-    def forward_backward(self) -> Loss:
-        """As that of WholeBatches."""
-        run, loss, total = self.run, np.float32(0), None
-        for number in range(run.passes):
-            loss += self._forward(number, backward=True)
-            run.exchange.begin(run.diff)
-            run.exchange.finish()
-            if number == 0 and run.passes > 1:
-                total = run.diff.copy()
-            elif total is not None:
-                total += run.diff
-        if total is not None:
-            run.diff[...] = total
-        return known(loss / np.float32(run.passes))
-
-    def forward(self) -> np.float32:
-        """The loss of one more batch."""
-        return self._forward()
-
-    def agreed_action(self) -> Action:
-        """As that of WholeBatches."""
-        return agree(self.requested_action(), self.run.workers)
-
-    def log_outputs(self) -> None:
-        log.net_outputs("Train", self.run.net.outputs(), self._outputs)
-
-    def _forward(self, number: int = 0, backward: bool = False) -> np.float32:
-        """The loss of batch `number` of this iteration; with `backward`, this worker's gradients are in `diff`."""
-        run, results, bad = self.run, [], None
-        for index in self.shards.own:
-            shard = self.shards.begin_pass(index, run.share)
-            run.context.begin_pass(run.iteration, number * shard.total + shard.first)
-            with run.timeline.span(FORWARD):
-                loss = run.net.forward()
-            results.append(np.array([loss, *np.concatenate([[], *run.output_values()])]))
-            if backward:
-                run.net.parameters.clear_diffs()
-                with run.timeline.span(BACKWARD):
-                    run.net.backward()
-                self._gradients.add(run.diff)
-            if (
-                not np.isfinite(loss) and self.nan_policy.stops
-            ):  # behind backward, whose memory the search lays out anew
-                bad = bad or first_bad_blob(run.net)
-        return self._add_up(results, bad)
-
-    def _add_up(self, results: list[np.ndarray], bad: str | None) -> np.float32:
-        """The loss over all shards; the outputs are kept."""
-        run = self.run
-        mine = np.empty_like(results[0])
-        add_in_tree_order(np.array(results), mine)
-        sums = run.workers.sum_array(mine)
-        loss = np.float32(sums[0])
-        self.nan_policy.check_loss(loss, run.iteration, bad)
-        ends = np.cumsum([blob.count for _, blob, _ in run.net.outputs()], dtype=int)
-        self._outputs = [values.astype(np.float32) for values in np.split(sums[1:], ends)[:-1]]
-        return loss
-
-    def _refuse_outputs_of_samples(self) -> None:
-        """Shards of different sizes can be added up only if what is added has the same size."""
-        total = self.run.share.total
-        if total % self.shards.size == 0:
-            return
-        for name, blob, _ in self.run.net.outputs():
-            if blob.shape[:1] == (self.run.net.batch_size,):
-                raise SolverError(
-                    f"the shards of a batch of {total} are uneven with --reproducible {self.shards.size}, and output "
-                    f'"{name}" of the training net has values for each sample, which cannot be added up: let a Silence '
-                    "layer take it"
-                )

@@ -45,16 +45,24 @@ class MeanOutput:
 class Detections:
     """The mean average precision of the rows of a DetectionEvaluate layer, as SSD's solver computes it.
 
-    The mean is over all classes but the background. A class without objects, or without detections, counts with 0.
+    The mean is over all classes but the background. A class without objects, or without detections, counts with 0. With
+    `classes` the rows are those of YOLO's EvalDetection: `length` values for each image.
     """
 
-    def __init__(self, version: str, per_class: bool) -> None:
+    def __init__(self, version: str, per_class: bool, classes: int = 0, length: int = ROW) -> None:
         self.version, self.per_class = version, per_class
+        self.classes, self.length = classes, length
         self.rows: list[np.ndarray] = []
 
     def add(self, values: np.ndarray) -> None:
         """Add the rows of the next batch, flat."""
-        self.rows.append(values.reshape(-1, ROW).copy())
+        rows = values.reshape(-1, self.length)
+        if self.classes:
+            counts, found = rows[:, : self.classes].sum(axis=0), rows[:, self.classes :].reshape(-1, ROW - 1)
+            table = np.full((self.classes, ROW), -1, np.float32)
+            table[:, 1], table[:, 2] = np.arange(self.classes), counts
+            rows = np.concatenate([table, np.insert(found, 0, 0, axis=1)])
+        self.rows.append(rows.copy())
 
     def result(self) -> np.ndarray:
         """The mean; logs the precision of each class if `per_class`."""
@@ -92,12 +100,20 @@ def average_precision(scores: np.ndarray, true: np.ndarray, objects: int, versio
 
 
 def collectors(net: Net, version: str = AP_VERSIONS[0], per_class: bool = False) -> list[MeanOutput | Detections]:
-    """What collects each output of a net: its mean, or the mean average precision of a DetectionEvaluate layer."""
-    detections = [blob for node in net.nodes if node.layer.type == "DetectionEvaluate" for blob in node.tops]
-    return [
-        Detections(version, per_class) if blob in detections else MeanOutput(name, blob.count)
-        for name, blob, _ in net.outputs()
-    ]
+    """What collects each output of a net: its mean, or the mean average precision of a DetectionEvaluate or
+    EvalDetection layer."""
+    writers = {blob: node.layer for node in net.nodes for blob in node.tops}
+    found: list[MeanOutput | Detections] = []
+    for name, blob, _ in net.outputs():
+        kind = writers[blob].type
+        if kind == "DetectionEvaluate":
+            found.append(Detections(version, per_class))
+        elif kind == "EvalDetection":
+            classes = writers[blob].param.eval_detection_param.num_class
+            found.append(Detections(version, per_class, classes, blob.shape[1]))
+        else:
+            found.append(MeanOutput(name, blob.count))
+    return found
 
 
 def check_evaluation(param: Any, test_nets: Sequence[Net]) -> None:
@@ -106,10 +122,9 @@ def check_evaluation(param: Any, test_nets: Sequence[Net]) -> None:
         raise SolverError(f'eval_type is "classification" or "detection", not "{param.eval_type}"')
     if param.ap_version not in AP_VERSIONS:
         raise SolverError(f'ap_version is one of {", ".join(AP_VERSIONS)}, not "{param.ap_version}"')
-    if param.eval_type == "detection":
-        for index, net in enumerate(test_nets):
-            if not any(isinstance(one, Detections) for one in collectors(net)):
-                raise SolverError(
-                    f'eval_type: "detection" needs an output of a DetectionEvaluate layer in test net #{index}; '
-                    'add one, or set eval_type: "classification"'
-                )
+    for index, net in enumerate(test_nets if param.eval_type == "detection" else ()):
+        if not any(isinstance(one, Detections) for one in collectors(net)):
+            raise SolverError(
+                f'eval_type: "detection" needs an output of DetectionEvaluate or EvalDetection in test net #{index}; '
+                'add one, or set eval_type: "classification"'
+            )

@@ -1,4 +1,4 @@
-"""Learning-rate policies and warm-up: pure functions of parameters and iteration, with Caffe's float32 rounding.
+"""Learning-rate policies, warm-up and the Schedule of a training, with Caffe's float32 rounding.
 
 `multistep` alone has state: `current_step`, how many of its step values have been passed. It moves on by at most one an
 iteration, also when several are due, so it belongs to the snapshot (where `step`, too, notes its count).
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe import log
 from fcaffe.errors import SolverError
 
 f32 = np.float32
@@ -62,6 +63,14 @@ def sigmoid(param: Any, iteration: int, current_step: int) -> float:
     return f32(param.base_lr) * (f32(1) / (f32(1) + f32(math.exp(min(float(exponent), 700.0)))))
 
 
+def multifixed(param: Any, iteration: int, current_step: int) -> float:
+    """The stagelr of the first stage whose stageiter is at least `iteration`, else the last one (YOLO's forks)."""
+    if not param.stagelr or len(param.stagelr) != len(param.stageiter):
+        raise SolverError("lr_policy 'multifixed' needs stagelr, and a stageiter for each")
+    stages = zip(param.stagelr, param.stageiter, strict=True)
+    return next((rate for rate, end in stages if iteration <= end), param.stagelr[-1])
+
+
 POLICIES: dict[str, Policy] = {
     "fixed": fixed,
     "step": step,
@@ -70,6 +79,7 @@ POLICIES: dict[str, Policy] = {
     "multistep": multistep,
     "poly": polynomial,
     "sigmoid": sigmoid,
+    "multifixed": multifixed,
 }
 
 
@@ -110,6 +120,7 @@ def scale_rate(param: Any, scale: str, factor: float) -> None:
     """
     unscaled = param.base_lr
     param.base_lr = unscaled * factor ** SCALES[scale]
+    param.stagelr[:] = [rate * factor ** SCALES[scale] for rate in param.stagelr]
     if param.warmup_iter > 0 and not param.HasField("warmup_start_lr"):
         param.warmup_start_lr = unscaled
     if param.rampup_interval > 0 and not param.HasField("rampup_lr"):
@@ -125,3 +136,35 @@ def next_step(param: Any, iteration: int, current_step: int) -> int:
         return iteration // max(param.stepsize, 1)
     due = current_step < len(param.stepvalue) and iteration >= param.stepvalue[current_step]
     return current_step + 1 if param.lr_policy == "multistep" and due else current_step
+
+
+class Schedule:
+    """What the learning-rate policy says; a batch is `iter_size` passes all along.
+
+    `current_step` is how many of a multistep policy's values have been passed; it belongs to the snapshot.
+    """
+
+    most_passes = 0  # up to which the number of passes grows, if it does
+
+    def __init__(self, param: Any) -> None:
+        self.param = param
+
+    @property
+    def max_iter(self) -> int:
+        """Up to which iteration to train; a script may change it in the solver's parameters."""
+        return int(self.param.max_iter)
+
+    def passes(self, iteration: int) -> int:
+        """How many passes add up their gradients for the update of this iteration."""
+        return int(self.param.iter_size)
+
+    def next_step(self, iteration: int, current_step: int) -> int:
+        """`current_step` at this iteration, from that of the iteration before; the log is told of a change."""
+        step = next_step(self.param, iteration, current_step)
+        if self.param.lr_policy == "multistep" and step != current_step:
+            log.multistep(iteration, step)
+        return step
+
+    def rate(self, iteration: int, current_step: int) -> float:
+        """The learning rate of the update from `iteration` to the next."""
+        return learning_rate(self.param, iteration, current_step)

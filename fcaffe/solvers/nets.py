@@ -1,8 +1,8 @@
-"""Reads the training net and the test nets of a solver, and loads their initial weights."""
+"""Reads the training net and the test nets of a solver, loads initial weights, and finds missing fields."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fcaffe import log
@@ -14,6 +14,16 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net, upgrade_net
 
 Source = tuple[Any, str]  # a NetParameter with its state, and its source in Caffe's words
+
+# The fields that each learning-rate policy reads.
+_FIELDS = {
+    "step": ("gamma", "stepsize"),
+    "exp": ("gamma",),
+    "inv": ("gamma", "power"),
+    "multistep": ("gamma", "stepvalue"),
+    "poly": ("max_iter", "power"),
+    "sigmoid": ("gamma", "stepsize"),
+}
 
 
 def train_net_param(param: Any) -> tuple[Any, str]:
@@ -105,3 +115,15 @@ def _with_state(net: Any, phase: int, state: Any) -> Any:
         merged.MergeFrom(state)
     net.state.CopyFrom(merged)
     return net
+
+
+def missing_fields(param: Any) -> Iterator[str]:
+    """Yield a line for each field that is missing and counts as 0, which Caffe accepts: what is wrong, what to do."""
+    if not param.HasField("base_lr") and param.lr_policy != "multifixed":
+        yield "base_lr is missing and counts as 0, so no weight changes; give it, such as base_lr: 0.01"
+    given = {field.name for field, _ in param.ListFields()}
+    if missing := [name for name in _FIELDS.get(param.lr_policy, ()) if name not in given]:
+        count, them = ("count", "them") if missing[1:] else ("counts", "it")
+        yield f'lr_policy "{param.lr_policy}" lacks {" and ".join(missing)}, which {count} as 0; give {them}'
+    if param.test_interval > 0 and not param.test_iter:
+        yield "test_interval is given without test_iter, so nothing is tested; give test_iter once for each test net"

@@ -12,23 +12,26 @@ from fcaffe.data.share import Share, Turns
 from fcaffe.engines import Engine
 from fcaffe.engines.memory import aligned_zeros
 from fcaffe.errors import SolverError
+from fcaffe.layers.forks.detection_files import needs_order
 from fcaffe.net import Context, Net
 from fcaffe.net.blob import Array
 from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.memory_need import check_memory
 from fcaffe.net.shards import Shards
+from fcaffe.net.twin import can_have_twins, twin_of
 from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom
-from fcaffe.solvers import missing_fields, trust_ratio
+from fcaffe.solvers import trust_ratio
 from fcaffe.solvers.batch_growth import GrowingBatch
 from fcaffe.solvers.evaluation import check_evaluation
-from fcaffe.solvers.learning_rate import learning_rate
+from fcaffe.solvers.factors import Factors
+from fcaffe.solvers.learning_rate import Schedule, learning_rate
 from fcaffe.solvers.losses import SmoothedLoss
-from fcaffe.solvers.nets import check_same, finetune, test_net_params, train_net_param
+from fcaffe.solvers.nets import check_same, finetune, missing_fields, test_net_params, train_net_param
 from fcaffe.solvers.observer import Observer
 from fcaffe.solvers.rules import Rule, create_rule
-from fcaffe.solvers.schedule import Schedule
 from fcaffe.solvers.snapshot.paths import check_writable
+from fcaffe.threads import shard_threads
 from fcaffe.timeline import Timeline
 
 
@@ -42,13 +45,16 @@ class Run:
         noise: The stream that Dropout draws from (see Context).
         random: Caffe's generator; a `random_seed` in the solver's parameters restarts it.
         sync_batch_norm, whole_passes, recompute, on_demand: See Context.
-        shards: 0, or a power of two: the weights have the same bits on any power of two of workers up to that (see
-            ShardedBatches).
+        shards: 0, or the number of shards of a batch: the weights have the same bits on any number of workers up to
+            that (see ShardedBatches).
         grow_batch: 0, or the samples up to which the batch grows where the rate would drop (see GrowingBatch).
 
     Attributes:
         data, diff, history: Float32 arrays of all parameters, in layer order, and one more for each history. The nets'
             blobs are views.
+        nets: The training net, and with shards its twins, one for each further thread.
+        gradients: `diff`, or with shards a row for each sum that this worker gives to the exchange, without those that
+            are computed from `factors`.
     """
 
     def __init__(
@@ -80,7 +86,7 @@ class Run:
 
         log.initializing_solver(str(param))
         self.rule = _checked_rule(param, engine, self.exchange)
-        for line in missing_fields.of_parameters(param):
+        for line in missing_fields(param):
             log.warning(line)
         if workers.rank == 0:
             check_writable(param)
@@ -101,10 +107,11 @@ class Run:
             on_demand=on_demand,
         )
         self.net = self._train_net()
+        self.nets = [self.net, *self._twins()]
         self.schedule = self._schedule(grow_batch)
         self.test_nets = self._test_nets({**of_all_nets, "inference": whole_passes, "on_demand": on_demand})
         check_evaluation(param, self.test_nets)
-        need = check_memory(self.net, self.rule.histories)
+        need = check_memory(self.net, self.rule.histories, len(self.nets))
         if whole_passes and workers.rank == 0:
             log.info(f"Memory for training: {need}")
         self._allocate()
@@ -120,7 +127,7 @@ class Run:
         return {"random": random, "seed": self.workers.broadcast_object(seed)}
 
     def _train_net(self) -> Net:
-        net_param, field = train_net_param(self.param)
+        net_param, field = self._net_param = train_net_param(self.param)
         check_same(self.workers, "the solver and its training net", self.param, net_param)
         log.creating_train_net(field, "" if field.endswith("_param") else getattr(self.param, field))
         net = Net(net_param, self.context)
@@ -134,6 +141,13 @@ class Run:
         if parts.size > 1 and self.context.share is None and not parts.per_worker:
             raise SolverError(f"the training net has no layer that reads a batch, {parts.splitting}")
         return net
+
+    def _twins(self) -> list[Net]:
+        """Further training nets, for the threads that compute shards beside this one."""
+        if self.shards is None or not can_have_twins(self.net):
+            return []
+        threads = min(shard_threads(), len(self.shards.own))
+        return [twin_of(self.net, self._net_param[0]) for _ in range(threads - 1)]
 
     def _schedule(self, grow_batch: int) -> Schedule:
         if grow_batch and self.exchange.takes_momentum:
@@ -151,6 +165,9 @@ class Run:
         for index, (net_param, source) in enumerate(sources):
             log.creating_test_net(index, f"specified by {source}")
             turns = Turns(self.workers.rank, self.workers.size, self.param.test_iter[index])
+            if needs_order(net_param) and self.workers.size > 1:
+                log.info(f"Worker 0 runs test net #{index} alone: its layers need all images in their order")
+                turns = Turns()
             nets.append(Net(net_param, Context(**settings, turns=turns)))
             finetune(nets[-1], self.param.weights)
             nets[-1].debug_info = self.param.debug_info
@@ -160,7 +177,19 @@ class Run:
         """Allocate the flat buffers, and copy worker 0's initial weights to all workers."""
         count = self.net.parameters.extent
         self.data: Array = aligned_zeros(self.engine.xp, count)
-        self.diff: Array = self.exchange.allocate(self.engine.xp, count)
+        self.factors: Factors | None = None
+        rows, summed = 1, count
+        if self.shards:
+            rows = max(map(len, self.shards.nodes))
+            if self.context.share and not (self.engine.asynchronous or self.param.debug_info):
+                self.factors = Factors(self.net, self.shards, self.workers)
+                self.context.factors.update(self.factors.products)
+                summed = sum(part.stop - part.start for part in self.factors.left(count))
+        gradients = self.exchange.allocate(self.engine.xp, summed, rows)
+        self.gradients: Array = gradients.reshape(rows, summed)
+        self.diff: Array = self.gradients[0] if summed == count else aligned_zeros(self.engine.xp, count)
+        for twin in self.nets[1:]:
+            twin.parameters.flatten(self.data, aligned_zeros(self.engine.xp, count))
         self.net.parameters.flatten(self.data, self.diff)
         self.history: list[Array] = [aligned_zeros(self.engine.xp, count) for _ in range(self.rule.histories)]
         self.workers.broadcast(self.data)
@@ -180,9 +209,9 @@ class Run:
         """Whether all outputs of the training net are scalars, such as losses."""
         return all(blob.shape == () for _, blob, _ in self.net.outputs())
 
-    def output_values(self) -> list[np.ndarray]:
-        """The training net's outputs after a pass, each flat."""
-        return [self.engine.to_numpy(blob.data).reshape(-1) for _, blob, _ in self.net.outputs()]
+    def output_values(self, net: Net | None = None) -> list[np.ndarray]:
+        """The outputs of the training net, or of a twin, after a pass, each flat."""
+        return [self.engine.to_numpy(blob.data).reshape(-1) for _, blob, _ in (net or self.net).outputs()]
 
     def leave_workers(self) -> None:
         """Free communicators and shared memory after the last sum. The run keeps its weights but cannot train.
@@ -190,7 +219,7 @@ class Run:
         Collective: do not call it after an error that has ended another worker.
         """
         if self.engine.xp is np:  # the exchange frees the memory of the gradients
-            self.diff = aligned_zeros(np, self.diff.size)
+            self.diff = self.gradients = aligned_zeros(np, self.diff.size)
             self.net.parameters.flatten(self.data, self.diff)
         self.exchange.close()
         self.workers.close()

@@ -9,16 +9,18 @@ from typing import Any
 from fcaffe import log
 from fcaffe.engines import Engine
 from fcaffe.net.memory_need import memory_errors
-from fcaffe.solvers import missing_fields, testing
+from fcaffe.solvers import testing
 from fcaffe.solvers.actions import Action, agree
-from fcaffe.solvers.batches import ShardedBatches, WholeBatches
+from fcaffe.solvers.batches import WholeBatches
 from fcaffe.solvers.losses import StartedIterations
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Run
+from fcaffe.solvers.sharded_batches import ShardedBatches
 from fcaffe.solvers.snapshot.carried import Point
+from fcaffe.solvers.snapshot.paths import remove_states, temporary_prefix
 from fcaffe.solvers.snapshot.read import restore
 from fcaffe.solvers.snapshot.write import save
-from fcaffe.solvers.statistics import mean_statistics
+from fcaffe.solvers.testing import mean_statistics
 from fcaffe.solvers.update import Update
 from fcaffe.timeline import TEST, UPDATE
 
@@ -52,8 +54,8 @@ class Solver(Run):
     def solve(self, resume: str | None = None) -> None:
         """Train up to max_iter, then snapshot, display and test once more, as the solver's parameters ask."""
         param, last = self.param, self.schedule.max_iter
-        for line in missing_fields.of_solving(param):
-            log.warning(line)
+        if not param.HasField("max_iter"):
+            log.warning("max_iter is missing and counts as 0, so nothing is trained; give it, such as 10000")
         log.solving(self.net.name, param.lr_policy)
         if resume:
             log.restoring(resume)
@@ -118,7 +120,7 @@ class Solver(Run):
             self.timeline.iteration = self.iteration
 
             action = self.batches.agreed_action()
-            snapshot_due = self._is_due(param.snapshot) or action is Action.SNAPSHOT
+            snapshot_due = self._is_due(param.snapshot) or action in (Action.SNAPSHOT, Action.SAVE)
             may_run_ahead = action is Action.NONE and not snapshot_due and self.iteration < last
             self._started.settle(ahead=1 if self.batches.runs_ahead and may_run_ahead else 0)
             if looked_at or self.nan_policy.checks_weights(due=snapshot_due):
@@ -127,7 +129,9 @@ class Solver(Run):
                 for observer in self.observers:
                     observer.iteration_ends(loss, rate)
             self.nan_policy.check_weights(due=snapshot_due)
-            if snapshot_due:
+            if action is Action.SAVE and not self._is_due(param.snapshot):
+                self.save_temporarily()
+            elif snapshot_due:
                 self.snapshot()
             if action in (Action.STOP, Action.TERMINATE):
                 return action
@@ -156,7 +160,7 @@ class Solver(Run):
             action = agree(self.requested_action(), self.workers)
             if action is Action.SNAPSHOT:
                 self.snapshot()
-            elif action is not Action.NONE:
+            elif action not in (Action.NONE, Action.SAVE):
                 stopped = action
             return stopped is not Action.NONE
 
@@ -175,6 +179,14 @@ class Solver(Run):
         """Write model and state; returns the state's path, or "" on workers other than 0. All workers call this."""
         self.update.finish()
         return save(self, self._before_test)
+
+    def save_temporarily(self) -> None:
+        """Write a snapshot that only a job which starts again reads, and remove all of those but the last two."""
+        self.update.finish()
+        prefix = temporary_prefix(self.param.snapshot_prefix)
+        save(self, self._before_test, prefix)
+        if self.workers.rank == 0:
+            remove_states(prefix, but=2)
 
     def restore(self, path: str) -> None:
         """Go on from a solver state. Raises SnapshotError, and changes nothing, if it is damaged or does not fit."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -17,16 +18,18 @@ def test(run: Run, index: int, asked_to_stop: Callable[[], bool]) -> None:
 
     Instead of the rows of DetectionEvaluate, their mean average precision is logged.
 
-    Workers take turns with the batches. Worker 0 adds them in their order, so that the sums equal those of one worker.
+    Workers take turns with the batches, or worker 0 has all of them. It adds them in their order, so that the sums
+    equal those of one worker.
     """
     log.testing(run.iteration, index)
     net, batches, several = run.test_nets[index], run.param.test_iter[index], run.workers.size > 1
+    turns = net.context.turns
     share_weights(net, run.net)
     if several and asked_to_stop():  # they have different batches, but must agree once
         return log.test_interrupted()
     mine = []
     for batch in range(batches):
-        if not net.context.turns.mine(batch):
+        if not turns.mine(batch) or run.workers.rank >= turns.size:
             continue
         if not several and asked_to_stop():
             return log.test_interrupted()
@@ -40,7 +43,7 @@ def test(run: Run, index: int, asked_to_stop: Callable[[], bool]) -> None:
         return
     total, collected = np.float32(0), collectors(net, run.param.ap_version, run.param.show_per_class_result)
     for batch in range(batches):
-        loss, outputs = gathered[batch % len(gathered)][batch // len(gathered)]
+        loss, outputs = gathered[batch % turns.size][batch // turns.size]
         total += np.float32(loss)
         for collector, values in zip(collected, outputs, strict=True):
             collector.add(values)
@@ -51,3 +54,20 @@ def test(run: Run, index: int, asked_to_stop: Callable[[], bool]) -> None:
     named = [(name, values, weight) for (name, _, weight), values in zip(net.outputs(), results, strict=True)]
     for observer in run.observers:
         observer.test_ends(index, named)
+
+
+@contextlib.contextmanager
+def mean_statistics(run: Run) -> Iterator[None]:
+    """Replace the statistics by their mean over the workers, for a test or a snapshot in the body. Collective."""
+    blobs = [blob for layer in run.net.layers for blob in layer.running_statistics]
+    if run.workers.size == 1 or run.context.sync_batch_norm or not blobs:
+        yield
+        return
+    own = [blob.data.copy() for blob in blobs]
+    try:
+        for blob in blobs:
+            blob.data[...] = run.workers.sum_array(blob.data) / np.float32(run.workers.size)
+        yield
+    finally:
+        for blob, values in zip(blobs, own, strict=True):
+            blob.data[...] = values

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fcaffe.data.annotated import CORNERS, AnnotatedBatches, BatchSampler, project
+from fcaffe.data.annotated import CORNERS, AnnotatedBatches, draw_windows, project
 from fcaffe.data.backends import new_database, open_database
 from fcaffe.data.images import encode_image
 from fcaffe.data.prefetch import Batch
@@ -148,19 +148,17 @@ def test_a_reader_continues_from_its_state(database):
 
 
 def test_windows_meet_their_constraints():
-    objects = np.insert(BOXES, [0, 0, 4], 0, axis=1)
-    sampler = "sampler { min_scale: 0.1 max_scale: 0.9 }"
-    text = f"batch_sampler {{ {sampler} sample_constraint {{ %s }} max_trials: 200 max_sample: 1 }}"
+    text = "batch_sampler { sampler { min_scale: 0.1 } sample_constraint { %s } max_trials: 200 max_sample: 1 }"
     for constraint, fits in (
         ("min_jaccard_overlap: 0.5", lambda shared, box, window: shared / (box + window - shared) >= 0.5),
         ("max_jaccard_overlap: 0.1", lambda shared, box, window: shared / (box + window - shared) <= 0.1),
         ("min_object_coverage: 0.9", lambda shared, box, window: shared / box >= 0.9),
         ("min_sample_coverage: 0.6", lambda shared, box, window: shared / window >= 0.6),
     ):
-        draw = BatchSampler(parse_text(text % constraint, pb.AnnotatedDataParameter).batch_sampler).draw
-        windows = [draw(objects, CaffeRandom(seed)) for seed in range(40)]
-        assert sum(window is not None for window in windows) > 20
-        for window in filter(None, windows):
+        (sampler,) = parse_text(text % constraint, pb.AnnotatedDataParameter).batch_sampler
+        windows = [window for seed in range(40) for window in draw_windows(sampler, BOXES, CaffeRandom(seed))]
+        assert 20 < len(windows) <= 40
+        for window in windows:
             left, top, right, bottom = window
             assert 0 <= left < right <= 1 + 1e-6 and 0 <= top < bottom <= 1 + 1e-6
             shared = [
@@ -229,3 +227,22 @@ def test_wrong_parameters(database, transform, samplers, problem):
 def test_a_record_that_is_no_annotated_datum(database):
     with pytest.raises(DataError, match="convert_annoset"):
         batches(database([pb.Datum(channels=1, height=1, width=1)]), "")
+
+
+def test_several_resizes_are_chosen_by_their_probability():
+    """Flat pictures of 20 x 10 pixels, warped or padded."""
+    resize = "resize_param {{ prob: {} height: 20 width: 20 resize_mode: {} }}"
+    transform = resize.format(0.25, "FIT_LARGE_SIZE_AND_PAD") + resize.format(0.75, "WARP")
+    pixels = np.full((10, 20, 3), 200, np.uint8)
+    transformer = Transformer(parse_text(transform, pb.TransformationParameter), pb.TRAIN)
+    transformer.seed(CaffeRandom(1))
+    padded = 0
+    for decision in transformer.decide(400):
+        image = transformer.augment(pixels.transpose(2, 0, 1), decision)
+        is_padded = not image[:, 0].any()
+        corners = transformer.resize(decision).boxes(np.array([[0, 0, 1, 1]]), 10, 20)
+        np.testing.assert_allclose(corners, [[0, 0.25, 1, 0.75] if is_padded else [0, 0, 1, 1]])
+        padded += is_padded
+    assert 70 < padded < 130
+    with pytest.raises(DataError, match=r"must add up to 1, not 1\.5"):
+        Transformer(parse_text(transform.replace("0.25", "0.75"), pb.TransformationParameter), pb.TRAIN)

@@ -69,6 +69,7 @@ class RandomNet:
             (self._eltwise, 3),
             (self._residual, 2),
             (self._concat, 2),
+            (self._branches, 3),
             (self._slice, 1),
             (self._crop, 3),
             (self._operand, 1),
@@ -155,6 +156,27 @@ class RandomNet:
         channels = sum(self.shapes[blob][0] for blob in bottoms)
         if channels <= 24:
             self._layer("Concat", bottoms, "", (channels, *self.shapes[first][1:]))
+
+    def _branches(self) -> None:
+        """Convolutions side by side, as in GoogLeNet, which a pooling or a convolution reads together."""
+        bottom = self._pick()
+        _, height, width = self.shapes[bottom]
+        parts = []
+        for kernel in self.random.choices([1, 3], k=self.random.choice([2, 3])):
+            outputs = self.random.choice([1, 5, 16, 16, 24])
+            fields = f"num_output: {outputs} kernel_size: {kernel} pad: {kernel // 2}"
+            more = f'convolution_param {{ {fields} weight_filler {{ type: "xavier" }} }}'
+            top = self._layer("Convolution", [bottom], more, (outputs, height, width))
+            parts.append(self._activation(top, "ReLU") if self.random.random() < 0.9 else top)
+        channels = sum(self.shapes[part][0] for part in parts)
+        top = self._layer("Concat", parts, "", (channels, height, width))
+        if self.random.random() < 0.6 and min(height, width) > 2:
+            size = tuple(-(-(n - 2) // 2) + 1 for n in (height, width))
+            top = self._layer("Pooling", [top], "pooling_param { kernel_size: 2 stride: 2 }", (channels, *size))
+        else:
+            top = self._convolution(top)
+        if self.random.random() < 0.3:
+            self._activation(top, self.random.choice(["ReLU", "Sigmoid", "Dropout"]))
 
     def _slice(self) -> None:
         bottom = self._pick()

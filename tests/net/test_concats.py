@@ -10,7 +10,6 @@ from fcaffe.proto import parse_text
 from fcaffe.rng import CaffeRandom
 from fcaffe.threads import wanted_threads
 from tests.engine_choice import engine
-from tests.net.random_concat_nets import RandomConcatNet
 from tests.net.test_random_nets import fill_with_nan, make
 from tests.watching import watch
 
@@ -91,12 +90,3 @@ def test_relus_stay_where_their_signs_would_be_overwritten():
 
 def test_a_concat_that_others_read_stays():
     assert fused(same_bits("\n".join([DATA, BRANCHES, POOL, END, OTHER % "c"]))) == ["a+ra", "b+rb"]
-
-
-def test_random_nets_of_concats_keep_their_bits():
-    for seed in range(100, 108):
-        text = RandomConcatNet(seed).text
-        try:
-            same_bits(text)
-        except AssertionError as problem:
-            raise AssertionError(f"seed {seed}: {problem}\n{text}") from problem

@@ -9,8 +9,9 @@ import pytest
 from google.protobuf.json_format import ParseDict
 
 from fcaffe.errors import SnapshotError
-from fcaffe.proto import binary, binary_class, blob_shape, blob_values, blobs, read_binary, to_blob_proto, write_binary
+from fcaffe.proto import binary, binary_class, blob_shape, blobs, read_binary, to_blob_proto, write_binary
 from fcaffe.proto import caffe_pb2 as pb
+from tests.golden_values import blob_values
 
 GOLDEN = Path(__file__).parents[1] / "golden/interop"
 MODEL = GOLDEN / "model_iter_8.caffemodel"

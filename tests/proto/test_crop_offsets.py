@@ -64,6 +64,10 @@ def test_fcn_8s() -> None:
     assert offsets("\n".join(text)) == {"score-pool4c": [5, 5], "score-pool3c": [9, 9], "upscore": [31, 31]}
 
 
+def test_dilated_kernels_reach_further() -> None:
+    assert offsets(conv("a", "data", "kernel_size: 3 dilation: 2 pad: 4") + crop("c", "a", "data")) == {"c": [2, 2]}
+
+
 def test_height_and_width_may_differ() -> None:
     text = conv("a", "data", "kernel_h: 3 kernel_w: 1 pad_h: 4 pad_w: 2") + crop("c", "a", "data")
     assert offsets(text) == {"c": [3, 2]}

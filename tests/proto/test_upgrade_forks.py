@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from fcaffe.cli.upgrade import upgrade
 from fcaffe.errors import ProtoError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, read_net
 from fcaffe.proto.upgrade import net_is_current
 from fcaffe.tools.summary import summarize
-from fcaffe.tools.upgrade import upgrade
 
 INPUT = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 2 dim: 23 dim: 30 } } }'
 POOLING = 'layer { name: "it" type: "Pooling" bottom: "x" top: "it" pooling_param { kernel_size: 3 stride: 2 %s } }'

@@ -78,6 +78,26 @@ def test_another_caffe_that_is_installed_is_left_alone(tmp_path: Path) -> None:
     assert in_fresh_process("import caffe; print(caffe.rival)", tmp_path) == 1
 
 
+def test_a_module_that_fcaffe_lacks_comes_from_another_caffe(tmp_path: Path) -> None:
+    """Such as the functions with which the scripts of SSD's fork build their nets."""
+    package = tmp_path / "caffe"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError('not compiled')\n")
+    (package / "io.py").write_text("raise ImportError('not this one')\n")
+    (package / "model_libs.py").write_text(
+        "import caffe.io\nfrom caffe import layers as L\nname = L.ReLU().fn.type_name\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text("from caffe.model_libs import *\nprint(name, caffe.TEST)\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "fcaffe", "run", str(script)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(fcaffe.__file__).parents[1])])},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "ReLU 1\n", done.stderr
+
+
 def test_a_folder_of_the_name_is_no_package(tmp_path: Path) -> None:
     """Such as a checkout of Caffe, seen from the folder that it lies in."""
     (tmp_path / "caffe" / "python").mkdir(parents=True)

@@ -1,13 +1,8 @@
-"""A script may read any blob and write it, at any moment: the numbers are those of a net that no script touches.
-
-Two nets go through the same passes. One is driven from inside, where no script has arrays of its blobs; the other by
-pycaffe, with arrays taken, held, read and written in between. What the script changes is changed in the other one too.
-"""
+"""A script may read and write any blob at any moment, and hold arrays of it (see also test_on_demand.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +13,7 @@ import fcaffe as caffe
 from fcaffe import log
 from fcaffe.pycaffe import session
 from tests import engine_choice
-from tests.layers.examples import EXAMPLES, Example
-from tests.layers.test_contract import bottom_values, values, with_batch
-
-ALL = [(kind, example) for kind, examples in EXAMPLES.items() for example in examples]
-IDS = [f"{kind}-{example.text}-{'-'.join(map(str, example.bottoms))}" for kind, example in ALL]
+from tests.layers.test_contract import values
 
 
 @pytest.fixture(autouse=True)
@@ -32,167 +23,6 @@ def one_engine(on_each_engine: None, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setattr(session, "engine", lambda: made)
     yield
     caffe.set_rng("caffe")
-
-
-class Pair:
-    """A net that nobody has seen, and the same one under the hands of a script."""
-
-    def __init__(self, path: Path, phase: int, seed: int) -> None:
-        self.nets = []
-        for _ in range(2):
-            caffe.set_random_seed(seed)
-            self.nets.append(caffe.Net(str(path), phase))
-        self.script = self.nets[1]
-        self.cores = [net._net for net in self.nets]
-        self.random = np.random.default_rng(seed)
-        self.held: list[Held] = []
-        self.done: list[str] = []
-
-    def forward(self, start: int = 0, end: int | None = None) -> None:
-        last = len(self.script.layers) - 1 if end is None else end
-        self.done.append(f"forward {start} {last}")
-        for number, act in enumerate((self.cores[0].forward, self.script._forward)):
-            caffe.set_random_seed(len(self.done))
-            act(start, last)
-            assert number < 2
-
-    def backward(self, start: int | None = None, end: int = 0) -> None:
-        first = len(self.script.layers) - 1 if start is None else start
-        self.done.append(f"backward {first} {end}")
-        self.cores[0].backward(first, end)
-        self.script._backward(first, end)
-
-    def write(self, blob: int, part: str, array: np.ndarray) -> None:
-        """Into both, by a fresh array of the script."""
-        getattr(self.cores[0].blobs[blob], part)[...] = array
-        getattr(self.script._blobs[blob], part)[...] = array
-
-    def places(self) -> list[Place]:
-        """Where there are arrays."""
-        pairs = list(zip(self.cores[0].blobs, self.script._blobs, strict=True))
-        for layer, seen in zip(self.cores[0].layers, self.script.layers, strict=True):
-            pairs += zip(layer.blobs, seen.blobs, strict=True)
-        return [Place(blob, seen, part) for blob, seen in pairs for part in ("data", "diff")]
-
-    def touch(self, times: int = 3) -> None:
-        """Read, hold, or write some array of the script's net, the same values or others."""
-        places = self.places()
-        for _ in range(times):
-            place = places[self.random.integers(len(places))]
-            array = place.ask()
-            assert array.flags.c_contiguous
-            self.held = [held for held in self.held if held.place.storage is held.storage]  # larger blobs have moved
-            act = self.random.integers(5)
-            if act == 0:
-                self.held.append(Held(place, place.storage, array))
-            elif act == 1:
-                array.reshape(-1)[...] = array.ravel().copy()
-            elif act == 2:
-                array *= 1.25
-                place.unseen[...] *= np.float32(1.25)
-            elif act == 3 and self.held:
-                held = self.held[self.random.integers(len(self.held))]
-                if held.array.shape == held.place.unseen.shape:
-                    held.array *= 0.75
-                    held.place.unseen[...] *= np.float32(0.75)
-            elif act == 4 and len(self.held) > 4:
-                self.held.pop(0)
-
-    def look_at_everything(self) -> None:
-        for place in self.places():
-            place.ask()
-
-    def check(self) -> None:
-        for held in self.held:
-            if held.place.storage is held.storage and held.array.shape == held.place.unseen.shape:
-                what = f"{held.place} held since before {self.done}"
-                assert_near(held.array, held.place.unseen, what)
-        for place in self.places():
-            assert_near(place.ask(), place.unseen, f"{place} after {self.done}")
-
-
-def assert_near(array: np.ndarray, expected: np.ndarray, what: str) -> None:
-    """To rounding, which the gradients of normalisations magnify."""
-    largest = np.abs(expected[np.isfinite(expected)]).max(initial=1e-6)
-    np.testing.assert_allclose(array, expected, rtol=0, atol=1e-3 * largest, err_msg=what)
-
-
-@dataclass
-class Place:
-    """The data or the diff of a blob of the unseen net, and of the same blob in the hands of the script."""
-
-    core: Any
-    face: Any
-    part: str
-
-    @property
-    def unseen(self) -> np.ndarray:
-        return getattr(self.core, self.part)
-
-    def ask(self) -> np.ndarray:
-        return getattr(self.face, self.part)
-
-    @property
-    def storage(self) -> Any:
-        return getattr(self.face._blob, f"{self.part}_storage")
-
-
-@dataclass
-class Held:
-    """An array that the script has taken once."""
-
-    place: Place
-    storage: Any
-    array: np.ndarray
-
-
-def net_of(kind: str, example: Example, in_place: bool) -> str:
-    """A net of Input layers and this layer."""
-    lines = ["force_backward: true"]
-    for index, shape in enumerate(example.bottoms):
-        dims = " ".join(f"dim: {n}" for n in shape)
-        lines.append(
-            f'layer {{ name: "in{index}" type: "Input" top: "b{index}" input_param {{ shape {{ {dims} }} }} }}'
-        )
-    bottoms = " ".join(f'bottom: "b{index}"' for index in range(len(example.bottoms)))
-    tops = 'top: "b0"' if in_place else " ".join(f'top: "t{index}"' for index in range(example.tops))
-    lines.append(f'layer {{ name: "it" type: "{kind}" {bottoms} {tops} {example.text} }}')
-    return "\n".join(lines)
-
-
-@pytest.mark.parametrize(("kind", "example"), ALL, ids=IDS)
-def test_every_layer_type(kind: str, example: Example, tmp_path: Path) -> None:
-    path = tmp_path / "net.prototxt"
-    for in_place in (False, True) if example.in_place else (False,):
-        path.write_text(net_of(kind, example, in_place))
-        pair = Pair(path, getattr(caffe, example.phase), seed=len(example.text))
-        changes = bool(example.bottoms) and example.batched != () and kind != "Python"
-        for batch in (None, 5, 2) if changes else (None, None):
-            now = with_batch(example, batch) if batch else example
-            arrays = bottom_values(now) if now.bottoms else []
-            for index, array in enumerate(arrays):
-                pair.cores[0].blobs[index].reshape(*array.shape)
-                pair.script._blobs[index].reshape(*array.shape)
-                pair.write(index, "data", array)
-            look(pair, example)
-            pair.forward()
-            look(pair, example)
-            pair.check()
-            if example.has_gradient:
-                for index in range(len(arrays) if not in_place else 0, len(pair.script._blobs)):
-                    pair.write(index, "diff", values(pair.script._blobs[index].shape, index))
-                look(pair, example)
-                pair.backward()
-                look(pair, example)
-                pair.check()
-
-
-def look(pair: Pair, example: Example) -> None:
-    """Labels and indices must stay what they are, so nothing is written where there are any."""
-    if example.labels or not example.has_gradient:
-        pair.look_at_everything()
-    else:
-        pair.touch()
 
 
 SOLVED = """

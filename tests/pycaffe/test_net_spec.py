@@ -117,6 +117,24 @@ def test_names_of_a_spec() -> None:
     assert list(copy.copy(n).tops) == ["a"]
 
 
+def test_a_spec_can_be_changed_as_in_ssds_fork() -> None:
+    n = lenet(NetSpec())
+    assert n.keys() == list(n.tops) and n.vals()[n.keys().index("conv1")] is n.conv1
+    n.update("conv1", {"dilation": 2})
+    n.update("label", {"include": {"phase": pb.TRAIN}})
+    made = n.to_proto()
+    assert list(made.layer[1].convolution_param.dilation) == [2] and made.layer[0].include[0].phase == pb.TRAIN
+    del n["loss"]
+    assert [layer.name for layer in n.to_proto().layer] == [layer.name for layer in made.layer[:-1]]
+
+
+def test_a_value_of_a_wrong_type_is_named() -> None:
+    n = NetSpec()
+    n.conv = layers.Convolution(pad=3.0)
+    with pytest.raises(TypeError, match=r'layer "conv" \(Convolution\), pad=3.0: '):
+        n.to_proto()
+
+
 def test_values_of_every_kind_are_assigned() -> None:
     param = pb.ConvolutionParameter()
     for name, value in {

@@ -389,29 +389,6 @@ def test_a_blob_keeps_its_values_when_the_input_is_reshaped(tmp_path: Path, laye
     twice(script, layer_by_layer)
 
 
-def hidden(net: Any) -> set[str]:
-    return {name for name, blob in net.blobs.items() if blob._blob.data_storage.compute}
-
-
-def test_what_a_script_reads_is_materialised(tmp_path: Path) -> None:
-    path = tmp_path / "net.prototxt"
-    path.write_text(NET)
-    net = caffe.Net(str(path), caffe.TEST)
-    net.forward()
-    everything = hidden(net)
-    assert {"conv", "scale", "relu", "pool"} <= everything and "x" not in everything
-    assert net.blobs["pool"].data.size
-    assert not hidden(net)
-    net.forward()
-    assert hidden(net) == everything - {"pool"}
-    held = net.blobs["conv"].data  # noqa: F841
-    net.forward()
-    assert hidden(net) == everything - {"pool", "conv"}
-    net.backward()
-    net.forward()
-    assert not hidden(net)
-
-
 def test_each_blob_costs_at_most_one_second_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "net.prototxt"
     path.write_text(NET)
@@ -548,21 +525,3 @@ def test_an_input_whose_splits_are_looked_at_before_they_are_reshaped(tmp_path: 
             (held[0] if held else net.blobs["x"].data)[...] = image
             np.testing.assert_allclose(net.forward()["sum"], other.forward(x=image)["sum"], atol=NEAR)
         assert all(np.array_equal(array, image) for array in held)
-
-
-@pytest.mark.parametrize("looks_amid", ["hooks", "debug_info"])
-def test_a_pass_layer_by_layer_runs_no_layer_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks_amid: str
-) -> None:
-    """It forgets what the pass before has not materialised, also if a solver starts it."""
-    path = tmp_path / "net.prototxt"
-    path.write_text(NET)
-    net, again = caffe.Net(str(path), caffe.TEST), []
-    monkeypatch.setattr(OnDemand, "_run_again", lambda self, hidden: again.append(hidden))
-    net._net.forward()
-    assert hidden(net)
-    if looks_amid == "hooks":
-        net.after_forward(lambda layer: None)
-    net._net.debug_info = looks_amid == "debug_info"
-    net._net.forward()
-    assert not again and not hidden(net)

@@ -115,6 +115,7 @@ def test_phase(phase: str) -> None:
     net = make_net(python_layer("it", "Phase", 'top: "y"'), phase)
     net.forward()
     assert net.blob("y").shape == () and net.blob("y").data == getattr(fcaffe, phase)
+    assert str(net.layers[0].user_layer.phase) == phase  # as Faster R-CNN's layers look it up in their settings
 
 
 def test_a_loss_needs_its_weight() -> None:

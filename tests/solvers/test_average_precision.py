@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -54,6 +56,28 @@ def test_detections_of_difficult_objects_count_for_nothing():
     assert counted.result() == [1]
 
 
+def test_rows_of_yolo_are_those_of_ssd_in_another_form():
+    random = np.random.default_rng(1)
+    counts, scores = random.integers(1, 5, (3, 2)), random.random((3, 4))
+    labels, true = random.integers(0, 2, (3, 4)), random.integers(0, 2, (3, 4))
+    found = np.stack([labels, scores, true, 1 - true], axis=2)
+    found[:, -1] = 0  # unused
+    results = []
+    for rows, counted in (
+        (np.concatenate([counts, found.reshape(3, 16)], axis=1), Detections("Integral", False, 2, 18)),
+        (
+            [
+                *((-1, label, counts[:, label].sum(), -1, -1) for label in (0, 1)),
+                *np.insert(found.reshape(12, 4), 0, 0, 1),
+            ],
+            Detections("Integral", False),
+        ),
+    ):
+        counted.add(np.array(rows, np.float32).reshape(-1))
+        results.append(counted.result())
+    assert results[0] == results[1] > 0
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     h5py = pytest.importorskip("h5py")
@@ -96,11 +120,35 @@ def test_solver_fields(fields, message, folder, solver_from):
         solver_from(SOLVER.replace('eval_type: "detection"', fields))
 
 
+def test_a_worker_that_needs_all_images_in_order_tests_alone(folder):
+    """In the second image, of 2 x 2 pixels, a box is near enough to its object that would not be in a large one."""
+    with pytest.importorskip("h5py").File("data.h5", "r+") as file:
+        file["found"][1, 0, 0, 3:5] = 0.55
+    (folder / "sizes.txt").write_text("a 1000 1000\nb 2 2\n")
+    net = NET.replace("num_classes: 4", 'num_classes: 4 overlap_threshold: 0.75 name_size_file: "sizes.txt"')
+    data, rest = net.split("layer {", 2)[1:]
+    phases = [f"layer {{ include {{ phase: {phase} }} {data}" for phase in ("TEST", "TRAIN")]
+    phases[1] = phases[1].replace("batch_size: 1", "batch_size: 2")
+    (folder / "net.prototxt").write_text(f"{''.join(phases)} layer {{{rest}")
+    (folder / "solver.prototxt").write_text(f"{SOLVER} show_per_class_result: true snapshot_after_train: false")
+    results = []
+    for workers in "12":
+        done = subprocess.run(
+            [sys.executable, "-m", "fcaffe", "train", "--solver", "solver.prototxt", "--workers", workers],
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        results.append(re.findall(r"(?:class\d+:|mAP =) \S+", done.stderr))
+    assert "Worker 0 runs test net #0 alone" in done.stderr
+    assert results[0][0] == "class1: 0.833333" and results[0] == results[1]
+
+
 def test_a_net_without_detections_cannot_be_evaluated(folder, solver_from):
     (folder / "net.prototxt").write_text(
         NET.replace('type: "DetectionEvaluate"', 'type: "Silence"').replace('top: "mAP"', "")
     )
-    with pytest.raises(SolverError, match="needs an output of a DetectionEvaluate layer in test net #0"):
+    with pytest.raises(SolverError, match="needs an output of DetectionEvaluate or EvalDetection in test net #0"):
         solver_from(SOLVER)
 
 

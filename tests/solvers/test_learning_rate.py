@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from fcaffe.cli.solver import rates
 from fcaffe.errors import SolverError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
-from fcaffe.solvers.learning_rate import learning_rate, next_step
+from fcaffe.solvers.learning_rate import learning_rate, next_step, scale_rate
 from tests.conftest import GOLDEN
 
 CURVES = json.loads((GOLDEN / "solvers" / "lr_policies.json").read_text())
@@ -19,13 +20,29 @@ CURVES = json.loads((GOLDEN / "solvers" / "lr_policies.json").read_text())
 @pytest.mark.parametrize("curve", CURVES, ids=lambda curve: f"{curve['policy']}-{curve['max_iter']}")
 def test_rates_are_caffes_to_the_bit(curve: dict[str, Any]) -> None:
     param = parse_text(curve["solver"], pb.SolverParameter)
-    step, rates = 0, {}
+    step, found = 0, {}
     for iteration in range(max(curve["iter"]) + 1):
         step = next_step(param, iteration, step)
-        rates[iteration] = learning_rate(param, iteration, step)
-    assert [rates[i] for i in curve["iter"]] == curve["lr"]
+        found[iteration] = learning_rate(param, iteration, step)
+    assert [found[i] for i in curve["iter"]] == curve["lr"]
 
 
 def test_unknown_policy_lists_the_known_ones() -> None:
     with pytest.raises(SolverError, match="unknown lr_policy 'cosine'; known ones: fixed, step"):
         learning_rate(parse_text('lr_policy: "cosine" base_lr: 1', pb.SolverParameter), 0)
+
+
+def test_yolos_stages_end_with_their_iteration() -> None:
+    text = 'lr_policy: "multifixed" stagelr: [0.5, 2, 0.25] stageiter: [1, 4, 6]'
+    param = parse_text(text, pb.SolverParameter)
+    assert [learning_rate(param, iteration) for iteration in range(9)] == [0.5] * 2 + [2] * 3 + [0.25] * 4
+    assert rates(param) == [] and rates(parse_text(f"{text} max_iter: 9", pb.SolverParameter)) == [
+        (0, 0.5),
+        (2, 2),
+        (5, 0.25),
+    ]
+    for broken in (text.replace(", 6", ""), 'lr_policy: "multifixed"'):
+        with pytest.raises(SolverError, match="needs stagelr, and a stageiter for each"):
+            learning_rate(parse_text(broken, pb.SolverParameter), 0)
+    scale_rate(param, "linear", 2)
+    assert list(param.stagelr) == [1, 4, 0.5]

@@ -11,7 +11,8 @@ import pytest
 from fcaffe.errors import SolverError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, read_solver
-from fcaffe.solvers import Solver, missing_fields
+from fcaffe.solvers import Solver
+from fcaffe.solvers.nets import missing_fields
 
 MODELS = Path(__file__).parents[2] / "models"
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -31,7 +32,7 @@ layer { name: "loss" type: "EuclideanLoss" bottom: "f" bottom: "t" top: "loss" }
 
 
 def found(text: str) -> list[str]:
-    return list(missing_fields.of_parameters(parse_text(text, pb.SolverParameter)))
+    return list(missing_fields(parse_text(text, pb.SolverParameter)))
 
 
 @pytest.mark.parametrize(
@@ -92,4 +93,4 @@ def test_an_empty_policy_and_missing_test_iter_are_errors(solver_from: Callable[
 @pytest.mark.parametrize("path", sorted(MODELS.glob("*/*solver*.prototxt")), ids=lambda path: f"{path.parent.name}")
 def test_nothing_is_told_of_the_models(path: Path) -> None:
     param = read_solver(path)
-    assert [*missing_fields.of_parameters(param), *missing_fields.of_solving(param)] == []
+    assert list(missing_fields(param)) == []

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from fcaffe.errors import SnapshotError, SolverError
-from fcaffe.proto import blob_values, read_binary
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import read_binary
 from fcaffe.solvers import Solver
 from fcaffe.solvers.snapshot.paths import paths
 from fcaffe.solvers.snapshot.read import restore_newest
+from tests.golden_values import blob_values
 from tests.solvers.training import INTEROP, NOISY, assert_near, losses_of, weights_of
 
 LOSSES = json.loads((INTEROP / "train_losses.json").read_text())

@@ -47,3 +47,16 @@ def states(prefix: str) -> list[str]:
             with contextlib.suppress(OSError):  # removed meanwhile, or a broken link
                 found.append((int(match[1]), os.path.getmtime(path), path))
     return [path for _, _, path in sorted(found, reverse=True)]
+
+
+def temporary_prefix(prefix: str) -> str:
+    """The prefix of snapshots that a job writes for itself, in case that it has to start again."""
+    return f"{prefix}_temporary"
+
+
+def remove_states(prefix: str, but: int = 0) -> None:
+    """Remove the states under a prefix and their models, but for the latest ones."""
+    for path in states(prefix)[but:]:
+        for each in (path, path.replace(".solverstate", ".caffemodel")):
+            with contextlib.suppress(OSError):  # another worker or the launcher was faster
+                os.unlink(each)

@@ -1,4 +1,4 @@
-"""Reads and writes solver states: .solverstate, and .solverstate.h5 in HDF5."""
+"""Reads and writes solver states, .solverstate and .solverstate.h5 in HDF5."""
 
 from __future__ import annotations
 

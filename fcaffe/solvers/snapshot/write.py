@@ -16,19 +16,20 @@ from fcaffe.solvers.snapshot.carried import Point
 from fcaffe.solvers.snapshot.made_with import made_with
 from fcaffe.solvers.snapshot.paths import paths
 from fcaffe.solvers.snapshot.state_files import CarriedArray, State, size_of, write_state
-from fcaffe.solvers.statistics import mean_statistics
+from fcaffe.solvers.testing import mean_statistics
 from fcaffe.timeline import SNAPSHOT
 
 SLACK = 1 << 20  # bytes of a state besides its arrays
 
 
-def save(run: Run, point: Point | None = None) -> str:
+def save(run: Run, point: Point | None = None, prefix: str = "") -> str:
     """Write model and state. All workers call this; worker 0 writes.
 
     Args:
         run: the run.
         point: the state to save, if it is not the present one. In a test it is the state before the test, since a
             resumed run repeats the test.
+        prefix: of the files' paths, if it is not the solver's.
 
     Returns:
         The path of the state on worker 0, "" on others.
@@ -37,12 +38,12 @@ def save(run: Run, point: Point | None = None) -> str:
         point = point or Point.of(run)
         with mean_statistics(run):
             resume, arrays = carried.collect(run, point)
-            return "" if run.workers.rank else _write(run, resume, arrays)
+            return "" if run.workers.rank else _write(run, prefix or run.param.snapshot_prefix, resume, arrays)
 
 
-def _write(run: Run, resume: Any, arrays: list[CarriedArray]) -> str:
+def _write(run: Run, prefix: str, resume: Any, arrays: list[CarriedArray]) -> str:
     hdf5 = run.param.snapshot_format == pb.SolverParameter.HDF5
-    model_path, state_path = paths(run.param.snapshot_prefix, run.iteration, hdf5)
+    model_path, state_path = paths(prefix, run.iteration, hdf5)
     kind = "HDF5" if hdf5 else "binary proto"
     log.snapshotting_model(model_path, kind)
     model = to_model(run.net, run.param.snapshot_diff)

@@ -4,7 +4,7 @@ import time
 import numpy as np
 import pytest
 
-from fcaffe.data.decoding import Decoders
+from fcaffe.data.batches import Decoders
 from fcaffe.errors import DataError
 
 
