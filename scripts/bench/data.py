@@ -25,7 +25,7 @@ import numpy as np
 import fcaffe.layers  # noqa: F401 - registers the types
 from fcaffe import log
 from fcaffe.data import array_to_datum, write_lmdb
-from fcaffe.data.decoding import decoding_threads
+from fcaffe.data.batches import decoding_threads
 from fcaffe.data.images import encode_image
 from fcaffe.data.mean import mean_to_blob
 from fcaffe.engines import NumpyEngine

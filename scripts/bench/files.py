@@ -22,8 +22,8 @@ import numpy as np
 
 import fcaffe as caffe
 from fcaffe import log
-from fcaffe.proto import blob_values, read_binary, to_blob_proto
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import read_binary, stored_blob, to_blob_proto
 
 ALEXNET = Path(__file__).resolve().parents[2] / "models" / "alexnet" / "deploy.prototxt"
 
@@ -38,7 +38,7 @@ def save_by_messages(net: caffe.Net, path: str) -> None:
 def load_by_messages(net: caffe.Net, path: str) -> None:
     for layer in read_binary(path, pb.NetParameter).layer:
         for blob, stored in zip(net.params.get(layer.name, []), layer.blobs, strict=False):
-            blob.data[...] = blob_values(stored).reshape(blob.shape)
+            blob.data[...] = stored_blob(pb.BlobBytes.FromString(stored.SerializeToString())).data
 
 
 def replace(content: bytes, path: str) -> None:

@@ -56,11 +56,10 @@ def _fcaffe(sums: str, net: str, batch: int, answers: Any) -> None:
     set_for_command()  # as the command line computes
 
     from fcaffe import log
-    from fcaffe.cli.bench_step import SHARING, training
+    from fcaffe.cli.bench_step import SHARING, steps_only, training
     from fcaffe.engines import cpu_engine
     from fcaffe.parallel.compression import compressions
     from fcaffe.parallel.world import join
-    from fcaffe.tools.synthetic import steps_only
 
     log.set_minimum(1)
     param = steps_only(
@@ -69,6 +68,8 @@ def _fcaffe(sums: str, net: str, batch: int, answers: Any) -> None:
     world = join(0)
 
     def share(number: int) -> int:
+        if world.comm is None:
+            return number
         value = np.array([number], np.int64)
         asked = world.comm.Ibcast(value)
         while not asked.Test():
@@ -79,12 +80,15 @@ def _fcaffe(sums: str, net: str, batch: int, answers: Any) -> None:
         schemes = [scheme.partition(":")[0] for scheme in compressions()]
         is_scheme = sums.partition(":")[0] in schemes
         sharing = replace(SHARING, compress=sums) if is_scheme else replace(SHARING, reduce=sums)
+        if sums.startswith("reproducible="):
+            sharing = replace(SHARING, reproducible=int(sums.partition("=")[2]))
         contender = training(sums, param, world, cpu_engine(), sharing)
         exchange, workers = contender.solver.exchange, contender.solver.workers
 
         def turn(iterations: int) -> dict[str, Any]:
             taken = contender.take(iterations)
-            own = {"gradient_bytes": 4 * contender.solver.net.parameters.count, "bucket_bytes": list(exchange.cut)}
+            buckets = list(getattr(exchange, "cut", []))  # of several workers
+            own = {"gradient_bytes": 4 * contender.solver.net.parameters.count, "bucket_bytes": buckets}
             return {**taken._asdict(), **own, "hosts": workers.size}
 
         _serve(world.rank, share, turn, answers)

@@ -31,8 +31,7 @@ from typing import Any
 from emulated import BURST, hosts, nominal
 
 from fcaffe.log import quiet
-from fcaffe.plan.devices import Link
-from fcaffe.plan.machine import FCAFFE, TITAN
+from fcaffe.plan.machine import FCAFFE, TITAN, Link
 from fcaffe.plan.prediction import Prediction, Question
 from fcaffe.plan.work import Compute, Work, compute_of, work_of_net
 from fcaffe.solvers import Observer

@@ -26,8 +26,7 @@ from typing import Any
 import numpy as np
 from emulated import hosts, nominal
 
-from fcaffe.plan.devices import DEVICES, Link
-from fcaffe.plan.machine import FCAFFE, TEXTBOOK, Machine
+from fcaffe.plan.machine import DEVICES, FCAFFE, TEXTBOOK, Link, Machine
 from fcaffe.plan.reductions import sum_of
 from fcaffe.tools.plot import new_picture, scale_wide, style
 

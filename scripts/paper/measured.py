@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fcaffe.log import quiet
-from fcaffe.plan.machine_file import read_machine
+from fcaffe.plan.machine import read_machine
 from fcaffe.plan.prediction import Prediction, Question
 from fcaffe.plan.work import Work, work_of_net
 
