@@ -15,7 +15,6 @@ import json
 import os
 import signal
 import sys
-import time
 from typing import Any
 
 from fcaffe.parallel import records
@@ -23,7 +22,7 @@ from fcaffe.parallel.forked_rank import ForkedRank
 from fcaffe.parallel.local_ranks import LocalRanks
 from fcaffe.parallel.processes import DAEMONS, dies_with, process_name, remove_memory
 
-ATTEMPTS, PAUSE = 8, 0.2  # to remove memory, and the seconds between them
+PATIENCE, LONG_PATIENCE = 0.3, 1.6  # seconds in which memory may become free: after the ranks' end, after the agent's
 
 
 def _stay(number: int, frame: object) -> None:
@@ -35,7 +34,7 @@ def main() -> int:
         signal.signal(number, _stay)  # not SIG_IGN, which the ranks would inherit
     remove_memory()  # of jobs before this one, of which nothing was left to do so
     code = _watch_over(json.loads(sys.argv[1])) if len(sys.argv) > 1 else _start()
-    remove_memory()
+    remove_memory(PATIENCE)
     return code
 
 
@@ -72,9 +71,7 @@ def _clean_up_behind() -> None:
             with contextlib.suppress(OSError):
                 os.close(handle)
     os.read(read, 1)
-    for _ in range(ATTEMPTS):
-        remove_memory()
-        time.sleep(PAUSE)
+    remove_memory(LONG_PATIENCE)
     os._exit(0)
 
 

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,7 @@ SHARED = "/dev/shm"
 # MPICH's segments, those of its shared windows, and UCX's: of these MPICH removes the first only when it ends in order.
 OF_MPI = re.compile(r"mpich_shm_|mpich_shar_tmp|ucx_shm_posix_")
 PR_SET_PDEATHSIG = 1
+PAUSE = 0.02  # seconds between two attempts to remove memory
 
 _libc = ctypes.CDLL(None)
 
@@ -100,16 +102,21 @@ def processes_of(name: str) -> list[int]:
     return found
 
 
-def remove_memory() -> list[str]:
-    """Remove this user's segments of MPI that no process has mapped or open to write; returns their paths.
+def remove_memory(patience: float = 0.0) -> None:
+    """Remove this user's segments of MPI that no process has mapped or open to write.
 
-    All ranks of a job map a segment to write, and have it open from the moment at which it is created.
+    All ranks of a job map a segment to write, and have it open from the moment at which it is created. If segments with
+    a writer are left, try again for `patience` seconds: a reader of /proc, such as `ps e`, keeps the memory of a
+    process for some moments after its end.
     """
-    dead = sorted(path for path in segments() if has_no_writer(path))
-    for path in dead:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-    return dead
+    end = time.monotonic() + patience
+    while True:
+        for path in filter(has_no_writer, segments()):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        if time.monotonic() >= end or not segments():
+            return
+        time.sleep(PAUSE)
 
 
 def segments() -> list[str]:
