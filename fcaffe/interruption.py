@@ -52,9 +52,14 @@ def raise_in_command() -> None:
 
 
 def end() -> None:
-    """Let SIGINT end the process at once again."""
+    """Let SIGINT end the process at once again.
+
+    When KeyboardInterrupt passes through `exec` of a string, which dataclasses use, Python notes it as unhandled, and
+    would die of SIGINT at exit even though it was caught. The next evaluation of a string clears that note.
+    """
     if signal.getsignal(signal.SIGINT) is _raise:
         signal.signal(signal.SIGINT, _leave)
+    eval("0")
 
 
 def has_come() -> bool:
