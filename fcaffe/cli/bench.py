@@ -102,7 +102,7 @@ def _reduce(counts: list[int], names: list[str], as_json: bool, **flags: Any) ->
         try:
             from mpi4py import MPI
 
-            from fcaffe.parallel.bench import measure
+            from fcaffe.tools.bench_reduce import measure
         except ImportError as problem:
             raise UsageError(
                 "The reductions need MPI: pip install 'fcaffe[mpi]' (or pip install mpi4py mpich)"
