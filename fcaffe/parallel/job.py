@@ -49,6 +49,7 @@ class Job:
         fault: The job did not end by itself, nor by an error that would come again.
         asked_to_end: One of the signals `stops` has come.
         iteration: The last that is known.
+        advanced: When it was first known, in seconds of `time.monotonic`.
         code: The exit code.
     """
 
@@ -68,6 +69,7 @@ class Job:
     ended_early: bool = False
     asked_to_end: bool = False
     iteration: int = -1
+    advanced: float = 0.0
     code: int = 0
     _interrupted: int = 0  # by this signal
     _ending: dict[str, Any] | None = None  # the first record of why the job ends
@@ -206,16 +208,21 @@ class Job:
             member.slots |= {slot.rank: slot for slot in (Slot(*words) for words in record["slots"])}
             slots = [slot for other in self.members for slot in other.slots.values()]
             if len(slots) == len(self.hosts) and all(slot.state != STARTING for slot in slots):
-                self.started, self.iteration = True, max(slot.iteration for slot in slots)
+                self._advance(max(slot.iteration for slot in slots))
         elif "put" in record:
             member.put += record["put"]
             member.in_barrier = bool(record.get("barrier"))
             if all(other.in_barrier for other in self.members):
                 self._end_barrier()
         elif "iteration" in record:
-            self.started, self.iteration = True, record["iteration"]
+            self._advance(record["iteration"])
         elif "code" in record and self._ending is None:
             self._end(member, record)
+
+    def _advance(self, iteration: int) -> None:
+        self.started = True
+        if iteration > self.iteration:
+            self.iteration, self.advanced = iteration, time.monotonic()
 
     def _end_barrier(self) -> None:
         values = [pair for member in self.members for pair in member.put]
