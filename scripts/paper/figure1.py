@@ -41,7 +41,7 @@ from fcaffe.tools.plot import new_picture, style
 ROOT = Path(__file__).resolve().parents[2]
 NET = str(ROOT / "models" / "nin_cifar10" / "train_val.prototxt")
 REDUCTIONS = {"server": "parameter server", "tree": "tree", "auto": "auto"}
-SETTLING, MEASURED = 2, 2  # iterations; sums behind the next forward pass make the first ones unlike those that follow
+SETTLING, MEASURED = 2, 2  # iterations; sums behind the next forward pass make the first ones unlike later ones
 CORES = 1 << 10  # of an emulated host: what sums take is nothing to a device that sleeps
 BOUND = 0.15
 
@@ -72,7 +72,7 @@ class Begins(Observer):
         self.marks.append((time.perf_counter(), dict(self.timeline.seconds)))
 
     def parts(self) -> dict[str, float]:
-        """Seconds of an iteration of those that are measured."""
+        """Seconds of a measured iteration."""
         (began, before), (ended, after) = self.marks[SETTLING], self.marks[SETTLING + MEASURED]
         split = {kind: (after[kind] - before[kind]) / MEASURED for kind in KINDS}
         return {**split, "all": (ended - began) / MEASURED}
