@@ -29,7 +29,7 @@ GRADIENTS = "4000,4000000,53000000"  # bytes; the last are GoogLeNet's, in the p
 
 @command(
     example="bench reduce --workers 2,4",
-    help="Measure between live ranks, of --workers that it starts, or of those that mpiexec or srun has started. "
+    help="Measure between live ranks, which it starts (--workers) or which mpiexec or srun has started. "
     "bench reduce: how long the reductions take to sum gradients, as training asks them to. Messages and bytes are "
     "those of the busiest rank; the bus bandwidth is nccl-tests'. bench step: whole iterations of the training of "
     "--net or --solver, split by kinds of time, on average over the ranks. Each round measures every variant once; "

@@ -74,7 +74,7 @@ class PlainLosses:
             self.copy(gradients, dx)
 
     def as_float32(self, scores: Array) -> Array:
-        """The scores, or a copy of those that have 16 bits."""
+        """The scores, copied if they have 16 bits."""
         if scores.dtype == self.xp.float32:
             return scores
         copied = self.xp.empty_like(scores, dtype=self.xp.float32)

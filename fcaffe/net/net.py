@@ -31,7 +31,7 @@ class Net(Graph):
     """A graph that runs. Arguments and errors are those of Graph.
 
     A whole pass runs a program: the nodes of the graph, rewritten for what the pass must leave behind
-    (`fcaffe.net.rewrite`). That goes by the context: the outer blobs, where only whole passes run; those that a script
+    (`fcaffe.net.rewrite`). That goes by the context: the outer blobs, where only whole passes run; blobs that a script
     reads, as long as it only runs forward; else all blobs. A pass over some of the layers, or with hooks or
     `debug_info`, runs `plain`: the graph as it is, layer by layer. `program` is that of the last forward pass, which
     backward follows.
@@ -169,7 +169,7 @@ class Net(Graph):
         return self.context.engine.read_later(self._loss)
 
     def _forward_on_device(self, nodes: list[Node]) -> None:
-        """All layers but those that read; the losses are added up in an array."""
+        """Run all layers that read no data; the losses are added up in an array."""
         self.arena.move(START)
         self._loss[...] = 0
         for node in nodes:

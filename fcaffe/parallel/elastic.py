@@ -64,7 +64,7 @@ class Crew:
         return ()
 
     def gather(self, patience: float) -> Hosts:
-        """Wait for all hosts, those which are lost for `rejoin` seconds; then choose from those that are there. Raises
+        """Wait for all hosts, for lost ones `rejoin` seconds; then choose from the hosts that are there. Raises
         UsageError if after `patience` seconds more there are too few."""
         began = time.monotonic()
         while True:
