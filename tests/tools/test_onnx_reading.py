@@ -210,7 +210,7 @@ REFUSED = [
     ("y = Conv (x, x)", "weights depend on the input", "make the weights constants"),
     (
         "s = Softmax (x) t = Transpose <perm = [0, 1, 3, 2]> (x) y = MatMul (s, t)",
-        "attention in pieces",
+        "as attention does",
         "without attention",
     ),
     ("y = LRN <size = 4> (x)", "over 4 channels", "use an odd number"),

@@ -29,6 +29,8 @@ class Value:
     maker: Made
     onnx: str = ""  # the first ONNX value that it stands for
     name: str = ""  # of the blob, at the end
+    unpadded: tuple[Value, list[int], list[int]] | None = None  # images that a Pad adds zeros to, at both ends of axes
+    transposed: tuple[Value, list[int]] | None = None  # the blob with its axes in another order, and this order
 
 
 @dataclass(eq=False)
@@ -175,10 +177,6 @@ class Step:
         """The node that writes an input."""
         return self.net.makers.get(self.node.inputs[index]) if self.has(index) else None
 
-    def reading(self, node: Node) -> Step:
-        """A step for a node before, whose layers become this step's."""
-        return Step(self.net, node, self.made)
-
     # --- layers ---
 
     def layers(
@@ -242,10 +240,6 @@ class Step:
 
     def product(self, *factors: Value) -> Value:
         return self.layer("Eltwise", *factors, eltwise_param={"operation": pb.EltwiseParameter.PROD})
-
-    def scaled_by(self, x: Value, factors: Value, axis: int) -> Value:
-        """The product with a blob whose axes are those of x from `axis` on."""
-        return self.layer("Scale", x, factors, scale_param={"axis": axis})
 
     def zeros(self, *shape: int) -> np.ndarray:
         """A constant to be filled."""

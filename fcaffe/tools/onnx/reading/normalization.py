@@ -36,7 +36,8 @@ def standardised(step: Step, x: Value, rows: int, eps: float, centre: bool = Tru
         y = step.layer("MVN", y, mvn_param={"normalize_variance": False})
     squares = {"operation": "SUMSQ", "axis": 2, "coeff": 1 / length}
     variance = step.layer("Reduction", y, reduction_param=squares)
-    return step.reshape(step.scaled_by(y, step.power(variance, shift=eps, power=-0.5), 0), x.shape)
+    y = step.layer("Scale", y, step.power(variance, shift=eps, power=-0.5), scale_param={"axis": 0})
+    return step.reshape(y, x.shape)
 
 
 @reads("InstanceNormalization", "GroupNormalization")
