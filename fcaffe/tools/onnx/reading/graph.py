@@ -13,8 +13,9 @@ from fcaffe.errors import NetError
 from fcaffe.net import Blob
 from fcaffe.net.registry import create_layer
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.tools.onnx.library import onnx
 from fcaffe.tools.onnx.onnx_file import ROOM
-from fcaffe.tools.onnx.reading.load import Node, Source
+from fcaffe.tools.onnx.reading.load import Node, Source, attribute_of
 from fcaffe.tools.shapes import hollow_context
 
 Shape = tuple[int, ...]
@@ -119,7 +120,10 @@ class Step:
     def op(self) -> str:
         return self.node.op
 
-    def attribute(self, name: str, default: Any) -> Any:
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """An attribute, or else this default, or the operator's own."""
+        if default is None and name not in self.node.attributes:
+            default = attribute_of(onnx().defs.get_schema(self.op, self.net.opset).attributes[name].default_value)
         return self.node.attributes.get(name, default)
 
     def has(self, index: int) -> bool:

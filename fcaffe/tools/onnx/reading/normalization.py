@@ -72,15 +72,6 @@ def _affine(step: Step, x: Value, scale: np.ndarray, shift: np.ndarray | None, a
     return step.layer("Scale", x, blobs=[scale] if shift is None else [scale, shift], scale_param=p)
 
 
-@reads("LRN")
-def lrn(step: Step) -> Value:
-    size = step.attribute("size", 0)
-    if size % 2 == 0:
-        raise step.refuse(f"it normalises over {size} channels", "use an odd number of channels")
-    p = {"alpha": step.attribute("alpha", 1e-4), "beta": step.attribute("beta", 0.75), "k": step.attribute("bias", 1)}
-    return step.layer("LRN", step.x, lrn_param={"local_size": size, **p})
-
-
 @reads("Softmax", "LogSoftmax")
 def softmax(step: Step) -> Value:
     """Before version 13 it is over all axes from `axis` on."""
