@@ -41,27 +41,20 @@ def _single(constant: np.ndarray) -> float | None:
     return float(constant.flat[0]) if constant.size and (constant == constant.flat[0]).all() else None
 
 
-def _replaceable(x: Value, kind: str) -> Made | None:
-    """The layer of x if it is of this kind, with a single bottom, and learns its blobs."""
+def _before(x: Value, *kinds: str) -> Made | None:
+    """The layer of x if it is of these kinds, has a single bottom, and learns its blobs."""
     made = x.maker
-    return made if made.kind == kind and len(made.bottoms) == 1 and not made.fixed else None
-
-
-def _scale_of(x: Value, axis: int, block: np.ndarray) -> Made | None:
-    """The layer of x if it is a Scale without a bias by factors along the same axes."""
-    made = _replaceable(x, "Scale")
-    if made is None or made.param.scale_param.axis != axis or [one.shape for one in made.blobs] != [block.shape]:
-        return None
-    return made
+    return made if made.kind in kinds and len(made.bottoms) == 1 and not made.fixed else None
 
 
 def times_constant(step: Step, x: Value, constant: np.ndarray) -> Value:
+    """The product, as the factors of a Scale in front if there is one along the same axes."""
     x = tiled(step, x, common_shape(step, x.shape, constant.shape))
     if (value := _single(constant)) is not None:
         return step.power(x, scale=value)
     axis, block = _block(step, x.shape, constant)
-    before, name = _scale_of(x, axis, block), ""
-    if before is not None:
+    before, name = _before(x, "Scale"), ""
+    if before is not None and len(before.blobs) == 1 and _bias_axes(before) == (axis, block.shape):
         x, block, name = before.bottoms[0], block * before.blobs[0], before.wanted
         if np.abs(block - 1).max() <= SAME:
             return x
@@ -71,37 +64,33 @@ def times_constant(step: Step, x: Value, constant: np.ndarray) -> Value:
 def plus_constant(step: Step, x: Value, constant: np.ndarray) -> Value:
     """The sum, as the bias of the layer of x if it can have one."""
     x = tiled(step, x, common_shape(step, x.shape, constant.shape))
-    value = _single(constant)
-    if (before := _replaceable(x, "Power")) is not None and value is not None:
-        p = before.param.power_param
-        if p.power == 1 and p.shift == 0:
-            return step.power(before.bottoms[0], scale=p.scale, shift=value, name=before.wanted)
-    axis = len(x.shape) - 1
-    product = _replaceable(x, "InnerProduct")
-    whole = constant.reshape(-1) if constant.size == x.shape[axis] and constant.shape[-1:] == x.shape[axis:] else None
-    if product is not None and len(product.blobs) == 1 and (whole is not None or value is not None):
-        return _with_bias(step, product, np.full(x.shape[axis], value) if whole is None else whole)
-    if value is not None:
-        return step.power(x, shift=value)
-    axis, block = _block(step, x.shape, constant)
-    if (scale := _scale_of(x, axis, block)) is not None:
-        return _with_bias(step, scale, block)
-    convolution = _replaceable(x, "Convolution")
-    if convolution is not None and len(convolution.blobs) == 1 and axis == block.ndim == 1:
-        return _with_bias(step, convolution, block)
-    return step.layer("Bias", x, blobs=[block], bias_param={"axis": axis, "num_axes": block.ndim})
+    value, before = _single(constant), _before(x, "Power", "Scale", "InnerProduct", "Convolution")
+    if value is None:
+        axis, block = _block(step, x.shape, constant)
+    elif before is not None and before.kind == "InnerProduct":
+        axis, block = len(x.shape) - 1, np.full(x.shape[-1:], value)
+    else:
+        p = before.param.power_param if before is not None and before.kind == "Power" else pb.PowerParameter(power=2)
+        if p.power != 1 or p.shift != 0:
+            return step.power(x, shift=value)
+        assert before is not None
+        return step.power(before.bottoms[0], scale=p.scale, shift=value, name=before.wanted)
+    if before is None or len(before.blobs) != 1 or _bias_axes(before) != (axis, block.shape):
+        return step.layer("Bias", x, blobs=[block], bias_param={"axis": axis, "num_axes": block.ndim})
+    if before in step.made:
+        step.made.remove(before)
+    field = next(field.name for field, _ in before.param.ListFields() if field.name.endswith("_param"))
+    changed = copy.deepcopy(getattr(before.param, field))
+    changed.bias_term = True
+    blobs = [before.blobs[0], block]
+    return step.layer(before.kind, before.bottoms[0], blobs=blobs, name=before.wanted, **{field: changed})
 
 
-def _with_bias(step: Step, made: Made, bias: np.ndarray) -> Value:
-    """The layer once more, with a bias."""
-    if made in step.made:
-        step.made.remove(made)
-    field = {"Scale": "scale_param", "InnerProduct": "inner_product_param"}.get(made.kind, "convolution_param")
-    p = copy.deepcopy(getattr(made.param, field))
-    p.bias_term = True
-    if made.kind != "Scale":
-        p.ClearField("bias_term")  # which is true by default
-    return step.layer(made.kind, made.bottoms[0], blobs=[made.blobs[0], bias], name=made.wanted, **{field: p})
+def _bias_axes(made: Made) -> tuple[int, Shape]:
+    """The first axis of a layer's biases in its top, and their shape."""
+    if made.kind == "Scale":
+        return made.param.scale_param.axis, made.blobs[0].shape
+    return 1 if made.kind == "Convolution" else len(made.tops[0].shape) - 1, made.blobs[0].shape[:1]
 
 
 def summed(step: Step, x: Value, y: Value, sign: float = 1) -> Value:
