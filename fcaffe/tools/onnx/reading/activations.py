@@ -163,7 +163,7 @@ def _number(step: Step, name: str) -> float | None:
 
 
 def _factors(step: Step, node: Node, depth: int) -> tuple[list[str], float]:
-    """The factors of a product or quotient by name, and the product of those that are single constants."""
+    """The factors of a product or quotient by name, and the product of its single constants."""
     names: list[str] = []
     constant = 1.0
     for index, name in enumerate(node.inputs):

@@ -50,7 +50,7 @@ def from_onnx(
 
     Args:
         path: the file.
-        shapes: of inputs by name, for those which the file leaves open. An open first axis is 1 without.
+        shapes: of inputs by name, for inputs that the file leaves open. An open first axis is 1 without.
         forks: whether layers of Caffe's forks may be used.
         merge: whether normalisations by running statistics are folded into the weights.
 

@@ -12,25 +12,12 @@ from fcaffe.tools.onnx.reading.graph import Step
 from fcaffe.tools.onnx.reading.load import in_known_type
 
 SMALL = 1 << 12  # elements of a constant that a shape may depend on
-FOLDED = {
-    *("Abs", "Add", "And", "Cast", "Ceil", "Concat", "Constant", "ConstantOfShape", "Div", "Equal", "Exp", "Expand"),
-    *(
-        "Flatten",
-        "Floor",
-        "Gather",
-        "Greater",
-        "GreaterOrEqual",
-        "Identity",
-        "Less",
-        "LessOrEqual",
-        "Log",
-        "Max",
-        "Min",
-    ),
-    *("Mod", "Mul", "Neg", "Not", "Or", "Pow", "Range", "Reciprocal", "ReduceMax", "ReduceMean", "ReduceMin"),
-    *("ReduceProd", "ReduceSum", "Reshape", "Round", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Tile", "Transpose"),
-    *("Unsqueeze", "Where"),
-}
+NAMES = (
+    "Abs Add And Cast Ceil Concat Constant ConstantOfShape Div Equal Exp Expand Flatten Floor Gather Greater "
+    "GreaterOrEqual Identity Less LessOrEqual Log Max Min Mod Mul Neg Not Or Pow Range Reciprocal ReduceMax ReduceMean "
+    "ReduceMin ReduceProd ReduceSum Reshape Round Slice Split Sqrt Squeeze Sub Tile Transpose Unsqueeze Where"
+)
+FOLDED = set(NAMES.split())
 
 
 def fold(step: Step) -> list[np.ndarray] | None:
