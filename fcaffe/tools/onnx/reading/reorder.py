@@ -65,7 +65,7 @@ def _permuted(step: Step, x: Value, order: list[int]) -> Value:
     return step.reshape(y, shape)
 
 
-_SHUFFLES = {(0, 1, 4, 2, 5, 3): "Deconvolution", (0, 1, 3, 5, 2, 4): "Convolution"}
+_SHUFFLES: dict[tuple[int, ...], str] = {(0, 1, 4, 2, 5, 3): "Deconvolution", (0, 1, 3, 5, 2, 4): "Convolution"}
 
 
 def _shuffled(step: Step, x: Value, order: list[int]) -> Value | None:
