@@ -100,17 +100,6 @@ def clipped(step: Step, x: Value, low: float, high: float) -> Value:
     return x
 
 
-@reads("Where")
-def where(step: Step) -> Value:
-    """Softplus as PyTorch exports it: x above a threshold of 20, where float32 knows no difference."""
-    condition, plus = step.node_before(0), step.node_before(2)
-    if condition is not None and plus is not None and (condition.op, plus.op) == ("Greater", "Softplus"):
-        limit = _number(step, condition.inputs[1])
-        if limit is not None and limit >= 20 and condition.inputs[0] == plus.inputs[0] == step.node.inputs[1]:
-            return step.layer("BNLL", step.value(1))
-    raise step.refuse("Caffe has no conditions", "compute without them, such as by ReLU or by masks of constants")
-
-
 # --- GELU ---
 
 
@@ -145,7 +134,7 @@ def gelu_behind(step: Step) -> Value | None:
     makers = step.net.makers
     for x, other in (factors, factors[::-1]):
         plus = makers.get(other)
-        if plus is None or plus.op != "Add" or 1.0 not in [_number(step, name) for name in plus.inputs]:
+        if plus is None or plus.op != "Add" or 1.0 not in [number_of(step, name) for name in plus.inputs]:
             continue
         for erf in (makers[name] for name in plus.inputs if name in makers and makers[name].op == "Erf"):
             inner = makers.get(erf.inputs[0])
@@ -156,7 +145,7 @@ def gelu_behind(step: Step) -> Value | None:
     return None
 
 
-def _number(step: Step, name: str) -> float | None:
+def number_of(step: Step, name: str) -> float | None:
     """The value of a constant that has one."""
     known = step.net.known.get(name)
     return float(known.flat[0]) if isinstance(known, np.ndarray) and known.size == 1 else None
@@ -167,7 +156,7 @@ def _factors(step: Step, node: Node, depth: int) -> tuple[list[str], float]:
     names: list[str] = []
     constant = 1.0
     for index, name in enumerate(node.inputs):
-        value, before = _number(step, name), step.net.makers.get(name)
+        value, before = number_of(step, name), step.net.makers.get(name)
         if value and (node.op == "Mul" or index == 1):
             constant *= 1 / value if node.op == "Div" else value
         elif depth and before is not None and before.op == "Mul" == node.op:

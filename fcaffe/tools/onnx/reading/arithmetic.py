@@ -9,14 +9,16 @@ from __future__ import annotations
 import copy
 import functools
 import math
+import re
 
 import numpy as np
 
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.tools.onnx.reading.activations import clipped, gelu_behind
+from fcaffe.tools.onnx.reading.activations import clipped, gelu_behind, number_of
 from fcaffe.tools.onnx.reading.graph import Made, Shape, Step, Value, reads
 from fcaffe.tools.onnx.reading.reorder import tiled
 
+TINY = 1e-12  # a limit of norms, which keeps a division from being one by 0
 SAME = 1e-6  # a product of factors this near to 1 is one that undoes another
 
 
@@ -96,9 +98,18 @@ def _bias_axes(made: Made) -> tuple[int, Shape]:
 def summed(step: Step, x: Value, y: Value, sign: float = 1) -> Value:
     """x + sign * y."""
     if x.shape == y.shape:
+        for product, other in ((x, y), (y, x)) if step.net.forks and sign == 1 else ():
+            if _by_channels(product):
+                return step.layer("Axpy", product.maker.bottoms[1], product.maker.bottoms[0], other)
         return step.sum(x, y, coefficients=(1, sign))
     y = y if sign == 1 else step.power(y, scale=sign)
     return _combined(step, x, y, "Bias")
+
+
+def _by_channels(x: Value) -> bool:
+    """Whether x is a product of images with one factor for each of their channels."""
+    made = x.maker
+    return made.kind == "Scale" and [one.shape for one in made.bottoms[1:]] == [x.shape[:2]] and len(x.shape) == 4
 
 
 def multiplied(step: Step, x: Value, y: Value) -> Value:
@@ -142,6 +153,8 @@ def multiply(step: Step) -> Value:
 
 @reads("Div")
 def divide(step: Step) -> Value:
+    if step.net.forks and (found := _normalized(step)) is not None:
+        return found
     if step.constant(1) is not None:
         divisor = step.weights(1, "divisors").astype(np.float64)
         return times_constant(step, step.x, np.float32(1 / divisor))
@@ -149,6 +162,27 @@ def divide(step: Step) -> Value:
     if step.constant(0) is not None:
         return times_constant(step, inverse, step.weights(0, "dividends"))
     return multiplied(step, step.x, inverse)
+
+
+def _normalized(step: Step) -> Value | None:
+    """Normalize for x / sqrt(sum of x^2 over the channels + eps), or for x / max(norm, a tiny number)."""
+    node, path = step.node_before(1), []
+    terms: dict[str, float | None] = {"Add": TINY**2, "Clip": 0}
+    while node is not None and node.op in ("Expand", "Clip", "Sqrt", "Add"):
+        path.append(node.op)
+        if node.op in terms:
+            terms[node.op] = number_of(step, node.inputs[1]) if len(list(filter(None, node.inputs))) == 2 else None
+        node = step.net.makers.get(node.inputs[0])
+    if node is None or node.inputs[0] != step.node.inputs[0] or not node.attributes.get("keepdims", 1):
+        return None
+    limit, eps = terms["Clip"], terms["Add"]
+    norm = re.fullmatch("(Expand )?(Clip )?(ReduceL2|Sqrt (Add )?ReduceSumSquare)", " ".join([*path, node.op]))
+    if limit is None or eps is None or not 0 <= limit <= TINY or norm is None:
+        return None
+    if Step(step.net, node).list_of(1, "axes") != [1]:
+        return None
+    p = {"across_spatial": False, "channel_shared": True, "eps": eps}
+    return step.layer("Normalize", step.x, blobs=[np.ones(())], norm_param=p)
 
 
 @reads("Sum", "Mean")
@@ -172,3 +206,20 @@ def extreme(step: Step) -> Value:
     terms = [step.power(tiled(step, value, shape), scale=sign) for value in values]
     y = step.layer("Eltwise", *terms, eltwise_param={"operation": pb.EltwiseParameter.MAX}) if terms[1:] else terms[0]
     return step.power(y, scale=sign)
+
+
+@reads("Where")
+def where(step: Step) -> Value:
+    """A mask of constants, or Softplus as PyTorch exports it: x above a threshold of 20, where it equals x."""
+    condition, plus = step.node_before(0), step.node_before(2)
+    if condition is not None and plus is not None and (condition.op, plus.op) == ("Greater", "Softplus"):
+        same = condition.inputs[0] == plus.inputs[0] == step.node.inputs[1]
+        if same and (number_of(step, condition.inputs[1]) or 0) >= 20:
+            return step.layer("BNLL", step.value(1))
+    mask, constant = step.constant(0), 1 if step.constant(1) is not None else 2
+    if mask is None:
+        raise step.refuse("Caffe has no conditions", "compute without them, such as by ReLU or by masks of constants")
+    chosen = mask == (constant == 2)
+    y = times_constant(step, step.value(3 - constant), np.float32(chosen))
+    others = np.where(chosen, np.float32(0), step.weights(constant, "values"))
+    return plus_constant(step, y, others) if others.any() else y

@@ -12,9 +12,9 @@ _REASONS = {
         "compute without conditions, such as by ReLU or masks of constants",
     ): "Equal Greater Less Not And Or GreaterOrEqual LessOrEqual IsNaN If Loop Scan",
     (
-        "Caffe has no layer that reads or writes at indices, as adaptive pooling to a size that divides nothing does",
-        f"choose another size, or {_AFTER}",
-    ): "GatherElements GatherND ScatterND ScatterElements OneHot Trilu CumSum GridSample RoiAlign DeformConv",
+        "Caffe has no layer that reads or writes at indices",
+        _AFTER,
+    ): "GatherElements ScatterND ScatterElements OneHot Trilu CumSum GridSample RoiAlign DeformConv",
     (
         "Caffe computes in float32",
         "export the model in float32, before it is quantised",

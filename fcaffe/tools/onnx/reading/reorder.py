@@ -176,6 +176,28 @@ def gather(step: Step) -> Value:
     return step.reshape(y, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
 
 
+@reads("GatherND")
+def gather_grid(step: Step) -> Value:
+    """Indices that are a grid, such as those of adaptive pooling: each axis has its own."""
+    x, indices = step.x, step.constant(1)
+    if indices is None or step.attribute("batch_dims"):
+        raise step.refuse("it chooses values by indices that depend on the input", "cut the model before it")
+    shape, count = indices.shape[:-1], indices.shape[-1]
+    bounds = [len(shape)]  # of the axes of the indices along which those of each axis of x vary
+    for axis in range(count)[::-1]:
+        varying = [k for k in range(bounds[0]) if axis and np.ptp(indices[..., axis], axis=k).any()]
+        bounds.insert(0, min([bounds[0], *varying]) if axis else 0)
+    lines = []
+    for axis, (start, end) in enumerate(pairwise(bounds)):
+        own = tuple(slice(None) if start <= k < end else 0 for k in range(len(shape)))
+        lines.append(indices[..., axis][own].reshape(-1))
+    if not np.array_equal(np.stack(np.meshgrid(*lines, indexing="ij"), -1).reshape(indices.shape), indices):
+        raise step.refuse("Caffe has no layer that reads at single indices", "choose whole rows and columns")
+    for axis, line in enumerate(lines):
+        x = chosen(step, x, axis, (line + x.shape[axis] * (line < 0)).tolist())
+    return step.reshape(x, (*shape, *x.shape[count:]))
+
+
 # --- more values ---
 
 
