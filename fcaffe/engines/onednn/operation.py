@@ -127,6 +127,10 @@ class Operations:
         last = channels_last(array)
         return array if last.flags.c_contiguous else np.moveaxis(np.empty(last.shape, array.dtype), -1, 1)
 
+    def is_left_to_numpy(self, x: Any) -> bool:
+        """Whether NumPy is faster for elementwise work. Not if it is recorded: a replay spares Python's share."""
+        return bool(x.size < SMALL) and self.library.tape is None
+
     def operation(
         self, key: Hashable, build: Callable[[], Operation], arrays: Sequence[Any] = (), multiply_adds: int = 0
     ) -> Operation:
