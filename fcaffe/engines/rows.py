@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from fcaffe.engines.base import EngineBase
+
 Array = Any
 
 
-class PlainRows:
-    xp: Any
-
+class PlainRows(EngineBase):
     def add_rows(self, rows: Array, indices: Array, target: Array) -> None:
         """target[indices] += rows, where those with equal indices all count, one after the other.
 

@@ -16,7 +16,7 @@ from fcaffe.net.layer import Layer
 from fcaffe.net.node import Node
 from fcaffe.net.parameters import Parameters
 from fcaffe.net.registry import create_layer
-from fcaffe.net.splits import insert_splits, unknown_bottom, unsplit_names
+from fcaffe.net.splits import insert_splits, unsplit_names
 
 AUTOMATIC = "(automatic)"  # Caffe's name for a top that the prototxt left out
 
@@ -121,8 +121,6 @@ class Graph:
 
     def _append_bottom(self, node: Node, param: Any, index: int) -> None:
         name = param.bottom[index]
-        if name not in self._unread:
-            raise NetError(unknown_bottom(param.name, index, name, self._unread))
         blob_id = self._ids[name]
         log.bottom_connected(param.name, name)
         node.bottoms.append(self.blobs[blob_id])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
-from fcaffe.engines.engine import Pending
+from fcaffe.engines.base import Pending
 from fcaffe.net.arena import START, Arena, Memory, memory_of
 from fcaffe.net.arithmetic import is_finite, silent_arithmetic
 from fcaffe.net.blob import Blob
@@ -19,8 +19,7 @@ from fcaffe.net.context import Context
 from fcaffe.net.debug_info import debug_backward, debug_forward
 from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.graph import Graph
-from fcaffe.net.hooks import Hooks
-from fcaffe.net.node import Node
+from fcaffe.net.node import Hooks, Node
 from fcaffe.net.on_demand import OnDemand
 from fcaffe.net.precision import choose_types
 from fcaffe.net.program import Program
@@ -45,7 +44,7 @@ class Net(Graph):
         self._loss = context.engine.xp.zeros(1, np.float64)  # of a pass, where it stays on a device
         self._losses_in_place = [node for node in self.nodes if node.has_loss and {*node.tops} & {*node.bottoms}]
         choose_types(self)
-        self._whole_only = context.whole_passes
+        self.fuses = context.whole_passes  # only whole passes run, which leave behind the outer blobs alone
         self.plain = self.program = Program(self.nodes, self.outer, self.parameters, not context.inference)
         on_demand = context.on_demand and OnDemand.suits(self)
         self.on_demand = OnDemand(self, self.outer, self.arena, self.new_program) if on_demand else None
@@ -57,11 +56,6 @@ class Net(Graph):
         """The blobs that are given or read from outside, so that their values outlive a pass."""
         ends = {*self.input_ids, *self.output_ids}
         return frozenset(blob for i, blob in enumerate(self.blobs) if i in ends or self.blob_loss_weights[i])
-
-    @property
-    def fuses(self) -> bool:
-        """Whether only whole passes run, which leave behind the outer blobs alone."""
-        return self._whole_only
 
     @property
     def fused(self) -> Program:
@@ -81,11 +75,11 @@ class Net(Graph):
     def whole_passes(self) -> Iterator[None]:
         """In its body only whole passes run (see Context). However the body ends, memory is afterwards as before."""
         self.complete()
-        before, self._whole_only = self._whole_only, True
+        before, self.fuses = self.fuses, True
         try:
             yield
         finally:
-            self._whole_only = before
+            self.fuses = before
             if not before:
                 self.program = self.plain
                 self.arena.release()
@@ -253,7 +247,7 @@ class Net(Graph):
             return
         engine.repeat(self, f"{what} pass", (self.context.seed, self.arena.version, *self.program.versions), work)
 
-    def recomputed(self) -> Iterator[Node]:
+    def _recomputed(self) -> Iterator[Node]:
         """Yields the nodes of the graph, each as soon as its blobs have the values of the last forward pass.
 
         Values that were overwritten or not materialised are recomputed.
@@ -273,8 +267,24 @@ class Net(Graph):
         if not self.context.engine.asynchronous:
             return
         with self.context.unheard():
-            for node in self.recomputed():
+            for node in self._recomputed():
                 node.layer.explain(node.bottoms)
+
+    @silent_arithmetic
+    def first_bad_blob(self) -> str | None:
+        """The first parameter or blob of the last forward pass that is not finite, in words, or None.
+
+        Each worker searches by itself, without sums over workers.
+        """
+        with self.context.unheard():
+            for node in self._recomputed():
+                for index, blob in enumerate(node.layer.blobs):
+                    if not is_finite(blob.data):
+                        return f'parameter {index} of layer "{node.name}"'
+                for index, blob in zip(node.top_ids, node.tops, strict=True):
+                    if not is_finite(self.context.engine.as_float32(blob.data)):
+                        return f'blob "{self.blob_names[index]}" (top of layer "{node.name}")'
+        return None
 
     def reshape(self) -> None:
         """Let every layer take over the shapes of its bottoms, after an input blob was reshaped."""
