@@ -61,6 +61,7 @@ class Context:
     share: Share | None = field(default=None, init=False)  # see `share_of`
     iteration: int = field(default=0, init=False)  # of the present pass: see `begin_pass`
     first_sample: int = field(default=0, init=False)
+    explains: bool = field(default=False, init=False)  # layers raise errors for which they would wait for a device
     saves_for_backward: bool = field(default=True, init=False)  # whether the present forward pass does
 
     def __post_init__(self) -> None:

@@ -103,10 +103,6 @@ class Layer:
         """Whether backward writes the gradients of its bottoms also where nobody has asked for them, as in Caffe."""
         return False
 
-    def explain(self, bottom: list[Blob]) -> None:
-        """Raise the error for which an asynchronous engine left a top that is no number; nothing if it was not this
-        layer's to find. Waits for the bottoms."""
-
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         """The blobs whose `data` backward reads: bottoms, tops, and own ones that each forward pass writes anew for it.
         Own blobs that are not named keep their memory between passes."""

@@ -262,13 +262,20 @@ class Net(Graph):
                 node.forward_again()
             yield node
 
+    @silent_arithmetic
     def explain(self) -> None:
-        """Raise what a layer finds wrong with its bottoms, after an asynchronous engine has computed a NaN."""
-        if not self.context.engine.asynchronous:
+        """After an asynchronous engine has computed a NaN: repeat the pass, and raise the error that a layer finds."""
+        context = self.context
+        if not context.engine.asynchronous:
             return
-        with self.context.unheard():
-            for node in self._recomputed():
-                node.layer.explain(node.bottoms)
+        context.explains = True
+        try:
+            with context.unheard():
+                for node in self._recomputed():
+                    if node.bottoms and node.tops and not node.layer.traits.runs_user_code:
+                        node.forward_again()
+        finally:
+            context.explains = False
 
     @silent_arithmetic
     def first_bad_blob(self) -> str | None:
