@@ -141,8 +141,6 @@ class Layer:
         """Check the number of blobs, set up, give the tops their shapes and loss weights."""
         self._check_count(len(bottom), self.traits.bottoms, "bottom", "input")
         self._check_count(len(top), self.traits.tops, "top", "output")
-        if self.traits.same_number and len(bottom) != len(top):
-            raise self.error(f"needs as many tops as bottoms, not {len(top)} for {len(bottom)}")
         if not self.traits.in_place and any(blob in bottom for blob in top):
             raise self.error("does not work in place; give its tops other names")
         try:

@@ -68,11 +68,6 @@ class Node:
             raise self.layer.named(problem) from problem
 
     @property
-    def has_own_bottom(self) -> bool:
-        """Whether its bottom is the buffer that stands in for the in-place top; see `rewrite.with_own_bottoms`."""
-        return bool(self.bottoms) and self.bottoms[0] is self.layer.bottom_copy
-
-    @property
     def is_steady(self) -> bool:
         """Whether a pass leaves the shapes of its tops as they are if those of its bottoms stay."""
         traits = self.layer.traits

@@ -162,7 +162,7 @@ def test_less_memory_for_at_most_another_forward():
     assert less.peak < 0.6 * usual.peak < 0.6 * memory_of(net.fused, {}, in_arena=False).peak
     net.forward()
     lowest = fullest(net.fused, net.arena.again)[0]
-    arena = next(storage.buffer.base for storage in net.fused.storages)
+    arena = next(storage.buffer.base for storage in net.arena.storages)
     while arena.base is not None:
         arena = arena.base
     assert lowest <= arena.nbytes <= 1.3 * lowest
