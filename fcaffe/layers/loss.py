@@ -77,7 +77,7 @@ class LossLayer(Layer):
         return mode
 
     def counts_over_workers(self) -> bool:
-        """Whether the divisor has to be told to other workers in each pass."""
+        """Whether the workers exchange the divisor in each pass."""
         return self.mode == VALID and self.ignored_label() is not None and self.context.workers.size > 1
 
 

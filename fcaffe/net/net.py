@@ -30,8 +30,8 @@ class Net(Graph):
     """A graph that runs. Arguments and errors are those of Graph.
 
     A whole pass runs a program: the nodes of the graph, rewritten for what the pass must leave behind
-    (`fcaffe.net.rewrite`). That goes by the context: the outer blobs, where only whole passes run; those that a script
-    reads, as long as it only runs forward; else all blobs. A pass over some of the layers, or with hooks or
+    (`fcaffe.net.rewrite`). The context decides which blobs: the outer ones if only whole passes run; the ones that a
+    script reads, as long as it only runs forward; else all. A pass over some of the layers, or with hooks or
     `debug_info`, runs `plain`: the graph as it is, layer by layer. `program` is that of the last forward pass, which
     backward follows.
     """
@@ -163,7 +163,7 @@ class Net(Graph):
         return self.context.engine.read_later(self._loss)
 
     def _forward_on_device(self, nodes: list[Node]) -> None:
-        """All layers but those that read; the losses are added up in an array."""
+        """All layers except the readers; the losses are added up in an array."""
         self.arena.move(START)
         self._loss[...] = 0
         for node in nodes:
@@ -178,9 +178,9 @@ class Net(Graph):
     def backward(self, start: int | None = None, end: int = 0, exchange: GradientExchange | None = None) -> None:
         """Run the layers' backward passes from index `start` (the last one) down to `end`, both included.
 
-        The `exchange` is told, as the pass goes on, from which offset on the flat gradients are final. If its sums are
-        on streams they are part of the pass, with `finish`, so that an engine may record them; otherwise the caller
-        calls `finish`.
+        During the pass the net tells the `exchange` from which offset on the flat gradients are final. Sums on streams
+        are part of the pass, with `finish`, so that an engine may record them. After other sums the caller calls
+        `finish`.
         """
         whole = start in (None, len(self.nodes) - 1) and end == 0
         if self.on_demand is not None:

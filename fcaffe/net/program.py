@@ -180,7 +180,7 @@ class Program:
         return data | {blob.diff_storage for blob in (*outer, *parameters, *without)}
 
     def _read_before_written(self) -> set[Storage]:
-        """Those that nobody writes, or only after they have been read, so that what is in them counts."""
+        """The storages that a step reads before any step writes them, so that their values count."""
         written: set[Storage] = set()
         early: set[Storage] = set()
         for step in self.steps({}):

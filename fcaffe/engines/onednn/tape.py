@@ -29,7 +29,7 @@ class Tape:
         self.held += self._library.temporaries()
 
     def works_on(self, arrays: Sequence[np.ndarray]) -> bool:
-        """Whether all operands lie in these arrays or in those that are held."""
+        """Whether all operands lie in these arrays or in `held` ones."""
         spans = {(address(array), array.nbytes) for array in (*arrays, *self.held)}
         return all(any(0 <= each - first < size for first, size in spans) for each in self._addresses)
 
