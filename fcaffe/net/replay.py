@@ -3,7 +3,7 @@
 Between two layers of a small net Python takes as long as a layer's work: to find the blobs' memory, the primitive that
 was compiled for such shapes, and the reordered weights. As long as weights, shapes and memory stay the same, so do the
 engine's calls. The first pass runs as it is and the second one records each node, whose calls are replayed from then
-on. Layers that bring data in, and those whose work the engine does not do alone, run as they are.
+on. Layers that bring data in run as they are, and so do layers with work that the engine does not do alone.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-from fcaffe.engines.engine import Engine, Recording
+from fcaffe.engines.base import Recording
+from fcaffe.engines.engine import Engine
 from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Layer
 from fcaffe.net.node import Node
 from fcaffe.net.storage import Array, Storage
 
 Run = Callable[[Node], float]  # runs a node and returns its weighted loss
-RECORDED_PASS = 2  # of those with the same weights, shapes and memory
+RECORDED_PASS = 2  # of the passes with the same weights, shapes and memory
 
 
 class Replay:

@@ -7,8 +7,8 @@ loses three digits, and it rounds a product and a sum once. Here `fcaffe.engines
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -28,12 +28,6 @@ Array = Any
 
 class BatchNorm(Steps, PlainNormalization):
     """Computes on dense arrays, channels-last or in C order. Others, and very small ones, are left to array code."""
-
-    if TYPE_CHECKING:
-
-        def copy(self, x: Array, y: Array) -> None: ...
-        def for_each(self, work: Callable[..., None], items: Sequence[tuple[Any, ...]], fewest: int = 0) -> None: ...
-        def relu_forward(self, x: Array, y: Array, slope: float) -> None: ...
 
     def batch_norm_apply(self, x: Array, y: Array, norm: Normalizer) -> None:
         if not _is_taken(x):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from ctypes import c_void_p
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fcaffe.engines.channels import channels_last
+from fcaffe.engines.elementwise import PlainElementwise
 from fcaffe.engines.memory import address, aligned_zeros
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.library import Library, post_operand
@@ -87,7 +88,7 @@ class Operation:
         return self._reorders_out[kind, add]
 
 
-class Operations:
+class Operations(PlainElementwise):
     """Base of the operators: compiles one operation for each signature (shapes, strides, settings).
 
     Factors of products have type `math`, F32 or BF16, and all sums are float32. Arrays may have either type. A
@@ -97,13 +98,6 @@ class Operations:
     library: Library
     math: int
     _operations: dict[Hashable, Operation]
-
-    if TYPE_CHECKING:
-
-        def copy(self, x: Any, y: Any) -> None: ...
-
-        @contextlib.contextmanager
-        def in_float32(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Iterator[list[Any]]: ...
 
     def channels_last(
         self, inputs: Sequence[Any], outputs: Sequence[Any]

@@ -39,7 +39,7 @@ class Tape:
                 self._append(call, by_one)
 
     def works_on(self, arrays: Sequence[np.ndarray]) -> bool:
-        """Whether all operands lie in these arrays or in held arrays."""
+        """Whether all operands lie in these arrays or in `held` ones."""
         spans = {(address(array), array.nbytes) for array in (*arrays, *self.held)}
         return all(any(0 <= each - first < size for first, size in spans) for each in self._addresses)
 
