@@ -10,7 +10,7 @@ from typing import Any
 from fcaffe import log
 from fcaffe.errors import FcaffeError
 from fcaffe.net.workers import Workers
-from fcaffe.output_files import remove_leftovers, replacing
+from fcaffe.output_files import replacing
 from fcaffe.parallel.world import World
 from fcaffe.solvers import Solver
 from fcaffe.timeline import EXCHANGE, KEPT, KEPT_BY_ALL, OTHER, TRAINING, Timeline, straggler, summarize
@@ -55,7 +55,6 @@ def events_of(timeline: Timeline, rank: int, hosts: Sequence[str]) -> list[dict[
 
 def write(path: str, events: list[dict[str, Any]]) -> None:
     """Write the file of a trace. Raises FcaffeError."""
-    remove_leftovers(path)
     with replacing(path, "trace") as temporary, open(temporary, "w") as file:
         json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file)
 
