@@ -13,7 +13,8 @@ from fcaffe.errors import NetError
 from fcaffe.net import Blob
 from fcaffe.net.registry import create_layer
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.tools.onnx.reading.load import ROOM, Node, Source
+from fcaffe.tools.onnx.onnx_file import ROOM
+from fcaffe.tools.onnx.reading.load import Node, Source
 from fcaffe.tools.shapes import hollow_context
 
 Shape = tuple[int, ...]
