@@ -37,8 +37,8 @@ def replacing(
 
     A device or a pipe, such as /dev/stdout, is not replaced: the body's file is copied into it. If anything fails, the
     temporary file is removed and an old file at `path` stays. Unfinished files of killed writers of `path` are removed
-    first. An OSError (no space, no permission, no such folder)
-    becomes an `error` that names `path` and the `noun` that was written.
+    first. An OSError (no space, no permission, no such folder) becomes an `error` that names `path` and the `noun` that
+    was written.
     """
     target = Path(os.path.realpath(path))  # a link stays a link
     stays = _takes_bytes(path)
