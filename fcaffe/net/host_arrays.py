@@ -162,8 +162,9 @@ class HostViews:
     def push(self) -> None:
         """Copy what user code has written into the blobs. To be called before the engine uses them.
 
-        Drops copies that user code neither holds nor has asked for since the last `push`. A held copy will be updated by `pull`, unless only user code writes
-        the blob: then another thread may go on writing into it while layers run.
+        Drops copies that user code neither holds nor has asked for since the last `push`. A held copy will be updated
+        by `pull`, unless only user code writes the blob: then another thread may go on writing into it while layers
+        run.
         """
         self._preserve(self._changing)
         for exposure in tuple(self._copies):
