@@ -7,7 +7,6 @@ import click
 from fcaffe import log
 from fcaffe.cli.flags import command
 from fcaffe.model_files import read_model, write_model
-from fcaffe.output_files import remove_leftovers
 from fcaffe.proto import read_net, write_text
 from fcaffe.tools.merge_bn import merge_bn as merge
 
@@ -15,8 +14,8 @@ from fcaffe.tools.merge_bn import merge_bn as merge
 @command(
     example="merge-bn deploy.prototxt net.caffemodel merged.prototxt merged.caffemodel",
     help="Fold each BatchNorm, Scale and Bias of the net NET into the convolution or inner product before it, by the "
-    "weights of the model WEIGHTS, and write what is left, in phase TEST, as NEW_NET and NEW_WEIGHTS. Where there is "
-    "none, those that follow one another become one Scale. The outputs stay the same, to the rounding of float32.",
+    "weights of the model WEIGHTS, and write what is left, in phase TEST, as NEW_NET and NEW_WEIGHTS. Without "
+    "such weights, successive ones become one Scale. The outputs stay the same, to the rounding of float32.",
 )
 @click.argument("net", metavar="NET")
 @click.argument("weights", metavar="WEIGHTS")
@@ -25,8 +24,6 @@ from fcaffe.tools.merge_bn import merge_bn as merge
 def merge_bn(net: str, weights: str, new_net: str, new_weights: str) -> int:
     with log.quiet():
         merged = merge(read_net(net), read_model(weights))
-    remove_leftovers(new_net)
-    remove_leftovers(new_weights)
     write_text(new_net, merged.net)
     write_model(new_weights, merged.model)
     for layer, others in merged.folded.items():

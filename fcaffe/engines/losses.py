@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from fcaffe.engines.normalization import PlainNormalization
 
 Array = Any
 
 SMALLEST = 1.1754943508222875e-38  # FLT_MIN: probabilities below it count as this before the logarithm
 
 
-class PlainLosses:
+class PlainLosses(PlainNormalization):
     """Scores and probabilities have the classes on `axis`; `labels` has one value for each position of the other axes.
 
     A position counts unless its label, truncated to an integer, is `ignored` (None: all count). `valid`, `loss` and
     `slope` are float32 arrays without axes, so no operator waits for a device. `divisor` None stands for the number of
     positions that count, at least 1.
     """
-
-    xp: Any
-    asynchronous: bool
-
-    if TYPE_CHECKING:
-
-        def softmax_forward(self, x: Array, y: Array, axis: int) -> None: ...
-        def copy(self, x: Array, y: Array) -> None: ...
 
     def softmax_loss_forward(
         self,
@@ -35,22 +29,12 @@ class PlainLosses:
         axis: int,
         ignored: int | None,
         divisor: float | None,
-        wrong: Array,
     ) -> None:
         """probability = softmax(scores); valid = the number of positions that count; loss = the sum of their
-        -log(probability of the label) over the divisor, NaN if a label is no class.
-
-        An asynchronous engine leaves the first such label in `wrong`, int64 (2,) and 0 before, for good: its
-        position + 1, and the bits of its value.
-        """
+        -log(probability of the label) over the divisor, NaN if a label is no class."""
         xp = self.xp
         self.softmax_forward(self.as_float32(scores), probability, axis)
         classes, skipped, none = self._loss_labels(labels, probability, axis, ignored)
-        if self.asynchronous and none.size:
-            first = none.reshape(-1).argmax()
-            bits = xp.ascontiguousarray(labels, xp.float32).reshape(-1)[first].view(xp.int32)
-            found = xp.stack([first + 1, bits.astype(xp.int64)])
-            wrong[...] = xp.where((wrong[0] == 0) & none.any(), found, wrong)
         true = xp.take_along_axis(probability, classes, axis)
         losses = xp.where(none, xp.float32("nan"), -xp.log(xp.maximum(true, SMALLEST)))
         valid[...] = losses.size
@@ -83,14 +67,6 @@ class PlainLosses:
             xp.copyto(gradients, 0, where=skipped)
         if gradients is not dx:
             self.copy(gradients, dx)
-
-    def as_float32(self, scores: Array) -> Array:
-        """The scores, or a copy of those that have 16 bits."""
-        if scores.dtype == self.xp.float32:
-            return scores
-        copied = self.xp.empty_like(scores, dtype=self.xp.float32)
-        self.copy(scores, copied)
-        return copied
 
     def _loss_divisor(self, valid: Array, divisor: float | None) -> Any:
         return self.xp.maximum(valid, 1) if divisor is None else divisor

@@ -6,11 +6,9 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from fcaffe import log
 from fcaffe.layers.c_order import copy_values
-from fcaffe.layers.labels import check_label_count, label_error, read_labels
+from fcaffe.layers.labels import check_label_count, read_labels, waits
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -76,7 +74,7 @@ class LossLayer(Layer):
         return mode
 
     def counts_over_workers(self) -> bool:
-        """Whether the divisor has to be told to other workers in each pass."""
+        """Whether the workers exchange the divisor in each pass."""
         return self.mode == VALID and self.ignored_label() is not None and self.context.workers.size > 1
 
 
@@ -109,8 +107,7 @@ def divisor(layer: LossLayer, labels: Blob, valid: int | Array, batch: int) -> f
 class SoftmaxWithLoss(LossLayer):
     """top = -log(softmax(x)[label]), summed over all positions and normalised (VALID unless loss_param says else).
 
-    Bottoms: scores, with the classes on softmax_param.axis; one label per position of the other axes. On an
-    asynchronous engine a label that is no class shows as a loss that is no number: see `explain`.
+    Bottoms: scores, with the classes on softmax_param.axis; one label per position of the other axes.
     """
 
     traits = replace(LossLayer.traits, half=Half.FIRST)
@@ -123,7 +120,6 @@ class SoftmaxWithLoss(LossLayer):
         self.traits = replace(self.traits, needs_host=self.traits.needs_host or self.counts_over_workers())
         self.probability = Blob(self.xp, (), channels_last=True)
         self.valid = Blob(self.xp)  # how many positions count
-        self.wrong = Blob(self.xp, (2,), dtype="int64")  # a label that is no class
 
     def class_axis(self) -> int:
         return self.param.softmax_param.axis
@@ -135,7 +131,7 @@ class SoftmaxWithLoss(LossLayer):
         self.probability.reshape(*bottom[0].shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if not self.engine.asynchronous:
+        if waits(self):
             read_labels(self, bottom, self.axis, self.ignored_label())
         ignored, over_workers = self.ignored_label(), self.counts_over_workers()
         loss, valid = top[0].data, self.valid.data
@@ -153,18 +149,10 @@ class SoftmaxWithLoss(LossLayer):
             self.axis,
             ignored,
             self.divisor,
-            self.wrong.data,
         )
         if over_workers:
             self.divisor = divisor(self, bottom[1], valid, 0)
             loss /= self.divisor
-
-    def explain(self, bottom: list[Blob]) -> None:
-        position, bits = self.engine.to_numpy(self.wrong.data)
-        if position:  # in a batch that may have gone by
-            value = np.int32(bits).view(np.float32)
-            raise label_error(self, bottom, self.axis, float(value), int(position) - 1)
-        read_labels(self, bottom, self.axis, self.ignored_label(), wait=True)
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [*bottom[1:], self.probability]

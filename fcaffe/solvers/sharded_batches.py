@@ -13,13 +13,11 @@ import numpy as np
 from fcaffe import log
 from fcaffe.data.share import split_batch
 from fcaffe.errors import SolverError
-from fcaffe.net.bad_values import first_bad_blob
 from fcaffe.net.blob import Array
 from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.net import Net
 from fcaffe.net.shards import Shards
 from fcaffe.solvers.actions import Action, agree
-from fcaffe.solvers.losses import Loss, known
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Run
 from fcaffe.timeline import BACKWARD, FORWARD, SHARDS
@@ -94,8 +92,6 @@ class ShardedBatches:
     of one kind.
     """
 
-    runs_ahead = False
-
     def __init__(self, run: Run, nan_policy: NanPolicy, requested_action: Callable[[], Action], shards: Shards) -> None:
         if run.context.noise != "counter":
             raise SolverError(
@@ -118,7 +114,7 @@ class ShardedBatches:
         self._outputs: list[np.ndarray] = []  # of the net in the last batch, over all shards
         self._refuse_outputs_of_samples()
 
-    def forward_backward(self) -> Loss:
+    def forward_backward(self) -> np.float32:
         """As that of WholeBatches."""
         run, loss, total = self.run, np.float32(0), None
         for number in range(run.passes):
@@ -129,7 +125,7 @@ class ShardedBatches:
                 total += run.diff
         if total is not None:
             run.diff[...] = total
-        return known(loss / np.float32(run.passes))
+        return loss / np.float32(run.passes)
 
     def forward(self) -> np.float32:
         """The loss of one more batch."""
@@ -190,7 +186,7 @@ class ShardedBatches:
             if (
                 not np.isfinite(loss) and self.nan_policy.stops
             ):  # behind backward, whose memory the search lays out anew
-                self._bad = self._bad or first_bad_blob(net)
+                self._bad = self._bad or net.first_bad_blob()
 
     def _run_backward(self, passes: Passes, shard: int) -> None:
         net, is_last = passes.net, shard == passes.own[-1]
