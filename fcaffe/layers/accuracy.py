@@ -21,10 +21,8 @@ class Accuracy(Layer):
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         ignores = self._ignored_label() is not None
         self.traits = replace(self.traits, needs_host=len(top) > 1 or (ignores and self.context.workers.size > 1))
-        if ignores:
-            self.refuse_shards("divides by the number of labels in the whole batch that are not ignored")
-        if len(top) > 1:
-            self.refuse_shards("divides its second top by the number of labels of each class in the whole batch")
+        if ignores or len(top) > 1:  # the numbers of labels that count, or of those of each class
+            self.context.workers.run_shards_in_step()
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.accuracy_param

@@ -48,7 +48,9 @@ class BatchNorm(Layer):
         """Set up all but the parameters."""
         self.eps, self.use_global_stats = eps, use_global_stats
         if not use_global_stats:
-            self.refuse_shards("takes mean and variance over the whole batch (use_global_stats: true does not)")
+            if not self.context.sync_batch_norm:
+                self.refuse_shards("takes mean and variance over each worker's samples (--bn local)")
+            self.context.workers.run_shards_in_step()
             self.traits = replace(self.traits, needs_host=self._workers().size > 1)  # sums go through the host
         self.traits = replace(self.traits, by_sample=use_global_stats)
         self.channels = bottom.shape[1] if len(bottom.shape) > 1 else 1
@@ -149,7 +151,7 @@ class BatchNorm(Layer):
 
     def add_to_statistics(self) -> None:
         """Once for each batch, after `mean` and `variance` have become its own."""
-        if not self.use_global_stats:
+        if not self.use_global_stats and self._workers().is_first:
             self.statistics.add(self.mean, self.variance, self.count)
 
     @property

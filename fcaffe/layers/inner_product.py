@@ -45,7 +45,12 @@ class InnerProduct(Layer):
         p, y = self.param.inner_product_param, top[0].data
         x, rows = self.engine.flattened(bottom[0].data, self.inputs), y.reshape(-1, p.num_output)
         bias = self.blobs[1].data if p.bias_term else None
-        self.engine.inner_product_forward(x, self.blobs[0].data, bias, rows, p.transpose)
+        if (wide := self.context.wide_products.get(self.name)) and self.context.workers.in_step:
+            wide.forward(self.engine, x, self.blobs[0].data, rows)
+            if bias is not None:
+                rows += bias
+        else:
+            self.engine.inner_product_forward(x, self.blobs[0].data, bias, rows, p.transpose)
         if y.ndim > 3:  # of channels-last memory `rows` is a copy
             y[...] = rows.reshape(y.shape)
 
@@ -54,24 +59,24 @@ class InnerProduct(Layer):
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         p = self.param.inner_product_param
-        dy = top[0].diff.reshape(-1, p.num_output)
-        if self.param_propagate_down[0]:
-            x = self.engine.flattened(bottom[0].data, self.inputs)
-            if (factors := self.context.factors.get(self.name)) and (share := self.context.share):
-                factors.take(self.context.workers.rows(share), x, dy)
-                self.blobs[0].diff_storage.mark_written()  # later, for all samples of the batch
-            else:
-                dweights, add = self.blobs[0].diff_to_add()
-                self.engine.inner_product_backward_weights(x, dy, dweights, p.transpose, add)
+        dy, weights = top[0].diff.reshape(-1, p.num_output), self.blobs[0].data
         if p.bias_term and self.param_propagate_down[1]:
             self.engine.bias_backward(dy, *self.blobs[1].diff_to_add())
-        if propagate_down[0]:
-            dx = bottom[0].diff
-            in_place = dx.flags.c_contiguous
-            rows = dx.reshape(-1, self.inputs) if in_place else self.engine.flat_memory(dx).reshape(-1, self.inputs)
-            self.engine.inner_product_backward_data(dy, self.blobs[0].data, rows, p.transpose)
-            if not in_place:
-                self.engine.copy(rows.reshape(dx.shape), dx)
+        wide = self.context.wide_products.get(self.name)
+        if self.param_propagate_down[0] and not wide:
+            x = self.engine.flattened(bottom[0].data, self.inputs)
+            dweights, add = self.blobs[0].diff_to_add()
+            self.engine.inner_product_backward_weights(x, dy, dweights, p.transpose, add)
+        dx = bottom[0].diff if propagate_down[0] else None
+        in_place = dx is None or dx.flags.c_contiguous
+        rows = dx if dx is None or in_place else self.engine.flat_memory(dx)
+        rows = None if rows is None else rows.reshape(-1, self.inputs)
+        if wide:
+            wide.backward(self.engine, dy, weights, self.blobs[0].diff_to_add()[0], rows)
+        elif rows is not None:
+            self.engine.inner_product_backward_data(dy, weights, rows, p.transpose)
+        if dx is not None and rows is not None and not in_place:
+            self.engine.copy(rows.reshape(dx.shape), dx)
 
     def macs(self, bottom: list[Blob], top: list[Blob]) -> int:
         """Multiply-adds of one forward pass."""

@@ -70,10 +70,7 @@ class LossLayer(Layer):
                 "SmoothL1LossOHEM, or set normalization: NONE and divide loss_weight by pre_fixed_normalizer"
             )
         if mode == VALID and self.ignored_label() is not None:
-            self.refuse_shards(
-                "divides by the number of labels in the whole batch that are not ignored (normalization: BATCH_SIZE or "
-                "FULL does not)"
-            )
+            self.context.workers.run_shards_in_step()
         return mode
 
     def counts_over_workers(self) -> bool:

@@ -61,7 +61,7 @@ class Recurrent(Layer):
         if self.outputs < 1:
             raise self.error("recurrent_param.num_output must be positive")
         if not self.expose_hidden:
-            self.refuse_shards("carries its state over to the next pass (expose_hidden: true does not)")
+            self.context.workers.run_shards_in_step()  # each carries its state over to its next pass
         workers = self.context.workers
         if workers.size > 1 and not workers.per_worker:
             log.warning(str(self.error(f"the first axis of its input is time, {workers.splitting}")))

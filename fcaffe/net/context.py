@@ -36,7 +36,7 @@ class Context:
 
     `readers` are the nodes, by name, whose layers a twin of another net takes over from it (see `fcaffe.net.twin`).
 
-    `factors` take in, by layer, what gradients of weights are computed from (see `fcaffe.solvers.factors`).
+    `wide_products` compute products over the samples of all workers, by layer (see `fcaffe.solvers.wide_products`).
 
     While nets are built, `as_worker_0` gives every worker what worker 0 passes to it. All workers must call it at the
     same point.
@@ -57,7 +57,7 @@ class Context:
     timeline: Timeline = field(default_factory=Timeline)
     as_worker_0: Callable[[Any], Any] = lambda thing: thing
     readers: Mapping[str, Any] = field(default_factory=dict)
-    factors: dict[str, Any] = field(default_factory=dict)
+    wide_products: dict[str, Any] = field(default_factory=dict)
     share: Share | None = field(default=None, init=False)  # see `share_of`
     iteration: int = field(default=0, init=False)  # of the present pass: see `begin_pass`
     first_sample: int = field(default=0, init=False)

@@ -210,10 +210,10 @@ class Layer:
             raise self.error(f"{what} fixes the batch, {workers.splitting}")
 
     def refuse_shards(self, what: str) -> None:
-        """NetError if the shards of a batch are computed one by one; `what` says what of this layer cannot be."""
+        """NetError if the shards of a batch are computed on their own; `what` says what of this layer cannot be."""
         workers = self.context.workers
         if workers.in_shards:
-            raise self.error(f"{what}, so --reproducible {workers.size} cannot compute shards of a batch one by one")
+            raise self.error(f"{what}, so --reproducible {workers.size} cannot compute shards of a batch on their own")
 
     def error(self, message: str) -> LayerError:
         """An exception that names this layer."""

@@ -1,13 +1,19 @@
-"""What a net knows of the other workers where the shards of a batch are computed one by one."""
+"""What a net knows of the other workers where the shards of a batch are computed on their own."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
 
 from fcaffe.data.share import Share, split_batch
 from fcaffe.errors import UsageError
 from fcaffe.net.workers import Workers
-from fcaffe.tree_order import Node, Tree
+from fcaffe.threads import shard_threads
+from fcaffe.tree_order import Node, Tree, sum_in_tree_order
 
 MOST = 4096  # shards
 
@@ -15,23 +21,32 @@ MOST = 4096  # shards
 class Shards(Workers):
     """`size` shards of each batch, of which each of the `workers` has consecutive ones, as many as others or one less.
 
-    A pass is over one shard, whose number is `rank`; so a net sees as many workers as there are shards. It knows of the
-    others how many samples they have, and nothing else: a layer that needs to know more refuses to be in such a net
-    (`Layer.refuse_shards`). Several threads may each run a pass.
+    A pass is over one shard, whose number is `rank`; so a net sees as many workers as there are shards. Usually a net
+    computes several shards one after the other. A pass then knows of the others how many samples they have, and nothing
+    else. A layer that needs more asks for shards `in_step`: each shard has a net and a thread, and all shards meet
+    where values of all of them are summed or gathered. As many threads compute at a time as there are `cores`.
 
     Attributes:
         own: This worker's shards.
         counts: How many shards each worker has.
         tree, nodes: See `nodes_of_workers`.
+        in_step: Whether all shards are computed at the same time.
+        cores: What a thread holds while it computes.
     """
 
     def __init__(self, workers: Workers, size: int) -> None:
         self.size = size
+        self.workers = workers
         self.tree, self.nodes = nodes_of_workers(size, workers.size)
         self.counts = [split_batch(size, worker, workers.size).count for worker in range(workers.size)]
         first = split_batch(size, workers.rank, workers.size).first
         self.own = range(first, first + self.counts[workers.rank])
         self.in_shards = size > 1
+        self.in_step = False
+        self.cores = threading.Semaphore(min(shard_threads(), len(self.own)))
+        self._meeting = threading.Barrier(len(self.own))
+        self._given: list[Any] = [None] * len(self.own)  # by the shards, to a sum or a gathering
+        self._gathered: Any = None
         self.total = 0  # samples in a batch, as the layers that read say
         self._passes = threading.local()
 
@@ -39,6 +54,38 @@ class Shards(Workers):
     def rank(self) -> int:  # type: ignore[override]
         """The shard of this thread's pass."""
         return getattr(self._passes, "shard", self.own[0])
+
+    @property
+    def is_first(self) -> bool:  # type: ignore[override]
+        return self.rank == self.own[0]
+
+    def run_shards_in_step(self) -> None:
+        self.in_step = self.in_shards
+
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """Its body computes a shard. An error in it ends the passes that wait for this one."""
+        with self.cores:
+            try:
+                yield
+            except BaseException:
+                self._meeting.abort()
+                raise
+
+    def begin(self) -> None:
+        """Before the passes of a batch."""
+        self._meeting.reset()
+
+    def meet(self, between: Callable[[], None] | None = None) -> None:
+        """Wait for the other passes of this worker. Then the first one calls `between`, while the others wait."""
+        for step in (None, between) if between else (None,):
+            if step and self.is_first:
+                step()
+            self.cores.release()
+            try:
+                self._meeting.wait()
+            finally:
+                self.cores.acquire()
 
     @property
     def splitting(self) -> str:
@@ -70,8 +117,31 @@ class Shards(Workers):
         return slice(shard.first - share.first, shard.first - share.first + shard.count)
 
     def sum(self, value: float) -> float:
-        """Of what goes with the number of samples, which is all that a layer in such a net may ask for."""
+        """Without `in_step`, of what goes with the number of samples, which is all that a layer may then ask for."""
+        if self.in_step:
+            return float(self.sum_array(np.array([float(value)]))[0])
         return value * self.total / split_batch(self.total, self.rank, self.size).count if self.total else value
+
+    def sum_array(self, values: Any) -> Any:
+        return sum_in_tree_order(self.gather_array(values))
+
+    def gather_array(self, values: Any) -> Any:
+        """Of all shards, in their order."""
+        self._given[self.rank - self.own[0]] = values
+        self.meet(self._gather)
+        return self._gathered
+
+    def _gather(self) -> None:
+        self._gathered = self.gather_of_workers(np.stack(self._given), self.counts)
+
+    def gather_of_workers(self, values: Any, counts: Sequence[int]) -> Any:
+        """The rows of all workers, of which each has so many, in one array. One pass of each worker calls this."""
+        if len(counts) == 1:
+            return values
+        rows = np.zeros((max(counts), *values.shape[1:]), values.dtype)
+        rows[: len(values)] = values
+        everyones = self.workers.gather_array(rows)
+        return np.concatenate([of_worker[:count] for of_worker, count in zip(everyones, counts, strict=True)])
 
 
 def nodes_of_workers(size: int, workers: int) -> tuple[Tree, list[list[Node]]]:

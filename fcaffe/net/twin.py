@@ -11,6 +11,7 @@ from fcaffe import log
 from fcaffe.net.layer import Layer
 from fcaffe.net.net import Net
 from fcaffe.net.node import Node
+from fcaffe.net.state import Held
 from fcaffe.rng import CaffeRandom
 
 
@@ -27,14 +28,19 @@ def twin_of(net: Net, param: Any) -> Net:
         return Net(param, context)
 
 
-def can_have_twins(net: Net) -> bool:
-    """Whether passes leave behind nothing for later ones but in the readers, so that any net may run the next pass."""
+def why_no_twins(net: Net, in_step: bool) -> str:
+    """Why not any net may run the next pass: what leaves something behind for later passes, besides the readers.
+
+    With `in_step` each shard has a net of its own, which may have the states of the shard's streams. Empty if nothing
+    does.
+    """
     if net.context.engine.asynchronous:
-        return False
-    layers = [node.layer for node in net.nodes if not _reads(node)]
-    return not any(
-        layer.traits.runs_user_code or layer.state() or type(layer).close is not Layer.close for layer in layers
-    )
+        return "an engine for GPUs"
+    for layer in (node.layer for node in net.nodes if not _reads(node)):
+        has_state = bool(layer.state()) and not (in_step and layer.traits.held is Held.STREAMS)
+        if layer.traits.runs_user_code or has_state or type(layer).close is not Layer.close:
+            return f'layer "{layer.name}" ({layer.type}), which has a state or runs user code'
+    return ""
 
 
 def _reads(node: Node) -> bool:

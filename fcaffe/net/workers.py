@@ -14,7 +14,9 @@ class Workers:
 
     rank: int = 0
     size: int = 1
-    in_shards: bool = False  # a pass knows nothing of the batch but its size; see Shards
+    in_shards: bool = False  # a pass is over one shard of the batch; see Shards
+    in_step: bool = False  # all shards are computed at the same time
+    is_first: bool = True  # of the passes that run at the same time over parts of this worker's share
     sums_on_streams: bool = False  # the host waits for no sum of an array of float32 on a GPU
     per_worker: bool = False  # each has a whole batch of its own, and the batch of all is `size` times as large
 
@@ -30,6 +32,9 @@ class Workers:
     def splitting(self) -> str:
         """Part of an error about a layer that cannot be split: what splits it, and the remedy."""
         return f"which {self.size} workers would split; --batch per-worker gives each worker a whole batch of its own"
+
+    def run_shards_in_step(self) -> None:
+        """In its setup a layer asks for it that sums are over all shards, and that each shard has a net of its own."""
 
     def sum(self, value: float) -> float:
         """A number summed over all workers, all of whom must call this."""

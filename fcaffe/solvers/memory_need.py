@@ -27,12 +27,13 @@ class MemoryNeed:
     recomputes: bool  # the pass does (`--recompute`)
 
     @classmethod
-    def of(cls, net: Net, histories: int = 0, nets: int = 1) -> MemoryNeed:
-        """Of a net, or so many over the same parameters, that is trained by a solver with so many histories."""
+    def of(cls, net: Net, histories: int = 0, nets: int = 1, of_one: int = 0) -> MemoryNeed:
+        """Of a net, or so many over the same parameters, that is trained by a solver with so many histories; only one
+        of the nets has `of_one` of the gradients."""
         memory, recomputes = net.memory(), net.arena.recompute
         learnt = 0 if net.context.inference else 4 * net.parameters.count
         passes = nets * memory.peak, nets * net.batch_size, recomputes
-        return cls(memory.parameters, nets * learnt, histories * learnt, *passes)
+        return cls(memory.parameters, nets * learnt - (nets - 1) * 4 * of_one, histories * learnt, *passes)
 
     @property
     def fixed(self) -> int:
@@ -71,13 +72,13 @@ class MemoryNeed:
         return NetError(f"{message}, but this process can have {readable_size(available)}: {self.advice(available)}")
 
 
-def check_memory(net: Net, histories: int = 0, nets: int = 1) -> MemoryNeed:
+def check_memory(net: Net, histories: int = 0, nets: int = 1, of_one: int = 0) -> MemoryNeed:
     """What a net and its solver's histories need. Raises NetError, which says what would fit, if that is not there.
 
     To be asked before they run: Linux grants more memory than there is, and kills the process later without a word. On
     a GPU the allocation itself fails.
     """
-    need, xp = MemoryNeed.of(net, histories, nets), net.context.engine.xp
+    need, xp = MemoryNeed.of(net, histories, nets, of_one), net.context.engine.xp
     available = obtainable_bytes(xp) if xp is np else None
     if available is not None and need.total > available:
         raise need.error(None, available)

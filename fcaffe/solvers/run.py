@@ -17,13 +17,12 @@ from fcaffe.net import Context, Net
 from fcaffe.net.blob import Array
 from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.shards import Shards
-from fcaffe.net.twin import can_have_twins, twin_of
+from fcaffe.net.twin import twin_of, why_no_twins
 from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import trust_ratio
 from fcaffe.solvers.batch_growth import GrowingBatch
 from fcaffe.solvers.evaluation import check_evaluation
-from fcaffe.solvers.factors import Factors
 from fcaffe.solvers.learning_rate import Schedule, learning_rate
 from fcaffe.solvers.losses import SmoothedLoss
 from fcaffe.solvers.memory_need import check_memory
@@ -31,6 +30,7 @@ from fcaffe.solvers.nets import check_same, finetune, missing_fields, test_net_p
 from fcaffe.solvers.observer import Observer
 from fcaffe.solvers.rules import Rule, create_rule
 from fcaffe.solvers.snapshot.paths import check_writable
+from fcaffe.solvers.wide_products import slices_between, wide_products
 from fcaffe.threads import shard_threads
 from fcaffe.timeline import Timeline
 
@@ -54,7 +54,8 @@ class Run:
             blobs are views.
         nets: The training net, and with shards its twins, one for each further thread.
         gradients: `diff`, or with shards a row for each sum that this worker gives to the exchange. The rows lack the
-            gradients that are computed from `factors`.
+            gradients that wide products compute.
+        summed: The slices of the flat gradients that the exchange sums.
     """
 
     def __init__(
@@ -111,7 +112,8 @@ class Run:
         self.schedule = self._schedule(grow_batch)
         self.test_nets = self._test_nets({**of_all_nets, "inference": whole_passes, "on_demand": on_demand})
         check_evaluation(param, self.test_nets)
-        need = check_memory(self.net, self.rule.histories, len(self.nets))
+        of_one = sum(product.part.stop - product.part.start for product in self.context.wide_products.values())
+        need = check_memory(self.net, self.rule.histories, len(self.nets), of_one)
         if whole_passes and workers.rank == 0:
             log.info(f"Memory for training: {need}")
         self._allocate()
@@ -144,9 +146,21 @@ class Run:
 
     def _twins(self) -> list[Net]:
         """Further training nets, for the threads that compute shards beside this one."""
-        if self.shards is None or not can_have_twins(self.net):
+        if self.shards is None:
             return []
-        threads = min(shard_threads(), len(self.shards.own))
+        if not (why_no_twins(self.net, True) or self.param.debug_info):
+            self.context.wide_products.update(wide_products(self.net, self.shards))
+            if self.context.wide_products:
+                self.shards.run_shards_in_step()
+        in_step = self.shards.in_step
+        if problem := why_no_twins(self.net, in_step):
+            if in_step:
+                raise SolverError(
+                    f"--reproducible {self.shards.size} cannot give each shard a net of its own, which layers such as "
+                    f"BatchNorm, Accuracy per class and LSTM need: this net has {problem}"
+                )
+            return []
+        threads = len(self.shards.own) if in_step else min(shard_threads(), len(self.shards.own))
         return [twin_of(self.net, self._net_param[0]) for _ in range(threads - 1)]
 
     def _schedule(self, grow_batch: int) -> Schedule:
@@ -177,14 +191,9 @@ class Run:
         """Allocate the flat buffers, and copy worker 0's initial weights to all workers."""
         count = self.net.parameters.extent
         self.data: Array = aligned_zeros(self.engine.xp, count)
-        self.factors: Factors | None = None
-        rows, summed = 1, count
-        if self.shards:
-            rows = max(map(len, self.shards.nodes))
-            if self.context.share and not (self.engine.asynchronous or self.param.debug_info):
-                self.factors = Factors(self.net, self.shards, self.workers)
-                self.context.factors.update(self.factors.products)
-                summed = sum(part.stop - part.start for part in self.factors.left(count))
+        self.summed = slices_between([product.part for product in self.context.wide_products.values()], count)
+        summed = sum(part.stop - part.start for part in self.summed)
+        rows = max(map(len, self.shards.nodes)) if self.shards else 1
         gradients = self.exchange.allocate(self.engine.xp, summed, rows)
         self.gradients: Array = gradients.reshape(rows, summed)
         self.diff: Array = self.gradients[0] if summed == count else aligned_zeros(self.engine.xp, count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from collections.abc import Callable, Sequence
@@ -101,10 +102,8 @@ class ShardedBatches:
         self.requested_action = requested_action
         self.shards = shards
         parts = [split_batch(len(shards.own), thread, len(run.nets)) for thread in range(len(run.nets))]
-        count = run.diff.size
-        self.summed = run.factors.left(count) if run.factors else [slice(0, count)]  # slices of the flat gradients
         self.passes = [
-            Passes(net, shards.own[part.first : part.first + part.count], self.summed)
+            Passes(net, shards.own[part.first : part.first + part.count], run.summed)
             for net, part in zip(run.nets, parts, strict=True)
         ]
         self._threads = ThreadPoolExecutor(max(len(parts) - 1, 1), "shards")
@@ -142,6 +141,7 @@ class ShardedBatches:
     def _compute(self, number: int = 0, backward: bool = False) -> np.float32:
         """The loss of batch `number` of this iteration; with `backward`, the sum of all gradients is in `diff`."""
         run = self.run
+        self.shards.begin()
         self._results, self._bad = [np.empty(0)] * len(self.shards.own), None
         self._summed_from = run.diff.size
         if backward:
@@ -150,22 +150,28 @@ class ShardedBatches:
             passes.begin()
         first, *others = self.passes
         pending = [self._threads.submit(self._compute_shards, passes, number, backward) for passes in others]
+        after_another_error = contextlib.suppress(threading.BrokenBarrierError)
         try:
-            self._compute_shards(first, number, backward)
+            with after_another_error:
+                self._compute_shards(first, number, backward)
         finally:
             with run.timeline.span(SHARDS):
                 wait(pending)
         for one in pending:
-            one.result()
+            with after_another_error:
+                one.result()
         if backward:
-            self._multiply_factors()
             run.exchange.finish()
-            for part in self.summed:
+            for part in run.summed:
                 start = self._summed_offset(part.start)
                 bring_into(run.diff[part], run.gradients[0][start : start + part.stop - part.start])
         return self._add_up_results()
 
     def _compute_shards(self, passes: Passes, number: int, backward: bool) -> None:
+        with self.shards.computing():
+            self._compute_one_by_one(passes, number, backward)
+
+    def _compute_one_by_one(self, passes: Passes, number: int, backward: bool) -> None:
         run, net = self.run, passes.net
         for shard in passes.own:
             share = self.shards.begin_pass(shard, run.share)
@@ -200,7 +206,7 @@ class ShardedBatches:
             final_from = max(one.final_from for one in self.passes)
             if final_from and self._summed_from - final_from < BLOCK:
                 return
-            for part in self.summed:
+            for part in self.run.summed:
                 first = max(part.start, int(final_from))
                 for start in range(first, min(part.stop, self._summed_from), BLOCK):
                     self._add_up(slice(start, min(start + BLOCK, part.stop, self._summed_from)))
@@ -209,23 +215,7 @@ class ShardedBatches:
 
     def _summed_offset(self, offset: int) -> int:
         """The offset in `run.gradients`, which has the summed slices one after the other."""
-        return sum(max(min(part.stop, offset) - part.start, 0) for part in self.summed)
-
-    def _multiply_factors(self) -> None:
-        """Compute the gradients that are products over the samples of all workers, on all threads."""
-        if self.run.factors is None:
-            return
-        tasks = self.run.factors.tasks(self.run.diff)
-
-        def compute(index: int) -> None:
-            for task in tasks[index :: len(self.passes)]:
-                task(self.passes[index].net.context.engine)
-
-        with self.run.timeline.span(BACKWARD):
-            pending = [self._threads.submit(compute, index) for index in range(1, len(self.passes))]
-            compute(0)
-            for one in pending:
-                one.result()
+        return sum(max(min(part.stop, offset) - part.start, 0) for part in self.run.summed)
 
     def _add_up(self, part: slice) -> None:
         """Bring the sums of this part of the gradients into the rows of `run.gradients`."""

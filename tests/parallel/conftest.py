@@ -23,6 +23,17 @@ needs_mpi = pytest.mark.skipif(
 )
 FCAFFE = [sys.executable, "-m", "fcaffe"]
 LONG = SOLVER.replace("max_iter: 8", "max_iter: 1000000").replace("display: 2", "display: 100000")
+# Images of 8 rows are sequences of 8 steps, which go on from batch to batch.
+LSTM = """
+layer { name: "rows" type: "Reshape" bottom: "data" top: "rows" reshape_param { shape { dim: 0 dim: 8 dim: -1 } } }
+layer { name: "steps" type: "Permute" bottom: "rows" top: "steps" permute_param { order: 1 order: 0 order: 2 } }
+layer { name: "cut" type: "Slice" bottom: "steps" top: "x" top: "one" slice_param { axis: 2 slice_point: 15 } }
+layer { name: "flat" type: "Reshape" bottom: "one" top: "flat" reshape_param { shape { dim: 0 dim: 0 } } }
+layer { name: "cont" type: "Power" bottom: "flat" top: "cont" power_param { scale: 0 shift: 1 } }
+layer { name: "lstm" type: "LSTM" bottom: "x" bottom: "cont" top: "h"
+        recurrent_param { num_output: 4 weight_filler { type: "xavier" } } }
+layer { name: "back" type: "Permute" bottom: "h" top: "back" permute_param { order: 1 order: 0 order: 2 } }
+"""
 PATIENCE = 300  # seconds; a loaded machine may be slow to start ranks
 # Ranks of tests outnumber the cores: where they wait in MPICH itself, it sleeps between its looks.
 SLEEPS = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}

@@ -22,6 +22,7 @@ from fcaffe.parallel.workers import MpiWorkers
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.solvers import Solver
+from tests.parallel.conftest import LSTM
 
 BATCH = 13
 DATA = f"""
@@ -65,6 +66,12 @@ NETS = {
     + 'layer { name: "drop" type: "Dropout" bottom: "conv" top: "conv" }'
     + inner_product("scores", "conv", 3)
     + LOSS,
+    "normalized": DATA % "crop_size: 9 mirror: true"
+    + convolution("conv", "data", 8, 3).replace("relu", "norm").replace('"ReLU"', '"BatchNorm"')
+    + inner_product("scores", "conv", 3)
+    + 'layer { name: "right" type: "Accuracy" bottom: "scores" bottom: "label" top: "right" top: "right of class" }'
+    + LOSS.replace("top:", "loss_param { ignore_label: 1 } top:"),
+    "lstm": DATA % "crop_size: 8" + LSTM + inner_product("scores", "back", 3) + LOSS,
 }
 SOLVER = """
 base_lr: 0.02 lr_policy: "fixed" weight_decay: 0.001 random_seed: 5 iter_size: 2 snapshot_after_train: false
@@ -90,11 +97,16 @@ def train(net: str, rule: str, engine: str, shards: int, comm: MPI.Intracomm | N
     return weights
 
 
-def main(seed: str, trainings: str) -> None:
+def main(seed: str, trainings: str, nets: str = ",".join(NETS)) -> None:
     log.set_minimum(2)
     draw = random.Random(int(seed))  # the same on all ranks
     for _ in range(int(trainings)):
-        case = draw.choice(list(NETS)), draw.choice(RULES), draw.choice(["numpy", "onednn"]), draw.randint(2, BATCH)
+        case = (
+            draw.choice(nets.split(",")),
+            draw.choice(RULES),
+            draw.choice(["numpy", "onednn"]),
+            draw.randint(2, BATCH),
+        )
         threads._shard_threads = 1
         expected = world.bcast(train(*case, None, "", 0) if world.rank == 0 else b"")
         for _ in range(3):

@@ -18,7 +18,7 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers import Solver
 from fcaffe.threads import VARIABLES
 from tests.cli.conftest import write_records
-from tests.parallel.conftest import FCAFFE, ROOT, needs_mpi, run_ranks
+from tests.parallel.conftest import FCAFFE, LSTM, ROOT, needs_mpi, run_ranks
 
 pytestmark = pytest.mark.jobs
 
@@ -136,48 +136,70 @@ def test_several_threads_are_refused(
     assert "set OPENBLAS_NUM_THREADS=1" in capsys.readouterr().err
 
 
-def make_solver(shards: int, more: str = "", loss: str = "", noise: str = "counter", reader: str = "Data") -> Solver:
+def make_solver(
+    shards: int, more: str = "", loss: str = "", noise: str = "counter", reader: str = "Data", **options: bool
+) -> Solver:
     param = text_format.Parse(SOLVER, pb.SolverParameter())
     net = NET.format(more=more, loss=loss)
     if reader == "HDF5Data":
         net = HDF5_DATA + net[net.index('layer { name: "conv"') :]
     Path("net.prototxt").write_text(net)
-    return Solver(param, NumpyEngine(), noise, shards=shards)
+    return Solver(param, NumpyEngine(), noise, shards=shards, **options)
 
 
 @pytest.mark.parametrize(
-    ("more", "loss", "message"),
+    ("more", "message"),
     [
-        ('layer { name: "x" type: "BatchNorm" bottom: "conv" top: "x" }', "", "over the whole batch"),
-        ("", "ignore_label: 1", '"loss" .*normalization: BATCH_SIZE'),
-        (
-            'layer { name: "x" type: "Accuracy" bottom: "ip" bottom: "label" top: "x" top: "y" }',
-            "",
-            "of each class",
-        ),
-        (
-            'layer { name: "x" type: "RNN" bottom: "ip" bottom: "label" top: "x" recurrent_param { num_output: 2 } }',
-            "",
-            "carries its state over",
-        ),
-        ('layer { name: "x" type: "Filter" bottom: "ip" bottom: "label" top: "x" }', "", "depends on the data"),
-        ('layer { name: "x" type: "BatchReindex" bottom: "ip" bottom: "label" top: "x" }', "", "anywhere in the batch"),
+        ('layer { name: "x" type: "Filter" bottom: "ip" bottom: "label" top: "x" }', "depends on the data"),
+        ('layer { name: "x" type: "BatchReindex" bottom: "ip" bottom: "label" top: "x" }', "anywhere in the batch"),
         (
             'layer { name: "x" type: "DummyData" top: "x" dummy_data_param { shape { dim: 18 } } }',
-            "",
             "fixes the batch, which --reproducible 4 cuts into shards",
         ),
     ],
 )
-def test_layers_that_need_the_whole_batch(folder: Path, more: str, loss: str, message: str) -> None:
+def test_layers_that_need_the_whole_batch(folder: Path, more: str, message: str) -> None:
     with pytest.raises(NetError, match=message):
-        make_solver(4, more, loss)
-    if "RNN" not in more:  # whose bottoms, on top of it, are no sequences
-        make_solver(1, more, loss).close()
+        make_solver(4, more)
+    make_solver(1, more).close()
 
 
-@pytest.mark.parametrize("reader", ["Data", "HDF5Data"])
-def test_shards_are_the_batch(folder: Path, reader: str) -> None:
+def test_shards_with_nets_of_their_own_and_a_layer_with_a_state(folder: Path) -> None:
+    normalized = 'layer { name: "x" type: "BatchNorm" bottom: "conv" top: "x" } '
+    with_state = 'layer { name: "code" type: "Python" bottom: "x" top: "y" python_param { module: "m" layer: "L" } }'
+    shapes = "def setup(self, b, t): pass\n    def reshape(self, b, t): t[0].reshape(1)"
+    Path("m.py").write_text(f"import caffe\nclass L(caffe.Layer):\n    {shapes}\n")
+    with pytest.raises(SolverError, match=r'a net of its own, .* this net has layer "code" .*runs user code'):
+        make_solver(4, normalized + with_state)
+    with pytest.raises(NetError, match=r"each worker's samples .--bn local."):
+        make_solver(4, normalized, sync_batch_norm=False)
+
+
+def test_an_error_in_one_of_the_shards_that_meet(folder: Path) -> None:
+    solver = make_solver(4, NORMALIZED)
+    solver.step(1)
+    whole = solver.data.copy()
+    forward = solver.nets[2].forward
+    solver.nets[2].forward = lambda: 1 / 0  # type: ignore[method-assign]
+    with pytest.raises(ZeroDivisionError):
+        solver.step(1)
+    solver.nets[2].forward = forward  # type: ignore[method-assign]
+    solver.data[:] = whole
+    solver.step(1)
+    assert np.isfinite(solver.data).all()
+    solver.close()
+
+
+NORMALIZED = (
+    'layer { name: "norm" type: "BatchNorm" bottom: "ip" top: "ip" batch_norm_param { eps: 0.1 } } '
+    'layer { name: "right" type: "Accuracy" bottom: "ip" bottom: "label" top: "right" top: "right of class" }'
+)
+
+
+@pytest.mark.parametrize(
+    ("reader", "more", "loss"), [("Data", "", ""), ("HDF5Data", "", ""), ("Data", NORMALIZED, "ignore_label: 1")]
+)
+def test_shards_are_the_batch(folder: Path, reader: str, more: str, loss: str) -> None:
     """To rounding they give what the whole batch gives, whoever reads it."""
     if reader == "HDF5Data":
         h5py = pytest.importorskip("h5py")
@@ -188,13 +210,16 @@ def test_shards_are_the_batch(folder: Path, reader: str) -> None:
         Path("list").write_text("rows.h5")
     weights = []
     for shards in (0, 1, 4):
-        solver = make_solver(shards, reader=reader)
+        solver = make_solver(shards, more, loss, reader=reader)
         solver.step(4)
         weights.append(solver.data.copy())
         solver.close()
     for others in weights[1:]:
         np.testing.assert_allclose(others, weights[0], rtol=1e-3, atol=1e-5)
     assert weights[2].tobytes() != weights[0].tobytes()
+    if more:
+        mean = next(layer.blobs[0].data for layer in solver.net.layers if layer.name == "norm")
+        assert abs(mean).max() > 0
 
 
 def test_what_else_is_refused(folder: Path) -> None:
@@ -235,3 +260,17 @@ def test_an_infinite_loss_of_one_shard_that_has_no_gradient(folder: Path, on_nan
         solver.close()
     if on_nan == "continue":
         np.testing.assert_allclose(weights[1], weights[0], rtol=1e-3, atol=1e-5)
+
+
+@needs_mpi
+def test_a_state_for_each_stream_goes_on_with_other_workers(folder: Path) -> None:
+    net = (
+        NET.format(more="", loss="")
+        .replace("crop_size: 10", "crop_size: 8")
+        .replace('bottom: "conv"', 'bottom: "back"')
+    )
+    (folder / "net.prototxt").write_text(net[: net.index("layer", 9)] + LSTM + net[net.index('layer { name: "ip"') :])
+    weights, log = train("--reproducible", "5", "--workers", "2")
+    assert "5 shards, this worker's on" in log
+    resumed = train("--reproducible", "5", "--workers", "4", "--snapshot", "run_iter_3.solverstate")
+    assert resumed[0] == weights

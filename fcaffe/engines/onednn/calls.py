@@ -64,7 +64,7 @@ class Calls:
         self.tape: Any = None  # records calls; see `fcaffe.engines.onednn.tape`
 
     def sgemm(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, add: bool = False) -> None:
-        """c = a @ b, or with `add` c += a @ b; a and b are C-contiguous float32 matrices or transposes of such."""
+        """c = a @ b, or with `add` c += a @ b; a and b have contiguous rows, or are transposed C-contiguous ones."""
         (turn_a, step_a), (turn_b, step_b) = _as_blas(a), _as_blas(b)
         (rows, inner), columns, step_c = a.shape, b.shape[1], c.shape[1]
         addresses = address(a), address(b), address(c)
@@ -148,4 +148,6 @@ class Calls:
 
 def _as_blas(matrix: np.ndarray) -> tuple[bytes, int]:
     """Whether it is a transpose (T) or not (N), and the leading dimension."""
-    return (b"N", matrix.shape[1]) if matrix.flags.c_contiguous else (b"T", matrix.shape[0])
+    if matrix.flags.f_contiguous and not matrix.flags.c_contiguous:
+        return b"T", matrix.shape[0]
+    return b"N", matrix.strides[0] // matrix.itemsize if matrix.shape[0] > 1 else matrix.shape[1]

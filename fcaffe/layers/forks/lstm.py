@@ -41,7 +41,7 @@ class Lstm(Layer):
         if self.outputs < 1 or self.streams < 1:
             raise self.error("lstm_param needs num_output and batch_size, both at least 1")
         if self.has_marks:
-            self.refuse_shards("carries its state over to the next pass (without marks it does not)")
+            workers.run_shards_in_step()  # each carries its state over to its next pass
         if workers.size > 1 and not workers.per_worker:
             log.warning(str(self.error(f"the first axis of its input is time, {workers.splitting}")))
         width = 4 * self.outputs

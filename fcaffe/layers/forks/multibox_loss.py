@@ -69,9 +69,7 @@ class MultiBoxLoss(HostLoss):
         if p.HasField("ignore_difficult_gt"):
             log.warning(f'layer "{self.name}": ignore_difficult_gt, of {forks.YOLO}, has no effect')
         if self.mode == VALID:
-            self.refuse_shards(
-                "divides by the number of matches in the whole batch (normalization: BATCH_SIZE or FULL does not)"
-            )
+            self.context.workers.run_shards_in_step()
         self.weights = [p.loc_weight, 1.0]
         for index, down in enumerate(self.param.propagate_down[:2]):
             self.weights[index] *= down

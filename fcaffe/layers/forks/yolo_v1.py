@@ -90,7 +90,7 @@ class DetectionLoss(HostLoss):
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
-        self.refuse_shards("divides its loss by the number of objects in the whole batch")
+        self.context.workers.run_shards_in_step()
         self.p = self.param.detection_loss_param
         if others := [field.name for field, _ in self.p.ListFields() if field.number < OF_YOLO]:
             raise self.error(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fcaffe import log
+from fcaffe.net import Layer
 from fcaffe.net.blob import Array
 from fcaffe.net.state import Held, State, part_of_worker
 from fcaffe.net.workers import Workers
@@ -52,10 +54,34 @@ class Point:
                 owner.restore_state(state)
 
 
+class StreamsOfShards:
+    """The state of a layer where each shard has a net of its own: the streams of all shards, in their order."""
+
+    held = Held.STREAMS
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self._layers = layers
+
+    def state(self) -> State:
+        states = [layer.state() for layer in self._layers]
+        return {name: np.concatenate([state[name] for state in states], axis=1) for name in states[0]}
+
+    def restore_state(self, state: State) -> None:
+        start = 0
+        for layer in self._layers:
+            stop = start + sum(array.shape[1] for array in list(layer.state().values())[:1])
+            layer.restore_state({name: array[:, start:stop] for name, array in state.items()})
+            start = stop
+
+
 def owners(run: Run) -> dict[Owner, Any]:
     """All objects that may have state, in the same order on all workers."""
     nets = {TRAIN: run.net} | {f"test {index}": net for index, net in enumerate(run.test_nets)}
     found: dict[Owner, Any] = {(name, layer.name): layer for name, net in nets.items() for layer in net.layers}
+    if run.shards and run.shards.in_step:
+        for layers in zip(*(net.layers for net in run.nets), strict=True):
+            if layers[0].held is Held.STREAMS:
+                found[TRAIN, layers[0].name] = StreamsOfShards(layers)
     return found | {LOSS: run.smoothed, EXCHANGE: run.exchange, ENGINE: run.engine}
 
 
