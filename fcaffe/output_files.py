@@ -36,11 +36,14 @@ def replacing(
     """Yield a temporary path beside `path` for the body to write, and rename it to `path` after the body.
 
     A device or a pipe, such as /dev/stdout, is not replaced: the body's file is copied into it. If anything fails, the
-    temporary file is removed and an old file at `path` stays. An OSError (no space, no permission, no such folder)
-    becomes an `error` that names `path` and the `noun` that was written.
+    temporary file is removed and an old file at `path` stays. Unfinished files of killed writers of `path` are removed
+    first. An OSError (no space, no permission, no such folder) becomes an `error` that names `path` and the `noun` that
+    was written.
     """
     target = Path(os.path.realpath(path))  # a link stays a link
     stays = _takes_bytes(path)
+    if not stays:
+        remove_leftovers(str(target))
     folder = Path(tempfile.gettempdir()) if stays else target.parent
     temporary = folder / temporary_name(target.name)  # also for the path /, which has no name
     try:

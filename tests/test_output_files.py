@@ -58,7 +58,8 @@ def test_long_names(tmp_path: Path) -> None:
     assert names(tmp_path) == [path.name]
 
 
-# Children write one file after the other until they are killed; the last is killed but not yet waited for, one lives.
+# Children write files of their own, one after the other, until they are killed; the last is killed but not yet waited
+# for, one lives.
 KILLS = """
 import os, random, signal, sys, time
 from fcaffe.output_files import remove_leftovers, replacing
@@ -66,7 +67,7 @@ from fcaffe.output_files import remove_leftovers, replacing
 def writer(nap):
     number = 0
     while True:
-        with replacing(f"run_iter_{number % 3}.caffemodel") as temporary:
+        with replacing(f"run_iter_{os.getpid()}_{number % 3}.caffemodel") as temporary:
             with open(temporary, "wb") as file:
                 for _ in range(4):
                     file.write(bytes(20000))

@@ -21,7 +21,6 @@ from fcaffe.cli.table import print_table
 from fcaffe.engines import Engine
 from fcaffe.errors import SnapshotError, UsageError
 from fcaffe.model_files import Model, StoredLayer, read_model, write_model
-from fcaffe.output_files import remove_leftovers
 from fcaffe.proto import StoredBlob, read_net, write_text
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.merge_bn import PARAM_OF, stored_weights
@@ -68,8 +67,6 @@ def factor(files: Sequence[str], ranks: dict[str, int], energy: float, solver: A
             return low_rank(test_net, old, own, energy)[0] if own else test_net
 
         scores = [model_scores(solver, old, engine), model_scores(solver, model, engine, factored)]
-    remove_leftovers(new_net)
-    remove_leftovers(new_weights)
     write_text(new_net, param)
     write_model(new_weights, model)
     rows = [(one.layer, str(one.rank), str(one.full), f"{100 * one.error:.2f} %") for one in done]

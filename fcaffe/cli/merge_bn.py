@@ -7,7 +7,6 @@ import click
 from fcaffe import log
 from fcaffe.cli.flags import command
 from fcaffe.model_files import read_model, write_model
-from fcaffe.output_files import remove_leftovers
 from fcaffe.proto import read_net, write_text
 from fcaffe.tools.merge_bn import merge_bn as merge
 
@@ -25,8 +24,6 @@ from fcaffe.tools.merge_bn import merge_bn as merge
 def merge_bn(net: str, weights: str, new_net: str, new_weights: str) -> int:
     with log.quiet():
         merged = merge(read_net(net), read_model(weights))
-    remove_leftovers(new_net)
-    remove_leftovers(new_weights)
     write_text(new_net, merged.net)
     write_model(new_weights, merged.model)
     for layer, others in merged.folded.items():

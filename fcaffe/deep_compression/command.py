@@ -21,7 +21,6 @@ from fcaffe.deep_compression.pruning import MOST_BITS, Aim, aims, pruned, shared
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
 from fcaffe.model_files import Model, read_model
-from fcaffe.output_files import remove_leftovers
 from fcaffe.proto import read_solver
 
 _DEFAULT = "a tenth of max_iter"
@@ -135,7 +134,6 @@ def compress_deeply(source: str, target: str, flags: DeepFlags, solver: Any, eng
     else:
         assert engine is not None
         model = _with_training(model, wanted, flags, solver, engine, rows)
-    remove_leftovers(target)
     sizes = dcmodel.write(target, model)
     _print_sizes(source, target, model, wanted, sizes)
     if rows:

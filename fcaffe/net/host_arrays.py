@@ -1,9 +1,23 @@
-"""Host arrays for user code: live, writable arrays in C order for blobs in host memory."""
+"""Host arrays for user code: live, writable arrays in C order for blobs in host memory.
+
+For each storage user code gets one of two arrays:
+
+    window   the storage's own memory, if it has float32 values in C order. Nothing is copied
+    copy     else a float32 copy in C order. `push` writes it back to the storage, `pull` updates it from the storage
+
+`engine_at_work` encloses all work of the engine, and `user_at_work` each call of user code within a pass:
+
+    user code | push, layers, pull | user code | push, layers, pull, Python layer, push, layers, pull | user code
+
+So arrays are up to date wherever user code runs, and the results and the speed of a pass do not depend on what a script
+reads. An array is live for as long as user code holds it, which its number of references tells.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import weakref
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -15,74 +29,79 @@ from fcaffe.engines import Engine
 from fcaffe.net.blob import Blob
 from fcaffe.net.cached_weights import CachedWeights
 from fcaffe.net.engine_lock import engine_lock
-from fcaffe.net.exposure import Exposure
 from fcaffe.net.storage import Storage
+
+OWN = 2  # references to an array of which user code holds no view: the attribute's, and that of getrefcount's argument
+
+
+def nothing() -> None:
+    """A dead weak reference: returns None."""
+
+
+class Exposure:
+    """The arrays of one storage that user code may hold: a window, which is the storage's own memory, or a copy.
+
+    Both are flat. The copy has the values of `blob` in C order, one of the blobs of this storage at a time. With
+    `may_differ`, user code may have written values into it that the blob does not have yet. `is_fresh`: user code has
+    asked for it since the engine last took values over. `reshaped` is the blob that user code reshaped last.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = weakref.ref(storage)
+        self.window: np.ndarray | None = None
+        self.address = 0  # of the window
+        self.copy: np.ndarray | None = None
+        self.may_differ = self.is_fresh = False
+        self.shape: tuple[int, ...] = ()
+        self.blob: Any = nothing
+        self.reshaped: Any = nothing
+
+    @property
+    def window_is_held(self) -> bool:
+        return sys.getrefcount(self.window) > OWN
+
+    @property
+    def copy_is_held(self) -> bool:
+        return sys.getrefcount(self.copy) > OWN
+
+    @property
+    def array(self) -> np.ndarray:
+        """The copy in the shape of its blob."""
+        assert self.copy is not None
+        return self.copy[: math.prod(self.shape)].reshape(self.shape)
 
 
 class Follower(Protocol):
-    """An object that computes values when user code reads them, from earlier values; see `fcaffe.net.on_demand`."""
+    """Computes values when user code reads them, from earlier values; the class is `fcaffe.net.on_demand.OnDemand`."""
 
-    def preserve(self, storages: Iterable[Storage]) -> None: ...
+    def preserve(self, storages: Iterable[Storage]) -> None:
+        """The values of these storages may change from now on."""
 
-    def runs(self, blob: Blob) -> bool: ...
+    def runs(self, blob: Blob) -> bool:
+        """Whether it computes values of this blob."""
 
-    def complete(self) -> None: ...
+    def complete(self) -> None:
+        """Compute all values now."""
 
 
 class HostViews:
-    """Arrays for blobs in host memory. Each is live for as long as user code holds it.
+    """The arrays that user code gets for the blobs of one engine, in host memory.
 
-    If a blob has float32 values in C order, user code gets its own memory. Otherwise it gets a float32 copy in C order.
-    `push` copies what user code may have written back into the blobs, and drops the copies that nobody holds. `pull`
-    updates the copies that user code still holds. So the results and the speed of a pass do not depend on what a script
-    reads.
+    Scripts call `data`, `diff` and `reshape` through their blobs. All other methods are for code that runs layers.
     """
 
     in_host_memory = True  # the blobs are
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._windows: set[Exposure] = set()  # of storages whose own memory user code may hold
-        self._copies: set[Exposure] = set()  # of storages of which it may hold a copy
+        self._windows: set[Exposure] = set()  # with a window that user code may hold
+        self._copies: set[Exposure] = set()  # with a copy that user code may hold
         self._given: weakref.WeakSet[Blob] = weakref.WeakSet()  # blobs that only user code writes
         self._weights = CachedWeights(engine)
         self._followers: weakref.WeakSet[Follower] = weakref.WeakSet()
         self._changing: set[Storage] = set()  # storages that the engine's current work changes
 
-    def follow(self, follower: Follower) -> None:
-        """Call this follower before values change."""
-        self._followers.add(follower)
-
-    def give(self, blobs: Iterable[Blob]) -> None:
-        """Only user code writes the data of these blobs: its arrays of them are not updated from the blobs."""
-        self._given.update(blobs)
-
-    def held(self) -> list[Storage]:
-        """The storages of which user code holds an array."""
-        return [*self.exposed(), *_storages(exposure for exposure in self._copies if exposure.copy_is_held)]
-
-    def exposed(self) -> list[Storage]:
-        """The storages whose own memory user code holds, and may write at any moment."""
-        for exposure in [exposure for exposure in self._windows if not exposure.window_is_held]:
-            exposure.window = None
-            self._windows.discard(exposure)
-        return _storages(self._windows)
-
-    @contextlib.contextmanager
-    def changing(self, blobs: Iterable[Blob]) -> Iterator[None]:
-        """The body lets the engine change the data of these blobs. It may call user code."""
-        before = self._changing
-        self._changing = before | {blob.data_storage for blob in blobs}
-        self._preserve(self._changing)
-        try:
-            yield
-        finally:
-            self._changing = before
-
-    def prepare(self, blobs: Iterable[Blob]) -> None:
-        """Switch these blobs, which user code reads within passes, to C order. This saves copies."""
-        for blob in blobs:
-            blob.make_contiguous()
+    # --- for scripts --------------------------------------------------------------------------------------------------
 
     def data(self, blob: Blob) -> np.ndarray:
         with engine_lock():
@@ -95,6 +114,24 @@ class HostViews:
     def device_address(self, blob: Blob, storage: Storage) -> int:
         """The address of the values in the memory of a GPU, in C order. Raises AttributeError if they are elsewhere."""
         raise AttributeError("the blob's values are in host memory: they have an address on a GPU only in GPU mode")
+
+    def reshape(self, blob: Blob, shape: tuple[int, ...]) -> None:
+        """Reshape a blob. Its values keep their positions in C order, and values beyond a smaller shape reappear with a
+        larger one, as in Caffe. If more than the number of samples changes, the blob switches to C order."""
+        with engine_lock():
+            for follower in list(self._followers):
+                if follower.runs(blob) and blob.shape != shape:
+                    follower.complete()
+        with self.engine_at_work():
+            if blob.shape[1:] != shape[1:]:
+                for storage in (blob.data_storage, blob.diff_storage):
+                    samples = storage.size // (math.prod(blob.shape[1:]) or 1)
+                    storage.make_contiguous((samples, *blob.shape[1:]))
+            exposure = self._exposure(blob.data_storage)
+            exposure.reshaped, exposure.may_differ = weakref.ref(blob), False
+            blob.reshape(*shape)
+
+    # --- around the work of the engine --------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def engine_at_work(self) -> Iterator[None]:
@@ -123,46 +160,33 @@ class HostViews:
             self.push()
 
     def push(self) -> None:
-        """Copy what user code has written into the blobs. To be called before the engine uses them."""
+        """Copy what user code has written into the blobs. To be called before the engine uses them.
+
+        Drops copies that user code neither holds nor has asked for since the last `push`. A held copy will be updated by `pull`, unless only user code writes
+        the blob: then another thread may go on writing into it while layers run.
+        """
         self._preserve(self._changing)
         for exposure in tuple(self._copies):
             is_held = exposure.copy_is_held  # asked first: what another thread writes meanwhile, and drops, counts
             self._write_back(exposure)
-            exposure.may_differ = is_held and self._is_given(exposure)  # another thread may go on writing
-            if not is_held:
+            exposure.may_differ = is_held and self._is_given(exposure)
+            if not (is_held or exposure.is_fresh):
                 exposure.copy = None
                 self._copies.discard(exposure)
-
-    def _is_given(self, exposure: Exposure) -> bool:
-        blob = exposure.blob()
-        return blob in self._given and blob.data_storage is exposure.storage()
+            exposure.is_fresh = False
 
     def pull(self) -> None:
         """Update the arrays that user code holds. To be called after the engine has changed blobs."""
         for exposure in tuple(self._copies):
             storage, blob = exposure.storage(), exposure.blob()
-            if exposure.may_differ or storage is None or blob is None:
+            if exposure.may_differ or not exposure.copy_is_held or storage is None or blob is None:
                 continue
             if storage in (blob.data_storage, blob.diff_storage):
                 self._fill(exposure, storage, blob)
         for storage in self.exposed():
             storage.settle()
 
-    def reshape(self, blob: Blob, shape: tuple[int, ...]) -> None:
-        """Reshape a blob. Its values keep their positions in C order, and values beyond a smaller shape reappear with a
-        larger one, as in Caffe. If more than the number of samples changes, the blob switches to C order."""
-        with engine_lock():
-            for follower in list(self._followers):
-                if follower.runs(blob) and blob.shape != shape:
-                    follower.complete()
-        with self.engine_at_work():
-            if blob.shape[1:] != shape[1:]:
-                for storage in (blob.data_storage, blob.diff_storage):
-                    samples = storage.size // (math.prod(blob.shape[1:]) or 1)
-                    storage.make_contiguous((samples, *blob.shape[1:]))
-            exposure = self._exposure(blob.data_storage)
-            exposure.reshaped, exposure.may_differ = weakref.ref(blob), False
-            blob.reshape(*shape)
+    # --- weights ------------------------------------------------------------------------------------------------------
 
     def same_weights(self, net: Any) -> AbstractContextManager[None]:
         """The body is a forward pass of this net. The engine caches derived weights for the next pass, except of
@@ -175,15 +199,44 @@ class HostViews:
         with self._weights.change(), self.changing(blob for layer in net.layers for blob in layer.blobs):
             yield
 
-    def _preserve(self, storages: Collection[Storage]) -> None:
-        for follower in list(self._followers) if storages else ():
-            follower.preserve(storages)
+    @contextlib.contextmanager
+    def changing(self, blobs: Iterable[Blob]) -> Iterator[None]:
+        """The body lets the engine change the data of these blobs. It may call user code."""
+        before = self._changing
+        self._changing = before | {blob.data_storage for blob in blobs}
+        self._preserve(self._changing)
+        try:
+            yield
+        finally:
+            self._changing = before
 
-    def _exposure(self, storage: Storage) -> Exposure:
-        if storage.exposure is None:
-            storage.exposure = Exposure(storage)
-        exposure: Exposure = storage.exposure
-        return exposure
+    # --- what is known of blobs and of the script ---------------------------------------------------------------------
+
+    def prepare(self, blobs: Iterable[Blob]) -> None:
+        """Switch these blobs, which user code reads within passes, to C order. This saves copies."""
+        for blob in blobs:
+            blob.make_contiguous()
+
+    def give(self, blobs: Iterable[Blob]) -> None:
+        """Only user code writes the data of these blobs: its arrays of them are not updated from the blobs."""
+        self._given.update(blobs)
+
+    def follow(self, follower: Follower) -> None:
+        """Call this follower before values change."""
+        self._followers.add(follower)
+
+    def held(self) -> list[Storage]:
+        """The storages of which user code holds an array."""
+        return [*self.exposed(), *_storages(exposure for exposure in self._copies if exposure.copy_is_held)]
+
+    def exposed(self) -> list[Storage]:
+        """The storages whose own memory user code holds, and may write at any moment."""
+        for exposure in [exposure for exposure in self._windows if not exposure.window_is_held]:
+            exposure.window = None
+            self._windows.discard(exposure)
+        return _storages(self._windows)
+
+    # --- windows and copies -------------------------------------------------------------------------------------------
 
     def _expose(self, blob: Blob, storage: Storage) -> np.ndarray:
         exposure = self._exposure(storage)
@@ -195,13 +248,31 @@ class HostViews:
         reshaped = exposure.reshaped()
         if reshaped is not None and reshaped.shape != blob.shape:  # of a Split, which the next pass reshapes
             return np.array(storage.view(blob.shape), order="C")
+        has_values = exposure.copy is not None and exposure.shape == blob.shape
         if exposure.copy is None:
             exposure.copy = np.empty(storage.size, storage.dtype if is_wide else np.float32)
             self._copies.add(exposure)
-        if not exposure.may_differ or exposure.shape != blob.shape:
+        if not has_values or not (exposure.may_differ or self._is_given(exposure)):
             self._write_back(exposure)  # a blob of another shape with the same memory
             self._fill(exposure, storage, blob)
+        exposure.may_differ = exposure.is_fresh = True
         return exposure.array
+
+    def _exposure(self, storage: Storage) -> Exposure:
+        if storage.exposure is None:
+            storage.exposure = Exposure(storage)
+        exposure: Exposure = storage.exposure
+        return exposure
+
+    def _window(self, storage: Storage, exposure: Exposure) -> np.ndarray:
+        """A flat array of the storage's memory. Views of it keep it alive, which tells whether user code holds one."""
+        address = storage.address
+        self._weights.drop(address)
+        self._preserve((storage,))
+        if exposure.window is None or exposure.address != address:
+            exposure.window, exposure.address = storage.window(), address
+            self._windows.add(exposure)
+        return exposure.window
 
     def _fill(self, exposure: Exposure, storage: Storage, blob: Blob) -> None:
         """Copy the values of this blob into the copy, which user code may write from now on."""
@@ -215,21 +286,19 @@ class HostViews:
             self._preserve((storage,))
             self._copy_in(exposure.array, storage, exposure.shape)
 
+    def _is_given(self, exposure: Exposure) -> bool:
+        blob = exposure.blob()
+        return blob in self._given and blob.data_storage is exposure.storage()
+
     def _copy_out(self, storage: Storage, shape: tuple[int, ...], array: np.ndarray) -> None:
         self._engine.copy(storage.view(shape), array)
 
     def _copy_in(self, array: np.ndarray, storage: Storage, shape: tuple[int, ...]) -> None:
         self._engine.copy(array, storage.view(shape))
 
-    def _window(self, storage: Storage, exposure: Exposure) -> np.ndarray:
-        """A flat array of the storage's memory. Views of it keep it alive, which tells whether user code holds one."""
-        address = storage.address
-        self._weights.drop(address)
-        self._preserve((storage,))
-        if exposure.window is None or exposure.address != address:
-            exposure.window, exposure.address = storage.window(), address
-            self._windows.add(exposure)
-        return exposure.window
+    def _preserve(self, storages: Collection[Storage]) -> None:
+        for follower in list(self._followers) if storages else ():
+            follower.preserve(storages)
 
 
 def _storages(exposures: Iterable[Exposure]) -> list[Storage]:

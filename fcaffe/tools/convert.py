@@ -15,7 +15,7 @@ from fcaffe.errors import ProtoError, SnapshotError, UsageError
 from fcaffe.model_files import Model, StoredLayer, read_model, safetensors, take_shared, write_model
 from fcaffe.net.filter import filter_net
 from fcaffe.net.splits import insert_splits
-from fcaffe.output_files import remove_leftovers, replacing
+from fcaffe.output_files import replacing
 from fcaffe.proto import (
     StoredBlob,
     binary_class,
@@ -91,7 +91,6 @@ def convert(source: str, target: str, net: str | None = None, to: str = "bvlc", 
         raise UsageError(f"only a model in a .caffemodel can have the form of NVIDIA's fork, not {target}")
     if net is not None and not isinstance(found, Model):
         raise UsageError(f"--net is for models, and {source} is a {noun}")
-    remove_leftovers(target)
     if ending == ".onnx":
         from fcaffe.tools.onnx.files import model_to_onnx  # which loads all layers, and the package onnx
 

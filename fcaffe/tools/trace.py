@@ -12,7 +12,7 @@ import numpy as np
 from fcaffe import log
 from fcaffe.errors import FcaffeError
 from fcaffe.net.workers import Workers
-from fcaffe.output_files import remove_leftovers, replacing
+from fcaffe.output_files import replacing
 from fcaffe.parallel.world import World
 from fcaffe.solvers import Observer, Solver
 from fcaffe.timeline import EXCHANGE, KEPT, KEPT_BY_ALL, OTHER, TRAINING, Timeline, straggler, summarize, work_of
@@ -59,7 +59,6 @@ def events_of(timeline: Timeline, rank: int, hosts: Sequence[str]) -> list[dict[
 
 def write(path: str, events: list[dict[str, Any]], summary: Sequence[str] = ()) -> None:
     """Write the file of a trace, with the lines of the log's summary. Raises FcaffeError."""
-    remove_leftovers(path)
     with replacing(path, "trace") as temporary, open(temporary, "w") as file:
         json.dump({"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"summary": summary}}, file)
 

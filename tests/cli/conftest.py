@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from fcaffe import log
 from fcaffe.cli import main
-from fcaffe.data import array_to_datum, write_lmdb
+from fcaffe.data import array_to_datum, open_database, write_lmdb
 
 NET = """
 name: "small"
@@ -62,6 +63,17 @@ def write_records(path: str, labels: list[int], shape: tuple[int, ...] = (1, 4, 
     images = random.integers(0, 256, (len(labels), *shape), np.uint8)
     records = enumerate(zip(images, labels, strict=True))
     write_lmdb(path, [(b"%08d" % key, array_to_datum(*record).SerializeToString()) for key, record in records])
+
+
+def records(path: str | Path) -> list[tuple[bytes, bytes]]:
+    """All records of a database."""
+    with contextlib.closing(open_database(str(path))) as database:
+        return list(database)
+
+
+@pytest.fixture
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

@@ -16,11 +16,7 @@ pytest.importorskip("h5py")
 INTEROP = GOLDEN / "interop"
 MODEL = INTEROP / "model_iter_8.caffemodel"
 Run = Callable[..., Result]
-
-
-@pytest.fixture(autouse=True)
-def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("in_a_folder")
 
 
 def test_there_and_back(run: Run) -> None:

@@ -11,28 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fcaffe.data import array_to_datum, datum_to_array, open_database, parse_datum, write_leveldb, write_lmdb
-from tests.cli.conftest import Result
+from fcaffe.data import array_to_datum, datum_to_array, parse_datum, write_leveldb, write_lmdb
+from tests.cli.conftest import Result, records
 from tests.conftest import GOLDEN
 
 pytest.importorskip("cv2")
 
 INTEROP = GOLDEN / "interop"
 Run = Callable[..., Result]
+pytestmark = pytest.mark.usefixtures("in_a_folder")
 Records = list[tuple[bytes, bytes]]
-
-
-@pytest.fixture(autouse=True)
-def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def records(path: str | Path) -> Records:
-    database = open_database(str(path))
-    try:
-        return list(database)
-    finally:
-        database.close()
 
 
 @pytest.mark.parametrize(

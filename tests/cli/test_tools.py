@@ -13,12 +13,12 @@ import pytest
 from google.protobuf import json_format
 
 from fcaffe.cli.commands import COMMANDS
-from fcaffe.data import datum_to_array, open_database, parse_datum
+from fcaffe.data import datum_to_array, parse_datum
 from fcaffe.data.images import encode_image
 from fcaffe.interruption import PROGRAMS
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_text, upgrade_net, write_text
-from tests.cli.conftest import Result
+from tests.cli.conftest import Result, records
 from tests.cli.test_golden_logs import assert_same, lines_of
 from tests.conftest import GOLDEN
 
@@ -27,20 +27,8 @@ pytest.importorskip("cv2")
 INTEROP = GOLDEN / "interop"
 LOGS = GOLDEN / "logs"
 Run = Callable[..., Result]
+pytestmark = pytest.mark.usefixtures("in_a_folder")
 Records = list[tuple[bytes, bytes]]
-
-
-@pytest.fixture(autouse=True)
-def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def records(path: str | Path) -> Records:
-    database = open_database(str(path))
-    try:
-        return list(database)
-    finally:
-        database.close()
 
 
 def golden_records(name: str, folder: Path) -> Records:

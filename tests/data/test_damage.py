@@ -15,7 +15,7 @@ from fcaffe.data import array_to_datum, datum_to_array, parse_datum
 from fcaffe.data.hdf5 import count_rows, read_hdf5_list, read_rows
 from fcaffe.data.image_list import read_image_list
 from fcaffe.data.images import decode_image, encode_image, read_file
-from fcaffe.data.mean import mean_to_blob, read_mean
+from fcaffe.data.mean import read_mean
 from fcaffe.data.windows import read_window_file
 from fcaffe.errors import DataError
 from fcaffe.proto import caffe_pb2 as pb
@@ -75,16 +75,6 @@ FLOATS = array_to_datum(np.ones((1, 2, 3), np.float32), 7).SerializeToString()
 @given(damaged(RAW, FLOATS, pb.Datum(channels=2**31 - 1, height=2**31 - 1, width=1, data=b"x").SerializeToString()))
 def test_datum(value):
     check(lambda: datum_to_array(parse_datum(b"key", value), b"key"))
-
-
-@many
-@given(
-    content=damaged(
-        (INTEROP / "mean_gray.binaryproto").read_bytes()[:200], mean_to_blob(np.ones((1, 2, 2))).SerializeToString()
-    )
-)
-def test_mean(content, folder):
-    check_file(folder, read_mean, content)
 
 
 @pytest.mark.parametrize("sizes", [(1, -1, -2, 2), (2**31 - 1,) * 4, (0, 0, 0, 0), (1, 1, 1, 2**31 - 1)])

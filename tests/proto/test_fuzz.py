@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from fcaffe.model_files import read_model, write_model
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, read_net, read_solver
 from fcaffe.solvers.snapshot.state_files import read_state
+from fcaffe.tools.numpy_files import load_numpy
 from tests.soon import soon
 
 pytest.importorskip("h5py")
@@ -51,13 +53,15 @@ def quiet() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def contents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Reader, bytes]]:
-    """The golden files, and two forms that fcaffe alone writes; by name, with what reads them."""
+    """The golden files, and forms that fcaffe alone writes; by name, with what reads them."""
     folder = tmp_path_factory.mktemp("fuzz")
     model = read_model(INTEROP / "modeld_iter_8.caffemodel")
-    write_model(folder / "x.npz", model)
-    write_model(folder / "x.h5", model)
+    for ending in (".npz", ".h5", ".safetensors"):
+        write_model(folder / f"x{ending}", model)
     write_model(folder / "nvidia.caffemodel", model, nvidia=True)
-    found = {path.name: (read_model, path.read_bytes()) for path in folder.iterdir()}
+    found: dict[str, tuple[Reader, bytes]] = {path.name: (read_model, path.read_bytes()) for path in folder.iterdir()}
+    np.save(folder / "x.npy", read_mean(str(INTEROP / "mean_gray.binaryproto")))
+    found["x.npy"] = (lambda path: load_numpy(path, "an array"), (folder / "x.npy").read_bytes())
     return found | {name: (reader, (INTEROP / name).read_bytes()) for name, reader in READERS.items()}
 
 

@@ -10,7 +10,6 @@ import numpy as np
 from fcaffe import log
 from fcaffe.errors import NetError, SnapshotError
 from fcaffe.model_files import Model, StoredLayer, write_model
-from fcaffe.output_files import remove_leftovers
 from fcaffe.proto import StoredBlob, write_text
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.merge_bn import merge_bn
@@ -174,7 +173,5 @@ def _stem(name: str, taken: set[str]) -> str:
 
 def write_converted(made: Converted, net_path: str, model_path: str) -> None:
     """Write the net as a prototxt, and its weights as a model. Raises SnapshotError."""
-    remove_leftovers(net_path)
-    remove_leftovers(model_path)
     write_text(net_path, made.net)
     write_model(model_path, made.model)
