@@ -15,7 +15,9 @@ _SCORES = "it compares scores with labels, which is for tests in training; give 
 _AFTER = "no operator does its work; end the deploy prototxt in front of it, and do it in the program that runs the net"
 
 REASONS = {
-    **dict.fromkeys(("AnnotatedData", "Data", "HDF5Data", "ImageData", "MemoryData", "WindowData"), _READS),
+    **dict.fromkeys(
+        ("AnnotatedData", "Data", "DenseImageData", "HDF5Data", "ImageData", "MemoryData", "WindowData"), _READS
+    ),
     **dict.fromkeys(
         (
             *("BoxAnnotatorOHEM", "CenterLoss", "ContrastiveLoss", "DetectionLoss", "EuclideanLoss", "HingeLoss"),

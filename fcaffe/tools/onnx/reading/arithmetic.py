@@ -83,7 +83,9 @@ def plus_constant(step: Step, x: Value, constant: np.ndarray) -> Value:
         step.made.remove(before)
     field = next(field.name for field, _ in before.param.ListFields() if field.name.endswith("_param"))
     changed = copy.deepcopy(getattr(before.param, field))
-    changed.bias_term = True
+    changed.ClearField("bias_term")  # which is true by default
+    if before.kind == "Scale":
+        changed.bias_term = True
     blobs = [before.blobs[0], block]
     return step.layer(before.kind, before.bottoms[0], blobs=blobs, name=before.wanted, **{field: changed})
 
@@ -100,7 +102,8 @@ def summed(step: Step, x: Value, y: Value, sign: float = 1) -> Value:
     if x.shape == y.shape:
         for product, other in ((x, y), (y, x)) if step.net.forks and sign == 1 else ():
             if _by_channels(product):
-                return step.layer("Axpy", product.maker.bottoms[1], product.maker.bottoms[0], other)
+                images, factors = product.maker.bottoms
+                return step.layer("Axpy", step.reshape(factors, (*x.shape[:2], 1, 1)), images, other)
         return step.sum(x, y, coefficients=(1, sign))
     y = y if sign == 1 else step.power(y, scale=sign)
     return _combined(step, x, y, "Bias")
