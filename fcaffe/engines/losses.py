@@ -18,7 +18,6 @@ class PlainLosses:
     """
 
     xp: Any
-    asynchronous: bool
 
     if TYPE_CHECKING:
 
@@ -35,22 +34,12 @@ class PlainLosses:
         axis: int,
         ignored: int | None,
         divisor: float | None,
-        wrong: Array,
     ) -> None:
         """probability = softmax(scores); valid = the number of positions that count; loss = the sum of their
-        -log(probability of the label) over the divisor, NaN if a label is no class.
-
-        An asynchronous engine leaves the first such label in `wrong`, int64 (2,) and 0 before, for good: its
-        position + 1, and the bits of its value.
-        """
+        -log(probability of the label) over the divisor, NaN if a label is no class."""
         xp = self.xp
         self.softmax_forward(self.as_float32(scores), probability, axis)
         classes, skipped, none = self._loss_labels(labels, probability, axis, ignored)
-        if self.asynchronous and none.size:
-            first = none.reshape(-1).argmax()
-            bits = xp.ascontiguousarray(labels, xp.float32).reshape(-1)[first].view(xp.int32)
-            found = xp.stack([first + 1, bits.astype(xp.int64)])
-            wrong[...] = xp.where((wrong[0] == 0) & none.any(), found, wrong)
         true = xp.take_along_axis(probability, classes, axis)
         losses = xp.where(none, xp.float32("nan"), -xp.log(xp.maximum(true, SMALLEST)))
         valid[...] = losses.size
@@ -85,7 +74,7 @@ class PlainLosses:
             self.copy(gradients, dx)
 
     def as_float32(self, scores: Array) -> Array:
-        """The scores, or a copy of those that have 16 bits."""
+        """The scores, copied if they have 16 bits."""
         if scores.dtype == self.xp.float32:
             return scores
         copied = self.xp.empty_like(scores, dtype=self.xp.float32)

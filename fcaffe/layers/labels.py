@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from fcaffe.errors import NetError
 from fcaffe.net import Array, Blob, Layer
 
 ADVICE = "correct the data or the number of outputs"
@@ -54,7 +53,9 @@ def read_labels(layer: Layer, bottom: list[Blob], axis: int, ignored: int | None
 
     Raises NetError if one is no class, on an asynchronous engine only with `wait`.
     """
-    return _read(layer, bottom, _classes(layer, bottom, axis), _positions(bottom[0], axis), wait, ignored)
+    advice = f"{ADVICE}, or set ignore_label"
+    limits = Range(1, bottom[0].shape[axis], "label", "classes", layer.bottom_name(0), advice)
+    return _read(layer, bottom, limits, _positions(bottom[0], axis), wait, ignored)
 
 
 def read_sample_labels(layer: Layer, bottom: list[Blob], wait: bool = False) -> Integers:
@@ -69,16 +70,6 @@ def read_indices(layer: Layer, bottom: list[Blob], which: int, rows: int, owner:
     return _read(layer, bottom, limits, bottom[which].shape, wait)
 
 
-def label_error(layer: Layer, bottom: list[Blob], axis: int, value: float, position: int) -> NetError:
-    """The error of `read_labels` for a label of this value at this position."""
-    return _error(layer, bottom, _classes(layer, bottom, axis), value, position)
-
-
-def _classes(layer: Layer, bottom: list[Blob], axis: int) -> Range:
-    advice = f"{ADVICE}, or set ignore_label"
-    return Range(1, bottom[0].shape[axis], "label", "classes", layer.bottom_name(0), advice)
-
-
 def _read(
     layer: Layer, bottom: list[Blob], limits: Range, shape: tuple[int, ...], wait: bool, ignored: int | None = None
 ) -> Integers:
@@ -90,18 +81,15 @@ def _read(
         wrong &= values != ignored
     if (wait or not layer.engine.asynchronous) and wrong.any():
         position = int(wrong.reshape(-1).argmax())
-        raise _error(layer, bottom, limits, float(bottom[limits.bottom].data.reshape(-1)[position]), position)
+        value = float(bottom[limits.bottom].data.reshape(-1)[position])
+        raise layer.error(
+            f"{limits.noun} {value:g} at position {position} of {layer.bottom_name(limits.bottom)} "
+            f"{bottom[limits.bottom].shape} is none of the {limits.among} 0 to {limits.limit - 1} of {limits.owner}; "
+            f"{limits.advice}"
+        )
     wrong = wrong.reshape(shape)
     outside = wrong if skipped is None else wrong | skipped
     return Integers(layer.xp.where(outside, 0, values.reshape(shape)), skipped, wrong)
-
-
-def _error(layer: Layer, bottom: list[Blob], limits: Range, value: float, position: int) -> NetError:
-    return layer.error(
-        f"{limits.noun} {value:g} at position {position} of {layer.bottom_name(limits.bottom)} "
-        f"{bottom[limits.bottom].shape} is none of the {limits.among} 0 to {limits.limit - 1} of {limits.owner}; "
-        f"{limits.advice}"
-    )
 
 
 def _positions(scores: Blob, axis: int) -> tuple[int, ...]:

@@ -6,11 +6,9 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from fcaffe import log
 from fcaffe.layers.c_order import copy_values
-from fcaffe.layers.labels import check_label_count, label_error, read_labels
+from fcaffe.layers.labels import check_label_count, read_labels
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -126,7 +124,6 @@ class SoftmaxWithLoss(LossLayer):
         self.traits = replace(self.traits, needs_host=self.traits.needs_host or self.counts_over_workers())
         self.probability = Blob(self.xp, (), channels_last=True)
         self.valid = Blob(self.xp)  # how many positions count
-        self.wrong = Blob(self.xp, (2,), dtype="int64")  # a label that is no class
 
     def class_axis(self) -> int:
         return self.param.softmax_param.axis
@@ -156,17 +153,12 @@ class SoftmaxWithLoss(LossLayer):
             self.axis,
             ignored,
             self.divisor,
-            self.wrong.data,
         )
         if over_workers:
             self.divisor = divisor(self, bottom[1], valid, 0)
             loss /= self.divisor
 
     def explain(self, bottom: list[Blob]) -> None:
-        position, bits = self.engine.to_numpy(self.wrong.data)
-        if position:  # in a batch that may have gone by
-            value = np.int32(bits).view(np.float32)
-            raise label_error(self, bottom, self.axis, float(value), int(position) - 1)
         read_labels(self, bottom, self.axis, self.ignored_label(), wait=True)
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:

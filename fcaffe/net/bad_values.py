@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fcaffe.net.arena import START
 from fcaffe.net.arithmetic import is_finite, silent_arithmetic
 from fcaffe.net.net import Net
 
@@ -11,21 +10,13 @@ from fcaffe.net.net import Net
 def first_bad_blob(net: Net) -> str | None:
     """The first parameter or blob of the last forward pass that is not finite, in words, or None.
 
-    Values that were overwritten or not materialised are recomputed. Each worker searches by itself, without sums over
-    workers.
+    Each worker searches by itself, without sums over workers.
     """
     with net.context.unheard():
-        net.program = net.plain
-        if net.fuses:
-            net.arena.follow(net.plain)
-            net.arena.move(START)
-        for node in net.nodes:
+        for node in net.recomputed():
             for index, blob in enumerate(node.layer.blobs):
                 if not is_finite(blob.data):
                     return f'parameter {index} of layer "{node.name}"'
-            if any(blob.data_storage in net.arena.storages for blob in node.tops):  # later layers may overwrite it
-                node.reshape()
-                node.forward_again()
             for index, blob in zip(node.top_ids, node.tops, strict=True):
                 if not is_finite(net.context.engine.as_float32(blob.data)):
                     return f'blob "{net.blob_names[index]}" (top of layer "{node.name}")'

@@ -63,7 +63,7 @@ class Blob:
         return self.data_storage.dtype
 
     def set_dtype(self, dtype: Any) -> None:
-        """Change the dtype of this blob and of those that share its memory. None of them may have a buffer yet."""
+        """Change the dtype of this blob and of all blobs that share its memory. None of them may have a buffer yet."""
         for storage in (self.data_storage, self.diff_storage):
             if storage.dtype != dtype and storage.buffer is not None:
                 raise NetError(f"a blob that has {storage.dtype} values cannot become one of {numpy.dtype(dtype)}")

@@ -30,7 +30,7 @@ class Context:
     and reads whole batches in `turns`. `sync_batch_norm`: BatchNorm takes mean and variance over the batch of all
     workers. Nets for `inference` never run backward. With `whole_passes` only whole passes run and only outer blobs are
     read, so layers are fused and memory is shared. With `recompute` some forward passes run again during backward, to
-    save memory. With `on_demand` a script may read any blob, so whole forward passes materialise those that it has
+    save memory. With `on_demand` a script may read any blob, so whole forward passes materialise blobs that it has
     been seen to read and compute the others when it reads them. With `shares_memory`, as in Caffe, a layer whose top
     has the values of its bottom, such as Flatten, is the memory of its bottom.
 

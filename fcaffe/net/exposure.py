@@ -22,8 +22,8 @@ class Exposure:
     """The arrays of one storage that user code may hold: a window, which is the storage's own memory, or a copy.
 
     Both are flat. The copy has the values of `blob` in C order, one of the blobs of this storage at a time. With
-    `may_differ`, user code may have written values into it that the blob does not have yet. `reshaped` is the blob that
-    user code reshaped last.
+    `may_differ`, user code may have written values into it that the blob does not have yet. `is_fresh`: user code has
+    asked for it since the engine last took values over. `reshaped` is the blob that user code reshaped last.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -31,7 +31,7 @@ class Exposure:
         self.window: np.ndarray | None = None
         self.address = 0  # of the window
         self.copy: np.ndarray | None = None
-        self.may_differ = False
+        self.may_differ = self.is_fresh = False
         self.shape: tuple[int, ...] = ()
         self.blob: Any = nothing
         self.reshaped: Any = nothing

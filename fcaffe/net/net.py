@@ -31,7 +31,7 @@ class Net(Graph):
     """A graph that runs. Arguments and errors are those of Graph.
 
     A whole pass runs a program: the nodes of the graph, rewritten for what the pass must leave behind
-    (`fcaffe.net.rewrite`). That goes by the context: the outer blobs, where only whole passes run; those that a script
+    (`fcaffe.net.rewrite`). That goes by the context: the outer blobs, where only whole passes run; blobs that a script
     reads, as long as it only runs forward; else all blobs. A pass over some of the layers, or with hooks or
     `debug_info`, runs `plain`: the graph as it is, layer by layer. `program` is that of the last forward pass, which
     backward follows.
@@ -169,7 +169,7 @@ class Net(Graph):
         return self.context.engine.read_later(self._loss)
 
     def _forward_on_device(self, nodes: list[Node]) -> None:
-        """All layers but those that read; the losses are added up in an array."""
+        """Run all layers that read no data; the losses are added up in an array."""
         self.arena.move(START)
         self._loss[...] = 0
         for node in nodes:
@@ -253,10 +253,28 @@ class Net(Graph):
             return
         engine.repeat(self, f"{what} pass", (self.context.seed, self.arena.version, *self.program.versions), work)
 
-    def explain(self) -> None:
-        """Raise what a layer finds wrong with its bottoms, after an output of an asynchronous engine was no number."""
+    def recomputed(self) -> Iterator[Node]:
+        """Yields the nodes of the graph, each as soon as its blobs have the values of the last forward pass.
+
+        Values that were overwritten or not materialised are recomputed.
+        """
+        self.program = self.plain
+        if self.fuses:
+            self.arena.follow(self.plain)
+            self.arena.move(START)
         for node in self.nodes:
-            node.layer.explain(node.bottoms)
+            if any(blob.data_storage in self.arena.storages for blob in node.tops):  # later layers may overwrite it
+                node.reshape()
+                node.forward_again()
+            yield node
+
+    def explain(self) -> None:
+        """Raise what a layer finds wrong with its bottoms, after an asynchronous engine has computed a NaN."""
+        if not self.context.engine.asynchronous:
+            return
+        with self.context.unheard():
+            for node in self.recomputed():
+                node.layer.explain(node.bottoms)
 
     def reshape(self) -> None:
         """Let every layer take over the shapes of its bottoms, after an input blob was reshaped."""

@@ -58,7 +58,7 @@ class Step:
 class Program:
     """Nodes that run in this order, then, if there are `gradients`, backward in the opposite order.
 
-    `storages` are those that serve within one pass and so may lie in an arena. Not among them are `outer` blobs, which
+    `storages` serve within one pass and so may lie in an arena. Not among them are `outer` blobs, which
     are given or read from outside (inputs, outputs, losses), parameters, gradients that no node writes and so stay
     zero, and the blobs of user code. `trace` takes shapes as they are.
 
@@ -182,7 +182,7 @@ class Program:
         return data | {blob.diff_storage for blob in (*outer, *parameters, *without)}
 
     def _read_before_written(self) -> set[Storage]:
-        """Those that nobody writes, or only after they have been read, so that what is in them counts."""
+        """Storages that no node writes, or only after another has read them, so that their old values count."""
         written: set[Storage] = set()
         early: set[Storage] = set()
         for step in self.steps({}):

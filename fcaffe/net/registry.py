@@ -1,6 +1,6 @@
 """The registry of layer types: what `type: "..."` in a prototxt stands for.
 
-A type is there once its module is loaded. Whoever builds nets imports `fcaffe.layers`, and `fcaffe.pycaffe` for the
+A type is there once its module is loaded. Code that builds nets imports `fcaffe.layers`, and `fcaffe.pycaffe` for the
 type "Python".
 """
 

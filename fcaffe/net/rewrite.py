@@ -90,7 +90,7 @@ rules: list[Rule] = []
 
 
 def register_rule(rule: Rule) -> None:
-    """Add a rule behind those that are registered."""
+    """Add a rule behind the registered ones."""
     rules.append(rule)
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fcaffe import log
+from fcaffe.engines.engine import Pending
 from fcaffe.solvers.actions import Action, agree
-from fcaffe.solvers.losses import Loss, known
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Run
 from fcaffe.solvers.update import Update
@@ -22,8 +22,8 @@ from fcaffe.tree_order import sum_in_tree_order
 class WholeBatches:
     """Each pass is over all that this worker has of a batch; the last one's gradients leave while backward runs.
 
-    All that workers tell one another in an iteration is gathered in one small array: losses, what signals ask for,
-    outputs. If the engine runs ahead, each has a sum of its own.
+    The workers gather all numbers of an iteration in one small array: losses, what signals ask for, outputs. On an
+    asynchronous engine, each has a sum of its own, and the host waits for losses only when it has started backward.
     """
 
     def __init__(self, run: Run, nan_policy: NanPolicy, requested_action: Callable[[], Action], update: Update) -> None:
@@ -34,27 +34,22 @@ class WholeBatches:
         self._told: np.ndarray | None = None  # the numbers of all workers in this iteration, a row for each
         self._passes = 0  # of this iteration
 
-    @property
-    def runs_ahead(self) -> bool:
-        """Whether an iteration's work is handed to the device before the loss of the one before is known."""
-        return self.run.engine.asynchronous and not self.nan_policy.saves_states
-
-    def forward_backward(self) -> Loss:
+    def forward_backward(self) -> np.float32:
         """Leaves the gradients of this iteration's passes, over all workers, in `diff`; returns the mean loss."""
-        run, losses = self.run, []
+        run, pending = self.run, []
         share, passes = run.share, run.passes
         self._passes = passes
         together = run.workers.size > 1 and not run.engine.asynchronous
         for number in range(passes):
             run.context.begin_pass(run.iteration, number * share.total + share.first)
-            losses.append(self._start_forward(add_up=not together))
+            pending.append(self._start_forward())
             if number < passes - 1:
                 with run.timeline.span(BACKWARD):
                     run.net.backward()
         if together:
             agreed = [list(Action).index(self.requested_action()), run.exchange.front_position]
             outputs = run.output_values() if run.scalar_outputs else []
-            own = np.concatenate([[loss() for loss in losses], agreed, *outputs])
+            own = np.concatenate([[loss.value() for loss in pending], agreed, *outputs])
         if run.exchange.takes_momentum:  # a script may have changed it since the last step
             run.exchange.take_momentum(run.param.momentum, run.param.clip_gradients)
         with run.timeline.span(BACKWARD):
@@ -64,9 +59,8 @@ class WholeBatches:
             run.exchange.agree_on_front(int(self._told[:, passes + 1].max()))
         if not run.exchange.on_streams:
             run.exchange.finish_front()  # `update` waits for the other buckets
-        if together:
-            return known(_mean([self._checked(loss, run.iteration) for loss in self._sums(slice(passes), np.float64)]))
-        return lambda: _mean([loss() for loss in losses])
+        losses = self._sums(slice(passes), np.float64) if together else map(self._sum, pending)
+        return _mean([self._checked(loss) for loss in losses])
 
     def agreed_action(self) -> Action:
         """The most far-reaching action that any worker was asked for; all workers must call this after the passes."""
@@ -77,30 +71,23 @@ class WholeBatches:
     def forward(self) -> np.float32:
         """The loss of one more batch."""
         self.run.context.begin_pass(self.run.iteration, self.run.context.first_sample)
-        return np.float32(self._start_forward(add_up=True)())
+        return np.float32(self._checked(self._sum(self._start_forward())))
 
-    def _start_forward(self, add_up: bool) -> Callable[[], float]:
-        """Run the net forward; returns what gives the loss: that over all workers with `add_up`, or this worker's."""
-        run, iteration = self.run, self.run.iteration
-        with run.timeline.span(FORWARD):
-            pending = run.net.start_forward(need=self.update.need)
-        if not add_up:
-            return pending.value
+    def _start_forward(self) -> Pending:
+        """Run the net forward. Returns this worker's loss."""
+        with self.run.timeline.span(FORWARD):
+            return self.run.net.start_forward(need=self.update.need)
 
-        def loss() -> float:
-            run.exchange.wait_for(pending)
-            return self._checked(run.workers.sum(pending.value()), iteration)
+    def _sum(self, loss: Pending) -> float:
+        """A loss over all workers."""
+        self.run.exchange.wait_for(loss)
+        return self.run.workers.sum(loss.value())
 
-        if self.runs_ahead:
-            return loss
-        value = loss()
-        return lambda: value
-
-    def _checked(self, loss: float, iteration: int) -> float:
-        """A loss over all workers, if it is finite or the run is to go on all the same."""
+    def _checked(self, loss: float) -> float:
+        """A loss over all workers, if it is finite or the NaN policy continues all the same."""
         if not np.isfinite(np.float32(loss)):
             self.run.net.explain()
-            self.nan_policy.check_loss(np.float32(loss), iteration)
+            self.nan_policy.check_loss(np.float32(loss), self.run.iteration)
         return loss
 
     def _sums(self, numbers: slice, dtype: type) -> np.ndarray:

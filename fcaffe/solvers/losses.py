@@ -1,26 +1,11 @@
-"""The losses of a training: the smoothed loss of the log, and iterations whose loss is still being computed."""
+"""The smoothed loss of a training, which the log shows."""
 
 from __future__ import annotations
-
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
 from fcaffe.net.arithmetic import silent_arithmetic
 from fcaffe.net.state import Held, State
-
-Loss = Callable[[], np.float32]  # waits for a loss that a device still computes
-
-
-Number = TypeVar("Number")
-
-
-def known(loss: Number) -> Callable[[], Number]:
-    """Return a Loss that is already known."""
-    return lambda: loss
 
 
 class SmoothedLoss:
@@ -66,43 +51,3 @@ class SmoothedLoss:
 
     def clear(self) -> None:
         self.mean, self.count, self._losses = np.float32(0), 0, []
-
-
-@dataclass
-class Iteration:
-    """A started iteration: its loss, the learning rate of its update, and the smoothed loss once it is known."""
-
-    loss: Loss
-    rate: float = 0.0
-    smoothed: float | None = None
-
-
-class StartedIterations:
-    """The iterations that observers have not seen yet, in their order.
-
-    An engine that runs ahead starts an iteration before the loss of the last one is known.
-    """
-
-    def __init__(self, smoothed: SmoothedLoss) -> None:
-        self.smoothed = smoothed
-        self._iterations: deque[Iteration] = deque()
-
-    def begin(self) -> None:
-        self._iterations.clear()
-        self.smoothed.begin()
-
-    def add(self, loss: Loss) -> Iteration:
-        self._iterations.append(Iteration(loss))
-        return self._iterations[-1]
-
-    def settle(self, ahead: int = 0) -> None:
-        """Wait for the losses of all but the last `ahead` iterations, and add them to the smoothed loss."""
-        for iteration in list(self._iterations)[: len(self._iterations) - ahead]:
-            if iteration.smoothed is None:
-                self.smoothed.add(iteration.loss())
-                iteration.smoothed = float(self.smoothed.mean)
-
-    def take_settled(self) -> Iterator[tuple[float, float]]:
-        """Yield and remove the smoothed losses and rates of the settled iterations."""
-        while self._iterations and (smoothed := self._iterations[0].smoothed) is not None:
-            yield smoothed, self._iterations.popleft().rate

@@ -23,7 +23,7 @@ class Observer:
         """Called before the update, with the gradients summed over all workers."""
 
     def iteration_ends(self, loss: float, rate: float) -> None:
-        """Called with the smoothed loss and the learning rate; one iteration late if the engine runs ahead."""
+        """Called with the smoothed loss and the learning rate."""
 
     def test_batch_begins(self) -> None:
         """Called before the forward pass of a test net."""

@@ -53,8 +53,8 @@ class Run:
         data, diff, history: Float32 arrays of all parameters, in layer order, and one more for each history. The nets'
             blobs are views.
         nets: The training net, and with shards its twins, one for each further thread.
-        gradients: `diff`, or with shards a row for each sum that this worker gives to the exchange, without those that
-            are computed from `factors`.
+        gradients: `diff`, or with shards a row for each sum that this worker gives to the exchange, without gradients
+            that are computed from `factors`.
     """
 
     def __init__(

@@ -18,7 +18,6 @@ from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.net import Net
 from fcaffe.net.shards import Shards
 from fcaffe.solvers.actions import Action, agree
-from fcaffe.solvers.losses import Loss, known
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Run
 from fcaffe.timeline import BACKWARD, FORWARD, SHARDS
@@ -93,8 +92,6 @@ class ShardedBatches:
     of one kind.
     """
 
-    runs_ahead = False
-
     def __init__(self, run: Run, nan_policy: NanPolicy, requested_action: Callable[[], Action], shards: Shards) -> None:
         if run.context.noise != "counter":
             raise SolverError(
@@ -119,7 +116,7 @@ class ShardedBatches:
         self._outputs: list[np.ndarray] = []  # of the net in the last batch, over all shards
         self._refuse_outputs_of_samples()
 
-    def forward_backward(self) -> Loss:
+    def forward_backward(self) -> np.float32:
         """As that of WholeBatches."""
         run, loss, total = self.run, np.float32(0), None
         for number in range(run.passes):
@@ -130,7 +127,7 @@ class ShardedBatches:
                 total += run.diff
         if total is not None:
             run.diff[...] = total
-        return known(loss / np.float32(run.passes))
+        return loss / np.float32(run.passes)
 
     def forward(self) -> np.float32:
         """The loss of one more batch."""

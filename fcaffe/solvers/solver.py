@@ -12,7 +12,6 @@ from fcaffe.net.memory_need import memory_errors
 from fcaffe.solvers import testing
 from fcaffe.solvers.actions import Action, agree
 from fcaffe.solvers.batches import WholeBatches
-from fcaffe.solvers.losses import StartedIterations
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Run
 from fcaffe.solvers.sharded_batches import ShardedBatches
@@ -47,7 +46,6 @@ class Solver(Run):
         parts = self, self.nan_policy, self._requested_action
         self.batches = ShardedBatches(*parts, self.shards) if self.shards else WholeBatches(*parts, self.update)
         self.requested_action = requested_action
-        self._started = StartedIterations(self.smoothed)
         self._before_test: Point | None = None  # where the run stood before the test that is going on
         log.solver_done()
 
@@ -88,22 +86,19 @@ class Solver(Run):
     def _step(self, iterations: int) -> Action:
         param, last = self.param, self.iteration + iterations
         self.timeline.iteration = self.iteration
-        self._started.begin()
+        self.smoothed.begin()
         shown, clock = self.iteration, time.perf_counter()
         while self.iteration < last:
             self.net.parameters.clear_diffs()
-            if self._is_due(param.test_interval) and (self.iteration > 0 or param.test_initialization):
-                self._started.settle()
-                if (action := self.test_all()) is not Action.NONE:
-                    return action
+            test_is_due = self._is_due(param.test_interval) and (self.iteration > 0 or param.test_initialization)
+            if test_is_due and (action := self.test_all()) is not Action.NONE:
+                return action
             for observer in self.observers:
                 observer.iteration_begins()
             display = self._is_due(param.display)
             self.net.debug_info = display and param.debug_info
             with memory_errors(self.net, self.rule.histories, self.engine.xp), self.nan_policy.saving_state():
-                started = self._started.add(self.batches.forward_backward())
-            if display or not self.batches.runs_ahead:
-                self._started.settle()
+                self.smoothed.add(self.batches.forward_backward())
             if display:
                 now = time.perf_counter()
                 rate = (self.iteration - shown) / (now - clock)
@@ -115,19 +110,15 @@ class Solver(Run):
             for observer in self.observers:
                 observer.gradients_ready()
             self.start_update()
-            started.rate = self.rate
             self.iteration += 1
             self.timeline.iteration = self.iteration
 
             action = self.batches.agreed_action()
             snapshot_due = self._is_due(param.snapshot) or action in (Action.SNAPSHOT, Action.SAVE)
-            may_run_ahead = action is Action.NONE and not snapshot_due and self.iteration < last
-            self._started.settle(ahead=1 if self.batches.runs_ahead and may_run_ahead else 0)
             if looked_at or self.nan_policy.checks_weights(due=snapshot_due):
                 self.update.finish()
-            for loss, rate in self._started.take_settled():
-                for observer in self.observers:
-                    observer.iteration_ends(loss, rate)
+            for observer in self.observers:
+                observer.iteration_ends(float(self.smoothed.mean), self.rate)
             self.nan_policy.check_weights(due=snapshot_due)
             if action is Action.SAVE and not self._is_due(param.snapshot):
                 self.save_temporarily()

@@ -110,8 +110,8 @@ class Update:
 
     @contextlib.contextmanager
     def _brought_in(self, parameters: Iterable[tuple[Parameter, slice]]) -> Iterator[None]:
-        """In its body the flat buffer has the values of those that lie elsewhere, since a script lets this net use
-        those of another one; they are changed there, and the flat buffer is afterwards as it was."""
+        """In its body the flat buffer has the values of parameters that lie elsewhere, since a script lets this net
+        use parameters of another one. They are changed there; afterwards the flat buffer is as before."""
         away = [(parameter, own) for parameter, own in parameters if parameter.blob.data_storage is not parameter.home]
         data = self.run.data
         before = [data[own].copy() for _, own in away]
