@@ -10,7 +10,7 @@ import click
 from fcaffe import log
 from fcaffe.cli import usage
 from fcaffe.cli.flags import flag, with_flags
-from fcaffe.engines import MISSING, Engine, cpu_engine, find_onednn, gpu_engine
+from fcaffe.engines import Engine, cpu_engine, gpu_engine, missing
 from fcaffe.errors import UsageError
 from fcaffe.threads import describe_threads
 
@@ -58,8 +58,8 @@ class EngineFlags:
             if given:
                 raise UsageError(f"{name} is for GPUs: give --gpu 0 as well, or leave it out")
         engine = cpu_engine(self.math, self.engine or "")
-        missing = "" if self.engine or find_onednn() else f"; {MISSING}"
-        log.info(f"{engine.name} engine, {describe_threads()}{missing}")
+        lacking = "" if self.engine or self.math != "fp32" else missing()
+        log.info(f"{engine.name} engine, {describe_threads()}{lacking and f'; {lacking}'}")
         return engine
 
     def _on_gpu(self, gpu: int) -> Engine:

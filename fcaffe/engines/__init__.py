@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import sys
 
@@ -10,9 +11,10 @@ from fcaffe.engines.engine import Engine
 from fcaffe.engines.numpy_engine import NumpyEngine
 from fcaffe.errors import UsageError
 
-__all__ = ["GPU_MATHS", "MISSING", "Engine", "NumpyEngine", "cpu_engine", "find_onednn", "gpu_engine"]
+__all__ = ["GPU_MATHS", "MISSING", "Engine", "NumpyEngine", "cpu_engine", "find_onednn", "gpu_engine", "missing"]
 
 MISSING = "oneDNN is not here (pip install onednn-cpu-gomp, for Linux on x86-64)"
+NO_NUMBA = "--math winograd, which is faster where nets have 3x3 convolutions, needs Numba (pip install 'fcaffe[fast]')"
 GPU_MATHS = ("tf32", "fp16")  # that CPUs have not
 
 
@@ -33,7 +35,7 @@ def cpu_engine(math: str = "fp32", name: str = "") -> Engine:
             try:
                 from fcaffe.engines.winograd.engine import WinogradEngine
             except ImportError as error:
-                raise UsageError(f"--math winograd needs Numba: pip install 'fcaffe[fast]' ({error})") from None
+                raise UsageError(f"{NO_NUMBA}: {error}") from None
             return WinogradEngine(path)
         from fcaffe.engines.onednn.engine import OneDnnEngine
 
@@ -43,6 +45,13 @@ def cpu_engine(math: str = "fp32", name: str = "") -> Engine:
     if math != "fp32":
         raise UsageError(f"--math {math} needs the oneDNN engine" + ("" if name else f", and {MISSING}"))
     return NumpyEngine()
+
+
+def missing() -> str:
+    """What to install for a faster engine on CPUs; empty if nothing is missing."""
+    if not find_onednn():
+        return MISSING
+    return "" if importlib.util.find_spec("numba") else NO_NUMBA
 
 
 def gpu_engine(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +32,7 @@ if not find_onednn():
 from fcaffe.engines.winograd import blocks, transforms
 from fcaffe.engines.winograd.engine import LEAST_TILES, WinogradEngine, suits
 
+ROOT = Path(__file__).parents[2]
 TOLERANCE = 3e-5  # of the largest value
 PLAIN = NumpyEngine()
 
@@ -206,6 +211,38 @@ def test_one_compilation_serves_all(engine: Any) -> None:
     results(engine, a_case(np.random.default_rng(6)))
     for function in (blocks.convolve, blocks.kernel_gradient, blocks.transform_kernels, blocks.gradient_of_kernels):
         assert len(function.signatures) == 1
+
+
+def run(code: str, **environment: str) -> str:
+    """The log of a Python process."""
+    command = [sys.executable, "-c", code]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": "", **environment}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300).stderr
+
+
+def test_the_log_says_that_it_compiles(tmp_path: Path) -> None:
+    code = """
+import numpy as np
+from fcaffe.engines.winograd.blocks import VALUES, store
+store(np.ones(VALUES * 32, np.float32), np.ones((VALUES, 1, 32), np.float32), 0, 0)"""
+    logs = [run(code, XDG_CACHE_HOME=str(tmp_path)) for _ in range(2)]
+    assert [log.count("Numba compiles the convolutions") for log in logs] == [1, 0]
+    assert "once on this machine" in logs[0]
+    (tmp_path / "file").touch()
+    assert "in each run, since no cache folder can be written" in run(code, XDG_CACHE_HOME=str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize(("math", "kind"), [("fp32", "I"), ("winograd", "F")])
+def test_without_numba(tmp_path: Path, math: str, kind: str) -> None:
+    """The log of a run in fp32 says what the extra brings; --math winograd is an error."""
+    (tmp_path / "net.prototxt").write_text(NET)
+    code = f"""
+import sys
+sys.modules["numba"] = None
+from fcaffe.cli import main
+main(["time", "--model", "{tmp_path}/net.prototxt", "--iterations", "1", "--math", "{math}"])"""
+    (line,) = re.findall(r"^(\w)\d.*\(pip install 'fcaffe\[fast\]'\)", run(code), re.MULTILINE)
+    assert line == kind
 
 
 def test_the_transforms_are_those_of_the_matrices() -> None:

@@ -27,61 +27,77 @@ from fcaffe.engines.winograd.transforms import (
     output_axis,
 )
 
+TOGETHER = 64  # tiles of a block: their transformed values and products fit a core's cache
+ROOM = TOGETHER + 1  # tiles of an array: with a power of 2 the 36 matrices would lie in the same lines of a cache
 VALUES = IN * IN  # of a transformed tile
 ROW = IN * CHANNELS  # values of a row of a tile of CHANNELS channels
+WORK = 2, VALUES * CHANNELS  # shape of a tile, and of one that is transformed along one axis
 
 Array = Any
+Pair = tuple[int, int]
 
 
 @parallel
 def convolve(
-    x: Array,
-    kernels: Array,
-    bias: Array,
-    plus: Array,
-    relu: bool,
-    y: Array,
-    pad: tuple[int, int],
-    together: int,
-    threads: int,
-    sgemm: int,
+    x: Array, kernels: Array, bias: Array, plus: Array, relu: bool, y: Array, pad: Pair, threads: int, sgemm: int
 ) -> None:
     """y = the convolution of x, plus `bias` (K,) and the array `plus` of y's shape unless these are empty, after ReLU
-    if asked for. `together`: tiles of a block. `sgemm`: the address of oneDNN's product of matrices."""
+    if asked for. `sgemm`: the address of oneDNN's product of matrices.
+
+    Each thread computes as many blocks. All threads share the tiles and the products of those that remain.
+    """
     channels, outputs = x.shape[3], y.shape[3]
     number = tiles(y)
-    blocks = (number + together - 1) // together
+    blocks = (number + TOGETHER - 1) // TOGETHER
+    separate = blocks // threads * threads
     for thread in prange(threads):
-        tile, half = np.empty(VALUES * CHANNELS, np.float32), np.empty(VALUES * CHANNELS, np.float32)
-        transformed = np.empty((VALUES, together + 1, channels), np.float32)
-        products = np.empty((VALUES, together + 1, outputs), np.float32)
-        for block in range(blocks * thread // threads, blocks * (thread + 1) // threads):
-            first, end = block * together, min(number, (block + 1) * together)
-            transform_inputs(x, y, pad, first, end, transformed, first, tile, half)
+        work = np.empty(WORK, np.float32)
+        transformed = np.empty((VALUES, ROOM, channels), np.float32)
+        products = np.empty((VALUES, ROOM, outputs), np.float32)
+        for block in range(separate * thread // threads, separate * (thread + 1) // threads):
+            first, end = block * TOGETHER, min(number, (block + 1) * TOGETHER)
+            transform_tiles(x, y, pad, IN, first, end, transformed, first, work)
             for value in range(VALUES):
                 product(sgemm, False, transformed[value], kernels[value], products[value], end - first, False)
-            transform_outputs(products, bias, plus, relu, y, first, end, tile, half)
+            transform_outputs(products, bias, plus, relu, y, first, end, first, work)
+    shared = np.empty((VALUES, ROOM, channels), np.float32)
+    shared_products = np.empty((VALUES, ROOM, outputs), np.float32)
+    for block in range(separate, blocks):
+        first, end = block * TOGETHER, min(number, (block + 1) * TOGETHER)
+        for thread in prange(threads):
+            work = np.empty(WORK, np.float32)
+            begin, stop = share(first, end, thread, threads)
+            transform_tiles(x, y, pad, IN, begin, stop, shared, first, work)
+        for value in prange(VALUES):
+            product(sgemm, False, shared[value], kernels[value], shared_products[value], end - first, False)
+        for thread in prange(threads):
+            work = np.empty(WORK, np.float32)
+            begin, stop = share(first, end, thread, threads)
+            transform_outputs(shared_products, bias, plus, relu, y, begin, stop, first, work)
 
 
 @parallel
-def kernel_gradient(
-    x: Array, dy: Array, gradient: Array, pad: tuple[int, int], together: int, threads: int, sgemm: int
-) -> None:
+def kernel_gradient(x: Array, dy: Array, gradient: Array, pad: Pair, threads: int, sgemm: int) -> None:
     """gradient (36, C, K) = the gradient of the transformed kernels. The order of its sums does not depend on the
     number of threads: these share each block's tiles, and then its 36 products."""
     number = tiles(dy)
-    inputs = np.empty((VALUES, together + 1, x.shape[3]), np.float32)
-    outputs = np.empty((VALUES, together + 1, dy.shape[3]), np.float32)
-    for block in range((number + together - 1) // together):
-        first, end = block * together, min(number, (block + 1) * together)
+    inputs = np.empty((VALUES, ROOM, x.shape[3]), np.float32)
+    outputs = np.empty((VALUES, ROOM, dy.shape[3]), np.float32)
+    for block in range((number + TOGETHER - 1) // TOGETHER):
+        first, end = block * TOGETHER, min(number, (block + 1) * TOGETHER)
         for thread in prange(threads):
-            tile, half = np.empty(VALUES * CHANNELS, np.float32), np.empty(VALUES * CHANNELS, np.float32)
-            begin = first + (end - first) * thread // threads
-            stop = first + (end - first) * (thread + 1) // threads
-            transform_inputs(x, dy, pad, begin, stop, inputs, first, tile, half)
-            transform_gradients(dy, begin, stop, outputs, first, tile, half)
+            work = np.empty(WORK, np.float32)
+            begin, stop = share(first, end, thread, threads)
+            transform_tiles(x, dy, pad, IN, begin, stop, inputs, first, work)
+            transform_tiles(dy, dy, (0, 0), OUT, begin, stop, outputs, first, work)
         for value in prange(VALUES):
             product(sgemm, True, inputs[value], outputs[value], gradient[value], end - first, block > 0)
+
+
+@inlined
+def share(first: int, end: int, thread: int, threads: int) -> tuple[int, int]:
+    """The part of the numbers `first` to `end` that a thread takes."""
+    return first + (end - first) * thread // threads, first + (end - first) * (thread + 1) // threads
 
 
 @inlined
@@ -105,34 +121,30 @@ def pixel(x: Array, image: int, row: int, column: int) -> int:
 
 
 @compiled
-def transform_inputs(
-    x: Array, y: Array, pad: tuple[int, int], first: int, end: int, target: Array, origin: int, tile: Array, half: Array
+def transform_tiles(
+    x: Array, y: Array, pad: Pair, size: int, first: int, end: int, target: Array, origin: int, work: Array
 ) -> None:
-    """target (36, tiles, C) = B^T d B of the tiles `first` to `end`; the tile `origin` comes first in it."""
+    """Transform the tiles `first` to `end` of x into target (36, tiles, C), in which the tile `origin` comes first.
+
+    With `size` IN they are input tiles d, of which target gets B^T d B; with OUT they are tiles dY of the output's
+    gradient, of which it gets A dY A^T. y is the output, whose tiles are numbered.
+    """
+    tile, half = work[0], work[1]
     for number in range(first, end):
         image, row, column = corner(y, number)
         for begin in range(0, x.shape[3], CHANNELS):
             channel = min(begin, x.shape[3] - CHANNELS)
-            load(x, image, row - pad[0], column - pad[1], channel, IN, tile)
+            load(x, image, row - pad[0], column - pad[1], channel, size, tile)
+            for i in range(size):
+                if size == IN:
+                    input_axis(tile, i * CHANNELS, ROW, half, i * CHANNELS, ROW)
+                else:
+                    gradient_axis(tile, i * CHANNELS, ROW, half, i * CHANNELS, ROW)
             for i in range(IN):
-                input_axis(tile, i * CHANNELS, ROW, half, i * CHANNELS, ROW)
-            for i in range(IN):
-                input_axis(half, i * ROW, CHANNELS, tile, i * ROW, CHANNELS)
-            store(tile, target, number - origin, channel)
-
-
-@compiled
-def transform_gradients(dy: Array, first: int, end: int, target: Array, origin: int, tile: Array, half: Array) -> None:
-    """target (36, tiles, K) = A dY A^T of these tiles."""
-    for number in range(first, end):
-        image, row, column = corner(dy, number)
-        for begin in range(0, dy.shape[3], CHANNELS):
-            channel = min(begin, dy.shape[3] - CHANNELS)
-            load(dy, image, row, column, channel, OUT, tile)
-            for i in range(OUT):
-                gradient_axis(tile, i * CHANNELS, ROW, half, i * CHANNELS, ROW)
-            for i in range(IN):
-                gradient_axis(half, i * ROW, CHANNELS, tile, i * ROW, CHANNELS)
+                if size == IN:
+                    input_axis(half, i * ROW, CHANNELS, tile, i * ROW, CHANNELS)
+                else:
+                    gradient_axis(half, i * ROW, CHANNELS, tile, i * ROW, CHANNELS)
             store(tile, target, number - origin, channel)
 
 
@@ -157,16 +169,17 @@ def store(tile: Array, target: Array, index: int, channel: int) -> None:
 
 @compiled
 def transform_outputs(
-    products: Array, bias: Array, plus: Array, relu: bool, y: Array, first: int, end: int, tile: Array, half: Array
+    products: Array, bias: Array, plus: Array, relu: bool, y: Array, first: int, end: int, origin: int, work: Array
 ) -> None:
-    """y = A^T m A of these tiles, plus `bias` and `plus`, after ReLU."""
-    together = products.shape[1]
+    """y = A^T m A of the tiles `first` to `end`, plus `bias` and `plus`, after ReLU. The tile `origin` comes first in
+    m, the products (36, tiles, K)."""
+    tile, half = work[0], work[1]
     for number in range(first, end):
         image, row, column = corner(y, number)
         for begin in range(0, y.shape[3], CHANNELS):
             channel = min(begin, y.shape[3] - CHANNELS)
             for value in range(VALUES):
-                copy(products, (value * together + number - first) * y.shape[3] + channel, tile, value * CHANNELS)
+                copy(products, (value * ROOM + number - origin) * y.shape[3] + channel, tile, value * CHANNELS)
             for i in range(IN):
                 output_axis(tile, i * CHANNELS, ROW, half, i * CHANNELS, ROW)
             for i in range(OUT):
@@ -194,10 +207,11 @@ def transform_kernels(weights: Array, turned: bool, target: Array, threads: int)
     gradient of the input is a convolution."""
     rows, columns = target.shape[1], target.shape[2]
     for thread in prange(threads):
-        tile, half = np.empty(VALUES * CHANNELS, np.float32), np.empty(VALUES * CHANNELS, np.float32)
-        for row in range(rows * thread // threads, rows * (thread + 1) // threads):
-            for begin in range(0, columns, CHANNELS):
-                column = min(begin, columns - CHANNELS)
+        work = np.empty(WORK, np.float32)
+        tile, half = work[0], work[1]
+        for begin in range(0, columns, CHANNELS):
+            column = min(begin, columns - CHANNELS)
+            for row in range(rows * thread // threads, rows * (thread + 1) // threads):
                 for c in range(CHANNELS):
                     kernel = weights[row, column + c] if turned else weights[column + c, row]
                     for i in range(KERNEL):
@@ -216,10 +230,11 @@ def gradient_of_kernels(transformed: Array, add: bool, gradient: Array, threads:
     """gradient (K, C, 3, 3) = G^T t G of the gradient t (36, C, K) of the transformed kernels, or plus that."""
     rows, columns = transformed.shape[1], transformed.shape[2]
     for thread in prange(threads):
-        tile, half = np.empty(VALUES * CHANNELS, np.float32), np.empty(VALUES * CHANNELS, np.float32)
-        for row in range(rows * thread // threads, rows * (thread + 1) // threads):
-            for begin in range(0, columns, CHANNELS):
-                column = min(begin, columns - CHANNELS)
+        work = np.empty(WORK, np.float32)
+        tile, half = work[0], work[1]
+        for begin in range(0, columns, CHANNELS):
+            column = min(begin, columns - CHANNELS)
+            for row in range(rows * thread // threads, rows * (thread + 1) // threads):
                 for value in range(VALUES):
                     copy(transformed, (value * rows + row) * columns + column, tile, value * CHANNELS)
                 for i in range(IN):

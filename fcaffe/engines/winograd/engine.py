@@ -19,7 +19,6 @@ from fcaffe.engines.winograd.compiling import SETTINGS
 from fcaffe.engines.winograd.transforms import CHANNELS, KERNEL, OUT
 from fcaffe.threads import wanted_threads
 
-TOGETHER = 64  # tiles of a block: their transformed values and products fit a core's cache
 LEAST_TILES = 32  # of a batch; with fewer, reading the transformed kernels takes longer than the products
 
 Array = Any
@@ -91,8 +90,7 @@ class WinogradEngine(OneDnnEngine):
                 blocks.kernel_gradient,
                 *ends,
                 gradient,
-                _pair(windows.pad),
-                TOGETHER,
+                windows.pad,
                 self._numba_threads,
                 self._sgemm,
             )
@@ -110,8 +108,7 @@ class WinogradEngine(OneDnnEngine):
             NO_ARRAY if plus is None else channels_last(plus),
             relu,
             channels_last(y),
-            _pair(pad),
-            TOGETHER,
+            pad,
             self._numba_threads,
             self._sgemm,
         )
@@ -144,10 +141,6 @@ class WinogradEngine(OneDnnEngine):
 
     def _temporary(self, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
         return self.library.temporary_array(TRANSFORMED, shape, np.dtype(dtype))
-
-
-def _pair(pad: tuple[int, ...]) -> tuple[int, int]:
-    return pad[0], pad[1]
 
 
 def suits(x: Array, weights: Array, y: Array, windows: Windows, group: int) -> bool:
