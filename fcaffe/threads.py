@@ -10,10 +10,15 @@ import contextlib
 import os
 import re
 import sys
+from collections.abc import Iterator
 
 from fcaffe.cgroups import cpu_quota, whole_cpus
 
 VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+
+# GNU OpenMP's threads spin for milliseconds by default. So many spins, some 20 microseconds, bridge most gaps between
+# operations as well. More spins take cores from the thread that the others wait for: see docs/benchmarks.md.
+SPINS = "1000"
 
 GIVEN = "FCAFFE_OMP_NUM_THREADS"  # the user's OMP_NUM_THREADS, where fcaffe has set another
 
@@ -66,10 +71,21 @@ def set_for_command() -> None:
     # OpenBLAS's threads spin for 2^26 cycles after each product, which takes cores from threads that have work (with
     # one busy neighbour on 2 cores: 2.4 s instead of 1.0 s). 2^4 is the minimum.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
-    # GNU OpenMP's threads spin for some milliseconds. A fraction of one bridges the gaps between operations as well.
-    # More takes cores from the thread that the others wait for: on a busy machine a step took more than twice as long.
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+
+
+@contextlib.contextmanager
+def brief_spinning() -> Iterator[None]:
+    """An OpenMP library that the body loads lets its threads spin briefly, unless the environment has a setting."""
+    added = not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}.intersection(os.environ)
+    if added:
+        os.environ["GOMP_SPINCOUNT"] = SPINS
+    try:
+        yield
+    finally:
+        if added:
+            del os.environ["GOMP_SPINCOUNT"]
 
 
 def compute_with_one_thread() -> None:

@@ -59,8 +59,8 @@ def one_by_one(work: Callable[..., None], items: Sequence[tuple[Any, ...]]) -> N
 def channel_products(a: Array, b: Array, shift: Array | None = None, for_each: ForEach = one_by_one) -> Array:
     """For each channel the sums of b and of a * b over all other axes, (2, C) in float64.
 
-    a and b are NumPy arrays of one shape (N, C, spatial...). A `shift` (C,) is subtracted from a, and from b if that is
-    the same array.
+    a and b are NumPy arrays of one shape (N, C, spatial...), of float32 or bfloat16. A `shift` (C,) is subtracted from
+    a, and from b if that is the same array.
     """
     return _add_up(a, b, shift, for_each)
 
@@ -102,8 +102,8 @@ def _add_up(a: Array | None, b: Array, shift: Array | None, for_each: ForEach) -
 
     def add_up(number: int, start: int, end: int, together: int) -> None:
         columns = together * channels
-        second = right[start:end].reshape(-1, columns)
-        first = None if left is None else left[start:end].reshape(-1, columns)
+        second = widened(right[start:end].reshape(-1, columns))
+        first = second if a is b else None if left is None else widened(left[start:end].reshape(-1, columns))
         if wide is not None:
             first = first - wide[:columns]
             second = first if b is a else second
@@ -121,7 +121,8 @@ def _add_up_planes(a: Array | None, b: Array, shift: Array | None) -> Array:
     """The same for arrays in C order, where each channel of an image is contiguous."""
     found = np.zeros((2, b.shape[1]))
     for index, second in enumerate(b.reshape(*b.shape[:2], -1)):
-        first = None if a is None else a[index].reshape(second.shape)
+        first = None if a is None else widened(a[index].reshape(second.shape))
+        second = widened(second)
         if shift is not None:
             first = first - shift[:, None]
             second = first if b is a else second
@@ -132,5 +133,14 @@ def _add_up_planes(a: Array | None, b: Array, shift: Array | None) -> Array:
 
 
 def _rows(x: Array, dtype: Any) -> Array:
-    """(values of a channel, C)."""
-    return channels_last(x).reshape(-1, x.shape[1]).astype(dtype, copy=False)
+    """(values of a channel, C); bfloat16 values that are to become float32 stay as they are."""
+    rows = channels_last(x).reshape(-1, x.shape[1])
+    return rows if rows.dtype.kind == "V" and dtype == np.float32 else widened(rows).astype(dtype, copy=False)
+
+
+def widened(x: Array) -> Array:
+    """bfloat16 values, which NumPy does not know, as float32; other arrays as they are."""
+    if x.dtype.kind != "V":
+        return x
+    wide = np.ascontiguousarray(x).view(np.uint16).astype(np.uint32)
+    return np.left_shift(wide, 16, out=wide).view(np.float32)

@@ -1,6 +1,9 @@
 """What is too small to share out is computed by one thread; the bits are those that any number of threads gives."""
 
 import ctypes
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from fcaffe.net.node import Node
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_net
 from fcaffe.rng import CaffeRandom
+from fcaffe.threads import SPINS
 
 pytestmark = pytest.mark.skipif(not find_onednn(), reason="needs onednn-cpu-gomp")
 
@@ -246,3 +250,11 @@ def test_a_net_of_all_sizes_has_the_bits_of_a_fresh_one_with_one_thread(many_thr
             if batch == 1:
                 played |= {sum(isinstance(step, Node) for step in net.program.replay._steps)}
     assert len(played) == 1 and max(played) <= 2
+
+
+def test_threads_of_a_script_spin_briefly():
+    script = "import os\nfrom fcaffe.engines import cpu_engine\ncpu_engine()\nassert 'GOMP_SPINCOUNT' not in os.environ"
+    kept = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    shown = {**kept, "OMP_DISPLAY_ENV": "verbose"}
+    done = subprocess.run([sys.executable, "-c", script], env=shown, capture_output=True, text=True)
+    assert done.returncode == 0 and f"GOMP_SPINCOUNT = '{SPINS}'" in done.stderr

@@ -86,8 +86,7 @@ class BatchNorm(Steps, PlainNormalization):
     def _products(self, x: Array, dy: Array, mean: Array, variance: Array) -> Array:
         """For each channel the sums of (x - mean) * dy and of dy, (2, C) in float64."""
         shift = None if np.all(is_near(mean, variance)) else mean
-        with self.in_float32([x, dy], []) as (x_, dy_):
-            total, product = channel_products(x_, dy_, shift, self.for_each)
+        total, product = channel_products(x, dy, shift, self.for_each)
         return np.stack([product - mean * total if shift is None else product, total])
 
     def along_channels(self, x: Array, y: Array, steps: Sequence[Step], relu: bool = False) -> None:

@@ -73,7 +73,7 @@ class PlainOperators(NumpyEngine):
 
 # The operators in array code on activations or their gradients.
 ON_COPIES = """
-    add_bias average_pool_backward average_pool_forward batch_norm_apply batch_norm_moments batch_norm_train_backward
+    add_bias average_pool_backward average_pool_forward batch_norm_apply batch_norm_train_backward
     channel_sums convolution_backward_data convolution_backward_weights convolution_forward index_backward lrn_backward
     lrn_forward max_pool_with_indices multiply relu_backward relu_forward relu_of_maxima scale_channels
     scale_channels_backward softmax_backward softmax_forward weighted_sum

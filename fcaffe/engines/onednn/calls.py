@@ -17,6 +17,7 @@ from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.threads import Threads, is_small
 from fcaffe.engines.weight_cache import WeightCache
 from fcaffe.errors import FcaffeError
+from fcaffe.threads import brief_spinning
 
 STATUS = ["success", "out of memory", "invalid arguments", "unimplemented", "last implementation reached"]
 STATUS += ["runtime error", "not required"]
@@ -37,7 +38,8 @@ class Calls:
 
     def __init__(self, path: str) -> None:
         try:
-            self.functions = ctypes.CDLL(path)
+            with brief_spinning():
+                self.functions = ctypes.CDLL(path)
             version = self._pointer("version", _Version)
         except (OSError, AttributeError) as error:
             raise OneDnnError(f"{path} cannot be used as oneDNN: {error}; --engine numpy does without") from None
