@@ -85,6 +85,11 @@ class Timeline:
             self.events.append(event)
 
 
+def work_of(seconds: dict[str, float]) -> float:
+    """Seconds that a worker has computed."""
+    return seconds[FORWARD] + seconds[BACKWARD]
+
+
 def summarize(everyone: Sequence[dict[str, float]], hosts: Sequence[str]) -> list[str]:
     """Lines for the log, from the `seconds` of each worker's timeline and its host.
 
@@ -101,7 +106,7 @@ def summarize(everyone: Sequence[dict[str, float]], hosts: Sequence[str]) -> lis
         values = [seconds[kind] for seconds in everyone]
         share = sum(values) / total
         lines.append(f"{kind:<16}{share:>8.1%}{min(values):>10.2f}{median(values):>10.2f}{max(values):>10.2f}")
-    work = [seconds[FORWARD] + seconds[BACKWARD] for seconds in everyone]
+    work = [work_of(seconds) for seconds in everyone]
     slowest, middle = work.index(max(work)), median(work)
     more = f", {work[slowest] / middle - 1:.1%} more than the median" if middle else ""
     waited = [seconds[WAIT] + seconds[REDUCE] for seconds in everyone]
@@ -113,13 +118,15 @@ def summarize(everyone: Sequence[dict[str, float]], hosts: Sequence[str]) -> lis
     return lines
 
 
-def straggler(everyone: Sequence[dict[str, float]], hosts: Sequence[str]) -> str:
-    """A warning if a worker took much longer to compute than most others; "" if none did."""
-    work = [seconds[FORWARD] + seconds[BACKWARD] for seconds in everyone]
+def straggler(work: Sequence[float], hosts: Sequence[str]) -> tuple[int, str] | None:
+    """The rank that took much longer to compute than most others, and a warning; None if none did.
+
+    `work` has the seconds of each worker, over the same iterations.
+    """
     slowest, middle = work.index(max(work)), median(work)
     if len(work) < 3 or work[slowest] < max(STRAGGLING * middle, middle + LEAST_LAG):
-        return ""
-    return (
+        return None
+    return slowest, (
         f"rank {slowest} on {hosts[slowest]} computed for {work[slowest] / middle:.1f} times as long as the median "
-        "worker, and the others waited for it: see what else runs on that host, or leave it out"
+        f"worker, {work[slowest]:.0f} s, and the others waited for it: see what else runs on that host, or leave it out"
     )

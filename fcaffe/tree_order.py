@@ -1,4 +1,4 @@
-"""Sums in the order of one binary tree, whoever adds up which part of it.
+"""Sums in the order of one binary tree, whichever rank adds up which part of it.
 
 Floating-point sums depend on their order. A `Tree` fixes it for numbered leaves, such as the shards of a batch:
 

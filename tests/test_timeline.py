@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from fcaffe.timeline import BACKWARD, DATA, EXCHANGE, FORWARD, KINDS, OTHER, WAIT, Event, Timeline, straggler, summarize
+from fcaffe.tools.trace import Stragglers
 
 
 def test_own_times_add_up_to_the_whole() -> None:
@@ -48,6 +51,21 @@ def test_the_slowest_worker_is_named() -> None:
 def test_a_worker_that_is_much_slower_is_warned_of() -> None:
     everyone = [dict.fromkeys(KINDS, 0.0) | {FORWARD: work, WAIT: 30 - work} for work in (10, 25, 11)]
     assert summarize(everyone, ["a", "b", "c"])[-1].endswith("; the others waited 14.50 s longer than it")
-    assert straggler(everyone, ["a", "b", "c"]).startswith("rank 1 on b computed for 2.3 times as long as the median ")
-    everyone[1][FORWARD] = 15.5
-    assert straggler(everyone, ["a", "b", "c"]) == ""
+    hosts = ["a", "b", "c"]
+    slowest, warning = straggler([10, 25, 11], hosts) or (0, "")
+    assert slowest == 1
+    assert warning.startswith("rank 1 on b computed for 2.3 times as long as the median worker, 25 s, and the others ")
+    assert straggler([10, 15.5, 11], hosts) is None
+
+
+def test_a_worker_that_becomes_slow_is_warned_of_once(capfd: pytest.CaptureFixture[str]) -> None:
+    """The seconds of each worker grow by the same number up to iteration 620, then rank 2 gets slow."""
+    workers = SimpleNamespace(rank=0, gather_array=lambda own: np.array([own, own, own + late]))
+    solver, timeline, late = SimpleNamespace(workers=workers), Timeline(), 0.0
+    stragglers = Stragglers(solver, timeline, ["a", "b", "c"])  # type: ignore[arg-type]
+    for solver.iteration in range(1000):
+        timeline.seconds[FORWARD] += 1.0
+        late = max(0.0, solver.iteration - 620.0)
+        stragglers.iteration_begins()
+    warnings = [line for line in capfd.readouterr().err.splitlines() if "rank 2 on c computed" in line]
+    assert len(warnings) == 1

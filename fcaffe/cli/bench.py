@@ -12,12 +12,12 @@ import numpy as np
 
 from fcaffe.cli import glog, usage
 from fcaffe.cli.flags import command, numbers, numbers_of_shape, options_of, with_options
+from fcaffe.cli.gpus import find_devices
 from fcaffe.cli.table import print_table
 from fcaffe.cli.workers import LaunchFlags, words_for_ranks
 from fcaffe.engines.cuda import libraries
 from fcaffe.engines.cuda.streams import make_current
 from fcaffe.errors import UsageError
-from fcaffe.parallel.devices import find_devices
 from fcaffe.parallel.launch import launch
 from fcaffe.parallel.started import host_name
 from fcaffe.parallel.world import World, join
@@ -29,7 +29,7 @@ GRADIENTS = "4000,4000000,53000000"  # bytes; the last are GoogLeNet's, in the p
 
 @command(
     example="bench reduce --workers 2,4",
-    help="Measure between live ranks, of --workers that it starts, or of those that mpiexec or srun has started. "
+    help="Measure between live ranks, which it starts (--workers) or which mpiexec or srun has started. "
     "bench reduce: how long the reductions take to sum gradients, as training asks them to. Messages and bytes are "
     "those of the busiest rank; the bus bandwidth is nccl-tests'. bench step: whole iterations of the training of "
     "--net or --solver, split by kinds of time, on average over the ranks. Each round measures every variant once; "
@@ -102,7 +102,7 @@ def _reduce(counts: list[int], names: list[str], as_json: bool, **flags: Any) ->
         try:
             from mpi4py import MPI
 
-            from fcaffe.parallel.bench import measure
+            from fcaffe.tools.bench_reduce import measure
         except ImportError as problem:
             raise UsageError(
                 "The reductions need MPI: pip install 'fcaffe[mpi]' (or pip install mpi4py mpich)"

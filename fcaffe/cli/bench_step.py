@@ -253,7 +253,7 @@ def steps_only(
             shape, origin = replace_reader(layer, "SyntheticBatch", file, input_shape)
             size = " x ".join(map(str, shape))
             log.info(
-                f'Layer "{layer.name}": synthetic batches of {size} in memory ({origin}), in place of '
+                f'Layer "{layer.name}": synthetic batches of {size} in memory ({origin}), instead of '
                 f"{source or 'a data set'}"
             )
     param.net_param.CopyFrom(net)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from fcaffe import log
 from fcaffe.cli import streams
 from fcaffe.cli.flags import Flags, caffe_flags, command
+from fcaffe.cli.gpus import find_devices, parse_devices
 from fcaffe.engines.cuda import driver
 from fcaffe.engines.cuda.driver import Gpu, find_driver
-from fcaffe.parallel.devices import find_devices, parse_devices
 
 
 @command(

@@ -1,4 +1,4 @@
-"""Caffe's flags, glog's, and those that every command has."""
+"""Caffe's flags, glog's flags, and the flags of every command."""
 
 from __future__ import annotations
 

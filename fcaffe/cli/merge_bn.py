@@ -15,8 +15,8 @@ from fcaffe.tools.merge_bn import merge_bn as merge
 @command(
     example="merge-bn deploy.prototxt net.caffemodel merged.prototxt merged.caffemodel",
     help="Fold each BatchNorm, Scale and Bias of the net NET into the convolution or inner product before it, by the "
-    "weights of the model WEIGHTS, and write what is left, in phase TEST, as NEW_NET and NEW_WEIGHTS. Where there is "
-    "none, those that follow one another become one Scale. The outputs stay the same, to the rounding of float32.",
+    "weights of the model WEIGHTS, and write what is left, in phase TEST, as NEW_NET and NEW_WEIGHTS. Without "
+    "such weights, successive ones become one Scale. The outputs stay the same, to the rounding of float32.",
 )
 @click.argument("net", metavar="NET")
 @click.argument("weights", metavar="WEIGHTS")

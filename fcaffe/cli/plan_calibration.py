@@ -88,7 +88,7 @@ def measure_links(machine: Machine, comm: Any, hosts: Sequence[str], beat: Calla
 
     A sum by a server, between the first two ranks of a host or of two hosts, is two messages and an addition.
     """
-    from fcaffe.parallel.bench import measure
+    from fcaffe.tools.bench_reduce import measure
 
     if len(set(hosts)) > 1 or not machine.cores:
         machine = replace(machine, devices_per_node=max(hosts.count(host) for host in hosts))

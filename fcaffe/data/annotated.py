@@ -67,8 +67,8 @@ def read_label_map(path: str) -> dict[int, Any]:
 def project(objects: np.ndarray, window: Corners, emit: Any = None) -> np.ndarray:
     """The objects in a window of the image, clipped to it, with corners relative to it.
 
-    Objects outside of the window are dropped, and those that do not meet the EmitConstraint `emit`: their centre
-    (CENTER) or a share of their area (MIN_OVERLAP) must be in the window.
+    Objects outside of the window are dropped, and so are objects that do not meet the EmitConstraint `emit`: their
+    centre (CENTER) or a share of their area (MIN_OVERLAP) must be in the window.
     """
     corners = objects[:, CORNERS]
     low, high = np.array(window[:2]), np.array(window[2:])

@@ -1,4 +1,4 @@
-"""Lists of image files with labels, and batches of their images."""
+"""Lists of image files with labels or with images of labels, and batches of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from fcaffe import log
 from fcaffe.data.batches import UNDECIDED, ImageBatches
 from fcaffe.data.images import Color, decode_image, read_file, resize_image
 from fcaffe.data.lines import numbered_lines
-from fcaffe.data.transformer import Transformer
+from fcaffe.data.prefetch import Batch
+from fcaffe.data.transformer import Decision, Transformer
 from fcaffe.errors import DataError
 from fcaffe.rng import CaffeRandom
 
@@ -22,10 +23,10 @@ _LABEL = re.compile(rb"[+-]?\d{1,9}")
 
 
 class ListedImage(NamedTuple):
-    """A line of a list: the file's path and the label."""
+    """A line of a list: the file's path and the label, a number or the path of an image of labels."""
 
     path: str
-    label: int
+    label: Any
 
 
 def read_image_list(source: str) -> list[ListedImage]:
@@ -41,6 +42,17 @@ def read_image_list(source: str) -> list[ListedImage]:
     return images
 
 
+def read_pair_list(source: str) -> list[ListedImage]:
+    """Read a list with the paths of an image and of its labels on each line. Skips empty lines. Raises DataError."""
+    pairs = []
+    for number, line in numbered_lines(source, "list of images"):
+        words = os.fsdecode(line).split()
+        if len(words) != 2:
+            raise DataError(f'{source}:{number}: "{os.fsdecode(line)}" is not two paths with a blank between them')
+        pairs.append(ListedImage(*words))
+    return pairs
+
+
 class ListBatches(ImageBatches[ListedImage]):
     """The images of an ImageDataParameter's list, in its order or shuffled before each round.
 
@@ -54,14 +66,13 @@ class ListBatches(ImageBatches[ListedImage]):
         self.color = Color.COLOR if param.is_color else Color.GRAY
         self.size = (param.new_height, param.new_width)
         if (param.new_height > 0) != (param.new_width > 0):
-            raise DataError("image_data_param needs both new_height and new_width, or neither")
+            raise DataError("both new_height and new_width are needed, or neither")
         if param.new_height * param.new_width > MOST_PIXELS:
             raise DataError(
-                f"image_data_param.new_height {param.new_height} x new_width {param.new_width} are more than "
-                f"{MOST_PIXELS} pixels"
+                f"new_height {param.new_height} x new_width {param.new_width} are more than {MOST_PIXELS} pixels"
             )
         log.opening_image_list(param.source)
-        self.images = read_image_list(param.source)
+        self.images = self.read_list(param.source)
         self._order = np.arange(len(self.images), dtype="<u4")
         self._shuffles: CaffeRandom | None = None
         self._shuffle_state = b""
@@ -76,7 +87,7 @@ class ListBatches(ImageBatches[ListedImage]):
             log.skipping_images(self._position)
             if self._position >= len(self.images):
                 raise DataError(
-                    f"image_data_param.rand_skip {param.rand_skip} is more than the {len(self.images)} images of "
+                    f"rand_skip {param.rand_skip} is more than the {len(self.images)} images of "
                     f'"{param.source}", and {self._position} were to be skipped; lower it'
                 )
         first = self.images[self._order[self._position]]
@@ -95,13 +106,19 @@ class ListBatches(ImageBatches[ListedImage]):
                 self._shuffle()
         return images
 
-    def load(self, item: ListedImage) -> tuple[np.ndarray, int]:
-        path = self.root_folder + item.path
+    def read_list(self, source: str) -> list[ListedImage]:
+        return read_image_list(source)
+
+    def load(self, item: ListedImage) -> tuple[np.ndarray, Any]:
+        image = self.decode(item.path, self.color)
+        return (resize_image(image, *self.size) if self.size[0] else image), item.label
+
+    def decode(self, path: str, color: Color) -> np.ndarray:
+        path = self.root_folder + path
         try:
-            image = decode_image(read_file(path), f'"{path}"', self.color)
+            return decode_image(read_file(path), f'"{path}"', color)
         except DataError as problem:
             raise DataError(f'{problem} (in the list "{self.source}")') from problem
-        return (resize_image(image, *self.size) if self.size[0] else image), item.label
 
     def name(self, item: ListedImage) -> str:
         return f'"{self.root_folder}{item.path}"'
@@ -134,3 +151,40 @@ class ListBatches(ImageBatches[ListedImage]):
         self._shuffles.shuffle(order)
         self._order = np.array(order, "<u4")
         self._shuffle_state = self._shuffles.state() + self._order.tobytes()
+
+
+class PairBatches(ListBatches):
+    """The images of a DenseImageDataParameter's list with their images of labels, which are cropped and mirrored alike.
+
+    `batch.objects` has the labels, height x width each. They are resized to the nearest pixel; ENet's
+    `label_divide_factor` makes them smaller than the image.
+    """
+
+    def __init__(self, param: Any, transformer: Transformer, random: CaffeRandom) -> None:
+        self.divisor: int = param.label_divide_factor
+        super().__init__(param, transformer, random)
+
+    def read_list(self, source: str) -> list[ListedImage]:
+        return read_pair_list(source)
+
+    def fill(self, batch: Batch) -> None:
+        batch.objects = [np.empty(0)] * self.share.count
+        super().fill(batch)
+
+    def prepare(self, item: ListedImage, decision: Decision) -> tuple[np.ndarray, np.ndarray]:
+        image, path = self.load(item)
+        labels = self.decode(path, Color.GRAY)
+        _, height, width = image.shape
+        if self.size[0]:
+            labels = resize_image(labels, height // self.divisor, width // self.divisor, nearest=True)
+        if labels.shape[1:] != (height // self.divisor, width // self.divisor):
+            raise DataError(
+                f'"{path}" has {labels.shape[1]} x {labels.shape[2]} labels (height x width) for the '
+                f'{height} x {width} pixels of "{item.path}"'
+            )
+        rows, columns = self.transformer.window(image.shape, decision)
+        labels = labels[0, rows, columns] if self.transformer.crop[0] else labels[0]
+        return image, labels[:, ::-1] if decision.mirror else labels
+
+    def set_label(self, batch: Batch, index: int, label: np.ndarray) -> None:
+        batch.objects[index] = label

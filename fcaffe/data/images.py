@@ -100,11 +100,13 @@ def encode_image(pixels: np.ndarray, extension: str) -> bytes:
     return bytes(data)
 
 
-def resize_image(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Resize a channels x height x width uint8 array by bilinear interpolation, as convert_imageset does."""
+def resize_image(pixels: np.ndarray, height: int, width: int, nearest: bool = False) -> np.ndarray:
+    """Resize a channels x height x width uint8 array by bilinear interpolation, as convert_imageset does, or to the
+    nearest pixel."""
     cv2 = opencv()
+    how = cv2.INTER_NEAREST if nearest else cv2.INTER_LINEAR
     try:
-        resized = cv2.resize(np.ascontiguousarray(pixels.transpose(1, 2, 0)), (width, height))
+        resized = cv2.resize(np.ascontiguousarray(pixels.transpose(1, 2, 0)), (width, height), interpolation=how)
     except cv2.error as problem:
         raise DataError(
             f"OpenCV cannot create a picture of {height} x {width} pixels; name a smaller size"

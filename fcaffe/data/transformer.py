@@ -135,7 +135,9 @@ class Transformer:
         return pixels.transpose(2, 0, 1)
 
     def window(self, shape: tuple[int, ...], decision: Decision) -> tuple[slice, slice]:
-        """Rows and columns of the crop of an image of this shape (channels x height x width)."""
+        """Rows and columns of the crop of an image of this shape (channels x height x width). Raises DataError if crop
+        or mean do not fit."""
+        self.output_shape(shape)
         _, height, width = shape
         return self._slice(height, self.crop[0], decision.row), self._slice(width, self.crop[1], decision.column)
 

@@ -119,7 +119,7 @@ def _share(weights: np.ndarray, count: int) -> np.ndarray:
 
 
 def _changed(model: Model, wanted: Mapping[str, Aim], change: Callable[[np.ndarray, Aim], np.ndarray]) -> Model:
-    """The model with changed weights in these layers and in those that share them, without gradients."""
+    """The model with changed weights in these layers and in layers that share them, without gradients."""
     layers = []
     for layer in model.layers:
         blobs = [StoredBlob(blob.shape, blob.data, legacy=blob.legacy) for blob in layer.blobs]

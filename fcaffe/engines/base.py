@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy
 
@@ -36,6 +36,14 @@ class Pending:
 
 
 DONE = Pending()
+
+
+class Recording(Protocol):
+    """Calls of an engine's library, which are repeated when it is called; `join` appends those of a later one."""
+
+    def __call__(self) -> None: ...
+
+    def join(self, later: Any) -> None: ...
 
 
 class EngineBase:
@@ -96,7 +104,7 @@ class EngineBase:
             return None
         return self.cache.get(tuple([address(array) for array in sources]), kind, derive)
 
-    def recorded(self, work: Callable[[], None], arrays: Sequence[Any]) -> Callable[[], None] | None:
+    def recorded(self, work: Callable[[], None], arrays: Sequence[Any]) -> Recording | None:
         """Do work on these arrays, and return a function that repeats the engine's own calls. It is valid while the
         arrays are not moved. None if the calls used other memory. Only calls of the engine's library are recorded."""
         work()

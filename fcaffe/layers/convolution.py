@@ -60,7 +60,7 @@ class Sliding(Layer):
         p = self.param.convolution_param
         if any(p.HasField(name) for name in pair):
             if spatial != 2 or values:
-                raise self.error(f"{pair[0]} and {pair[1]} are for two spatial axes, and in place of {field}")
+                raise self.error(f"{pair[0]} and {pair[1]} are for two spatial axes, and replace {field}")
             return tuple(getattr(p, name) for name in pair)
         if len(values) not in (0, 1, spatial):
             raise self.error(f"{field} is given {len(values)} times for {spatial} spatial axes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -153,6 +154,10 @@ class ReadingLayer(Reader):
         """The values of the top label for these images of a batch."""
         return batch.labels[rows]
 
+    def labels_per_sample(self, shape: tuple[int, ...]) -> int | None:
+        """The values of each image in a top label of this shape, or None if images differ in it."""
+        return math.prod(shape[1:])
+
     def reader_state(self) -> tuple[int, bytes]:
         """(records read since the first, state of the transformer's generator)."""
         return self._state
@@ -172,7 +177,7 @@ class ReadingLayer(Reader):
         top[0].reshape(*shape)
         if len(top) > 1:
             top[1].reshape(*labels)
-            top[1].each_sample = 1 if labels == shape[:1] else None
+            top[1].each_sample = self.labels_per_sample(labels)
 
 
 @register("Data")

@@ -29,8 +29,8 @@ class Exposure:
     """The arrays of one storage that user code may hold: a window, which is the storage's own memory, or a copy.
 
     Both are flat. The copy has the values of `blob` in C order, one of the blobs of this storage at a time. With
-    `may_differ`, user code may have written values into it that the blob does not have yet. `reshaped` is the blob that
-    user code reshaped last.
+    `may_differ`, user code may have written values into it that the blob does not have yet. `is_fresh`: user code has
+    asked for it since the engine last took values over. `reshaped` is the blob that user code reshaped last.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -38,7 +38,7 @@ class Exposure:
         self.window: np.ndarray | None = None
         self.address = 0  # of the window
         self.copy: np.ndarray | None = None
-        self.may_differ = False
+        self.may_differ = self.is_fresh = False
         self.shape: tuple[int, ...] = ()
         self.blob: Any = nothing
         self.reshaped: Any = nothing
@@ -72,9 +72,9 @@ class HostViews:
     """Arrays for blobs in host memory. Each is live for as long as user code holds it.
 
     If a blob has float32 values in C order, user code gets its own memory. Otherwise it gets a float32 copy in C order.
-    `push` copies what user code may have written back into the blobs, and drops the copies that nobody holds. `pull`
-    updates the copies that user code still holds. So the results and the speed of a pass do not depend on what a script
-    reads.
+    `push` copies what user code may have written back into the blobs, and drops the copies that nobody holds or has
+    asked for since the last `push`. `pull` updates the copies that user code still holds. So the results and the speed
+    of a pass do not depend on what a script reads.
     """
 
     in_host_memory = True  # the blobs are
@@ -168,9 +168,10 @@ class HostViews:
             is_held = exposure.copy_is_held  # asked first: what another thread writes meanwhile, and drops, counts
             self._write_back(exposure)
             exposure.may_differ = is_held and self._is_given(exposure)  # another thread may go on writing
-            if not is_held:
+            if not (is_held or exposure.is_fresh):
                 exposure.copy = None
                 self._copies.discard(exposure)
+            exposure.is_fresh = False
 
     def _is_given(self, exposure: Exposure) -> bool:
         blob = exposure.blob()
@@ -180,7 +181,7 @@ class HostViews:
         """Update the arrays that user code holds. To be called after the engine has changed blobs."""
         for exposure in tuple(self._copies):
             storage, blob = exposure.storage(), exposure.blob()
-            if exposure.may_differ or storage is None or blob is None:
+            if exposure.may_differ or not exposure.copy_is_held or storage is None or blob is None:
                 continue
             if storage in (blob.data_storage, blob.diff_storage):
                 self._fill(exposure, storage, blob)
@@ -234,12 +235,14 @@ class HostViews:
         reshaped = exposure.reshaped()
         if reshaped is not None and reshaped.shape != blob.shape:  # of a Split, which the next pass reshapes
             return np.array(storage.view(blob.shape), order="C")
+        has_values = exposure.copy is not None and exposure.shape == blob.shape
         if exposure.copy is None:
             exposure.copy = np.empty(storage.size, storage.dtype if is_wide else np.float32)
             self._copies.add(exposure)
-        if not exposure.may_differ or exposure.shape != blob.shape:
+        if not has_values or not (exposure.may_differ or self._is_given(exposure)):
             self._write_back(exposure)  # a blob of another shape with the same memory
             self._fill(exposure, storage, blob)
+        exposure.may_differ = exposure.is_fresh = True
         return exposure.array
 
     def _fill(self, exposure: Exposure, storage: Storage, blob: Blob) -> None:

@@ -103,7 +103,7 @@ class OnDemand:
         self._needs_all = True
 
     def preserve(self, storages: Iterable[Storage]) -> None:
-        """Before the values of these storages may change: copy those that the second run reads."""
+        """Before the values of these storages may change: copy the values that the second run reads."""
         if self._hidden is None:
             return
         sources = {blob.data_storage for node in self._recomputed for blob in node.layer.blobs}

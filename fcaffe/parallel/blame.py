@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fcaffe.parallel.processes import is_stopped
-from fcaffe.parallel.table import STARTING, STOPPED, WAITING, WORKING, Slot
+from fcaffe.parallel.watchdog import STARTING, STOPPED, WAITING, WORKING, Slot
 
 
 def with_stopped(slots: Iterable[Slot]) -> list[Slot]:

@@ -18,7 +18,8 @@ from fcaffe.parallel.placement import Elastic, Hosts, ranks_of_hosts
 
 CALL = 5.0  # seconds between two attempts to reach a host
 PATIENCE = 900.0  # seconds that a job with too few hosts waits for them
-FUTILE = 3  # generations in sequence that end without a new snapshot, after which the job ends
+FIRST_CALL = 60.0  # seconds that the agents of a starting job have to answer
+FUTILE = 5  # generations in sequence that end without a new snapshot, after which the job ends
 
 
 class Crew:
@@ -49,6 +50,15 @@ class Crew:
                 self.waiting[host] = self.launcher.start_agent(host, silent)
                 self._called[host] = now
 
+    def connect(self) -> None:
+        """Start the agents of a new job. On a busy machine that may take longer than `rejoin`."""
+        self.call()
+        end = time.monotonic() + FIRST_CALL
+        while any(not member.ready and member.code is None for member in self.waiting.values()):
+            if time.monotonic() > end:
+                return
+            time.sleep(0.05)
+
     def available(self) -> Hosts:
         """The hosts whose agents can start ranks, or have, and how many each."""
         ready = {host for host, member in self.waiting.items() if member.ready and member.code is None}
@@ -64,7 +74,7 @@ class Crew:
         return ()
 
     def gather(self, patience: float) -> Hosts:
-        """Wait for all hosts, those which are lost for `rejoin` seconds; then choose from those that are there. Raises
+        """Wait for all hosts, for lost ones `rejoin` seconds; then choose from the hosts that are there. Raises
         UsageError if after `patience` seconds more there are too few."""
         began = time.monotonic()
         while True:
@@ -98,24 +108,27 @@ class Crew:
 def run_generations(launcher: Launcher, elastic: Elastic, newest_snapshot: Callable[[], str | None]) -> int:
     """Run generations until one ends by itself; returns its exit code."""
     crew = Crew(launcher, elastic)
-    futile, number, lost_at = 0, 0, 0.0
+    watch = _Watch(crew, newest_snapshot)
+    futile = 0
+    crew.connect()
     chosen = crew.gather(patience=0.0)
     path = newest_snapshot()
     try:
         while True:
-            watch = _Watch(crew, newest_snapshot, number, sum(count for _, count in chosen), lost_at)
+            watch.workers = sum(count for _, count in chosen)
             job = launcher.run_on(chosen, lambda: crew.take(chosen), resuming(path), watch)  # noqa: B023
             crew.at_work = []
             before, path = path, newest_snapshot()
             futile = futile + 1 if path == before else 0
             if not (job.fault or job.ended_early) or job.asked_to_end or (job.fault and futile == FUTILE):
                 return job.code
-            lost_at, number = time.monotonic(), number + 1
+            watch.end(job)
             chosen = crew.gather(PATIENCE)
             workers = sum(count for _, count in chosen)
             missing = [host for host, _ in crew.hosts if host not in dict(chosen)]
             log.warning(
-                f"Generation {number}: {workers} worker{'s' * (workers > 1)} on {','.join(host for host, _ in chosen)}"
+                f"Generation {watch.number}: {workers} worker{'s' * (workers > 1)} on "
+                + ",".join(host for host, _ in chosen)
                 + (f" (without {', '.join(missing)})" if missing else "")
                 + (f", from {path}" if path else ", from the start")
             )
@@ -124,23 +137,35 @@ def run_generations(launcher: Launcher, elastic: Elastic, newest_snapshot: Calla
 
 
 class _Watch:
-    """Called once a second while a generation runs: reports when it trains, and ends it when hosts can join."""
+    """Called once a second while a generation runs: reports when it trains and what the end of the last one cost, and
+    ends it when hosts can join. `workers` is the number of its ranks."""
 
-    def __init__(
-        self, crew: Crew, newest_snapshot: Callable[[], str | None], number: int, workers: int, lost_at: float
-    ) -> None:
+    def __init__(self, crew: Crew, newest_snapshot: Callable[[], str | None]) -> None:
         self.crew = crew
         self.newest_snapshot = newest_snapshot
-        self.number = number
-        self.workers = workers
-        self.lost_at = lost_at
+        self.number = self.workers = 0
         self.snapshot: str | None = None  # the newest when a host became ready to join
         self.joining = False
+        self._ended = 0.0  # when the last generation ended, until this one trains
+        self._reached = -1  # the iteration at which training stood still
+        self._stood_since = 0.0  # since when, until training is there again
+
+    def end(self, job: Job) -> None:
+        """Note the end of a generation."""
+        self.number += 1
+        self.joining = False
+        self._ended = time.monotonic()
+        if not self._stood_since:
+            self._reached, self._stood_since = job.iteration, job.advanced
 
     def __call__(self, job: Job) -> bool:
-        if job.started and self.lost_at:
-            log.info(f"Generation {self.number} trains, {time.monotonic() - self.lost_at:.1f} s after the last ended")
-            self.lost_at = 0.0
+        now = time.monotonic()
+        if job.started and self._ended:
+            log.info(f"Generation {self.number} trains, {now - self._ended:.1f} s after the last ended")
+            self._ended = 0.0
+        if self._stood_since and job.iteration >= max(0, self._reached):
+            log.info(f"Iteration {job.iteration} again: the interruption cost {now - self._stood_since:.1f} s")
+            self._stood_since = 0.0
         self.crew.call()
         chosen = self.crew.choose()
         if sum(count for _, count in chosen) <= self.workers:

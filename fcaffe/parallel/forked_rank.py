@@ -18,8 +18,9 @@ from typing import Any
 from fcaffe import log
 from fcaffe.parallel.processes import AGENT, FOLDER, dies_with
 from fcaffe.parallel.records import Orders
-from fcaffe.parallel.table import STARTING, WAITING, Slot, create_table
+from fcaffe.parallel.started import LAUNCHED, host_name
 from fcaffe.parallel.watch import GRACE, TO_END, Watch
+from fcaffe.parallel.watchdog import STARTING, WAITING, Slot, create_table
 
 
 class Forked:
@@ -43,7 +44,7 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-def fork(rank: int, size: int, host: str, timeout: float, launched: bool) -> mmap.mmap:
+def fork(rank: int, size: int, timeout: float) -> mmap.mmap:
     """Return in the child, which goes on as this rank, with its heartbeat table. This process becomes its agent."""
     table, parent = create_table(1), os.getpid()
     child = os.fork()
@@ -51,21 +52,20 @@ def fork(rank: int, size: int, host: str, timeout: float, launched: bool) -> mma
         os.setsid()  # the terminal's Ctrl-C goes to the agent, which passes it on
         dies_with(parent)()
         return mmap.mmap(table, 0)
-    setup = {"rank": rank, "size": size, "host": host, "timeout": timeout, "launched": launched}
     os.set_inheritable(table, True)
     path = os.pathsep.join(filter(None, (FOLDER, os.environ.get("PYTHONPATH"))))
-    words = [*AGENT, json.dumps({**setup, "pid": child, "table": table})]
+    words = [*AGENT, json.dumps({"rank": rank, "size": size, "timeout": timeout, "pid": child, "table": table})]
     os.execve(sys.executable, words, {**os.environ, "PYTHONPATH": path})
 
 
 class ForkedRank(Watch):
     """`launched`: fcaffe's launcher has started MPI's launcher, and gets its standard error."""
 
-    def __init__(self, rank: int, size: int, host: str, timeout: float, launched: bool, pid: int, table: int) -> None:
-        memory, hosts = mmap.mmap(table, 0), [host] * max(size, rank + 1)
+    def __init__(self, rank: int, size: int, timeout: float, pid: int, table: int) -> None:
+        self.launched = LAUNCHED in os.environ
+        memory, hosts = mmap.mmap(table, 0), [host_name()] * max(size, rank + 1)
         memory[:] = Slot(rank, pid, 0, -1, STARTING, "the start").pack() if not any(memory[:]) else memory[:]
-        super().__init__(memory, [Forked(pid)], hosts, timeout, Orders() if launched and rank == 0 else None)
-        self.launched = launched
+        super().__init__(memory, [Forked(pid)], hosts, timeout, Orders() if self.launched and rank == 0 else None)
         self._patience = 0.0
         for number in TO_END:
             signal.signal(number, lambda number, _: self.children[0].send_signal(number))

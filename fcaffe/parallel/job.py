@@ -8,6 +8,7 @@ import queue
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -17,8 +18,8 @@ from fcaffe.parallel import processes
 from fcaffe.parallel.blame import hang_message, names
 from fcaffe.parallel.member import LAST_WORDS, Events, Member, Output
 from fcaffe.parallel.records import FATAL
-from fcaffe.parallel.table import STARTING, Slot
 from fcaffe.parallel.watch import GRACE, MARGIN
+from fcaffe.parallel.watchdog import STARTING, Slot
 
 INTERRUPTED = 130  # of a rank that SIGINT ends while it loads fcaffe
 ORDERLY = (0, 1, INTERRUPTED, FATAL, 141)  # a rank that ends with another code has not said why: that is a fault
@@ -30,51 +31,50 @@ QUIET = 3.5  # seconds without its table after which a host counts as cut off, i
 SILENCE = 20.0  # seconds without its table after which a host counts as lost
 
 
+@dataclass(eq=False)
 class Job:
-    """One run of the ranks. `start` starts its members: the agents of the hosts, or mpiexec, for which `by_agent` is
-    False; `command` says in the log how. Their records come from `events`, what they print goes to `output`. Processes
-    on this host have `name` in their environment. `hosts` has the host of each rank. When `ends_early(job)` is true the
-    ranks are ended, which is no fault.
+    """One run of the ranks.
 
-    `started`: all ranks have found one another. `fault`: it did not end by itself, nor by an error that would come
-    again. `asked_to_end`: one of the signals `stops` has come, which make ranks end, if they still can. `iteration`:
-    the last that is known.
+    Attributes:
+        command: How the ranks are started, for the log.
+        start: Starts the members: the agents of the hosts or, if `by_agent` is False, mpiexec.
+        name: The processes of this host have it in their environment.
+        hosts: The host of each rank.
+        timeout: Seconds for one operation of a rank; 0 for no limit.
+        events: The records of the members.
+        output: Takes what they print.
+        stops: Signals that make ranks end, if they still can.
+        ends_early: Called once a second; when it returns True the ranks are ended, which is no fault.
+        started: All ranks have found one another.
+        fault: The job did not end by itself, nor by an error that would come again.
+        asked_to_end: One of the signals `stops` has come.
+        iteration: The last that is known.
+        advanced: When it was first known, in seconds of `time.monotonic`.
+        code: The exit code.
     """
 
-    def __init__(
-        self,
-        command: str,
-        start: Callable[[], Sequence[Member]],
-        by_agent: bool,
-        events: Events,
-        output: Output,
-        name: str,
-        timeout: float,
-        stops: Collection[int] = (),
-        hosts: Sequence[str] = (),
-        ends_early: Callable[[Job], bool] = lambda job: False,
-    ) -> None:
-        self.command = command
-        self.start = start
-        self.by_agent = by_agent
-        self.name = name
-        self.timeout = timeout
-        self.stops = stops
-        self.hosts = hosts
-        self.ends_early = ends_early
-        self.members: Sequence[Member] = ()
-        self.events = events
-        self.output = output
-        self.started = False
-        self.fault = False
-        self.ended_early = False
-        self.asked_to_end = False
-        self.iteration = -1
-        self.code = 0
-        self._interrupted = 0  # by this signal
-        self._ending: dict[str, Any] | None = None  # the first record of why the job ends
-        self._first_end: Member | None = None  # the first that has ended otherwise than with 0
-        self._ending_since = 0.0
+    command: str
+    start: Callable[[], Sequence[Member]]
+    by_agent: bool
+    name: str
+    hosts: Sequence[str]
+    timeout: float
+    events: Events
+    output: Output
+    stops: Collection[int]
+    ends_early: Callable[[Job], bool] = lambda job: False
+    members: Sequence[Member] = ()
+    started: bool = False
+    fault: bool = False
+    ended_early: bool = False
+    asked_to_end: bool = False
+    iteration: int = -1
+    advanced: float = 0.0
+    code: int = 0
+    _interrupted: int = 0  # by this signal
+    _ending: dict[str, Any] | None = None  # the first record of why the job ends
+    _first_end: Member | None = None  # the first that has ended otherwise than with 0
+    _ending_since: float = 0.0
 
     def run(self) -> None:
         with self._signals():
@@ -208,16 +208,21 @@ class Job:
             member.slots |= {slot.rank: slot for slot in (Slot(*words) for words in record["slots"])}
             slots = [slot for other in self.members for slot in other.slots.values()]
             if len(slots) == len(self.hosts) and all(slot.state != STARTING for slot in slots):
-                self.started, self.iteration = True, max(slot.iteration for slot in slots)
+                self._advance(max(slot.iteration for slot in slots))
         elif "put" in record:
             member.put += record["put"]
             member.in_barrier = bool(record.get("barrier"))
             if all(other.in_barrier for other in self.members):
                 self._end_barrier()
         elif "iteration" in record:
-            self.started, self.iteration = True, record["iteration"]
+            self._advance(record["iteration"])
         elif "code" in record and self._ending is None:
             self._end(member, record)
+
+    def _advance(self, iteration: int) -> None:
+        self.started = True
+        if iteration > self.iteration:
+            self.iteration, self.advanced = iteration, time.monotonic()
 
     def _end_barrier(self) -> None:
         values = [pair for member in self.members for pair in member.put]

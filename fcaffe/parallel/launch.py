@@ -34,8 +34,8 @@ def launch(
     """Run `fcaffe WORDS` on all workers; returns its exit code.
 
     After a fault it starts again, up to `plan.restarts` times, from `newest_snapshot()`, or, without one, as at first.
-    A signal that asks for the end is no fault, whomever of the job it strikes; `stops` are those that a rank which
-    trains takes so, and after which nothing is started again. Raises UsageError if there is no MPI, or no Linux.
+    A signal that asks for the end is no fault, whichever process of the job gets it. `stops` are the signals that end
+    a training; after them nothing is started again. Raises UsageError if there is no MPI, or no Linux.
     """
     if sys.platform != "linux":
         raise UsageError("Several workers and --restarts need Linux: train with one worker, without these flags")

@@ -30,10 +30,7 @@ class Launcher:
         self.stops = stops
         self.events: Events = queue.SimpleQueue()
         self.output = Output()
-        self.environment = {
-            **outside_environment(),
-            LAUNCHER: str(os.getpid()),
-        }
+        self.environment = {**outside_environment(), LAUNCHER: str(os.getpid())}
 
     def run_mpiexec(self, mpiexec: Mpiexec, *more: str) -> Job:
         """Run the ranks with `more` words by this mpiexec."""
@@ -46,7 +43,7 @@ class Launcher:
 
         hosts = plan.hosts or ((host_name(), plan.workers),)
         names = [host for host, count in hosts for _ in range(count)]
-        return self._run(shlex.join(command), start, False, environment[JOB], names)
+        return self._run(shlex.join(command), start, False, name=environment[JOB], hosts=names)
 
     def run_agents(self, *more: str) -> Job:
         """Run the ranks with `more` words by an agent on each host of the plan."""
@@ -85,7 +82,7 @@ class Launcher:
 
         where = f" on {','.join(f'{name}:{count}' for name, count in hosts)}" if self.plan.hosts else ""
         told = f"{len(names)} x {shlex.join(program)}{where}"
-        return self._run(told, ordered, True, environment[JOB], names, ends_early)
+        return self._run(told, ordered, True, name=environment[JOB], hosts=names, ends_early=ends_early)
 
     def start_agent(self, host: str, output: Output | None = None) -> Member:
         """Start the agent of a host, which waits for an order. On this host it outlives this process, to say so and end
@@ -123,17 +120,17 @@ class Launcher:
             preexec_fn=dies_with(os.getpid()),
         )
 
-    def _run(
-        self,
-        told: str,
-        start: Callable[[], Sequence[Member]],
-        by_agent: bool,
-        name: str,
-        hosts: Sequence[str],
-        ends_early: Callable[[Job], bool] = lambda job: False,
-    ) -> Job:
+    def _run(self, command: str, start: Callable[[], Sequence[Member]], by_agent: bool, **more: Any) -> Job:
+        plan = self.plan
         job = Job(
-            told, start, by_agent, self.events, self.output, name, self.plan.timeout, self.stops, hosts, ends_early
+            command,
+            start,
+            by_agent,
+            timeout=plan.timeout,
+            events=self.events,
+            output=self.output,
+            stops=self.stops,
+            **more,
         )
         job.run()
         return job

@@ -19,10 +19,8 @@ from fcaffe.parallel.blame import names
 from fcaffe.parallel.pmi import PmiServer
 from fcaffe.parallel.processes import JOB, LAUNCHER, Process, dies_with, processes_of
 from fcaffe.parallel.records import Orders
-from fcaffe.parallel.table import FAILED, LEAVING, SLOT, STARTING, Slot, create_table
 from fcaffe.parallel.watch import Watch
-
-TABLE = "FCAFFE_TABLE"  # in a rank's environment: the descriptor of the heartbeat table
+from fcaffe.parallel.watchdog import FAILED, LEAVING, SLOT, STARTING, TABLE, Slot, create_table
 
 
 class LocalRanks(Watch):

@@ -10,10 +10,11 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass, field
 from typing import Any
 
 from fcaffe.parallel import records
-from fcaffe.parallel.table import Slot
+from fcaffe.parallel.watchdog import Slot
 
 LAST_WORDS = 5  # seconds until what a process has written before its end is read
 
@@ -35,37 +36,38 @@ class Output:
             self.unwritten = problem
 
 
+@dataclass(eq=False)
 class Member:
-    """`host` is the one on which the ranks run, empty for mpiexec, whose `name` is told; `remote`: at the end of ssh.
-    `stderr` is the descriptor by which an agent of this host can reach the launcher's standard error.
+    """A process of a job.
 
-    Its records go to `events` as (member, record), and its end as (member, None), when `code` is known. `ready`: it
-    waits for the order to start ranks. `slots` are its ranks as last heard of, and `unheard` the seconds since then.
+    Attributes:
+        process: The agent, ssh or mpiexec.
+        host: The host on which the ranks run; empty for mpiexec, which messages call `name`.
+        events: Takes its records as (member, record), and its end as (member, None), when `code` is known.
+        output: Takes what it prints.
+        remote: It is at the end of ssh.
+        stderr: The descriptor by which an agent of this host can reach the launcher's standard error.
+        ready: It waits for the order to start ranks.
+        slots: Its ranks, as last heard of.
+        unheard: Seconds since its last record.
+        put: What its ranks have put into the key-value space since the last barrier.
     """
 
-    def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        host: str,
-        events: Events,
-        output: Output,
-        remote: bool = False,
-        stderr: int | None = None,
-        name: str = "",
-    ) -> None:
-        self.process = process
-        self.host = host
-        self.remote = remote
-        self.stderr = stderr
-        self.name = name
-        self.events = events
-        self.output = output
-        self.ready = False
-        self.code: int | None = None
-        self.slots: dict[int, Slot] = {}
-        self.unheard = 0.0
-        self.put: list[Any] = []  # what its ranks have put into the key-value space since the last barrier
-        self.in_barrier = False
+    process: subprocess.Popen[bytes]
+    host: str
+    events: Events
+    output: Output
+    remote: bool = False
+    stderr: int | None = None
+    name: str = ""
+    ready: bool = False
+    code: int | None = None
+    slots: dict[int, Slot] = field(default_factory=dict)
+    unheard: float = 0.0
+    put: list[Any] = field(default_factory=list)
+    in_barrier: bool = False
+
+    def __post_init__(self) -> None:
         self._orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         tasks = (self._out, self._err, self._write, self._wait)
         threads = [threading.Thread(target=task, daemon=True) for task in tasks]
@@ -87,10 +89,6 @@ class Member:
         other hosts the agents notice it, or MPI's processes."""
         with contextlib.suppress(OSError):
             os.killpg(self.process.pid, signal.SIGKILL)
-
-    def dismiss(self) -> None:
-        """Let an agent end that has not been told to start ranks."""
-        self._orders.put(b"")
 
     # --- threads ------------------------------------------------------------------------------------------------------
 
@@ -123,7 +121,7 @@ class Member:
 
     def _wait(self) -> None:
         self.code = self.process.wait()
-        self.dismiss()
+        self._orders.put(b"")  # ends _write
         for reader in self._readers:
             reader.join(LAST_WORDS)  # a process that a rank has started may still hold the pipes
         self.events.put((self, None))

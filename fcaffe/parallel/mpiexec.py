@@ -56,9 +56,7 @@ class Mpiexec:
     ) -> list[str]:
         """To start `program` as this many ranks, on this host or on `hosts`; `more` are the user's own arguments."""
         if wrong := [name for name, _ in hosts if ":" in name or "@" in name]:
-            raise UsageError(
-                f"mpiexec takes neither users nor IPv6 addresses: give a host name in the place of {wrong[0]}"
-            )
+            raise UsageError(f"mpiexec takes neither users nor IPv6 addresses: replace {wrong[0]} by a host name")
         listed = ",".join(f"{name}:{count}" for name, count in hosts)
         words = [self.path, "-n", str(workers)]
         if self.open_mpi:

@@ -1,4 +1,4 @@
-"""PMI-1 server: MPICH's library asks whoever started it by this protocol for its rank and its peers' addresses.
+"""PMI-1 server: MPICH's library asks its parent process by this protocol for its rank and its peers' addresses.
 
 It is lines of text over a connected pair of sockets for each rank. Since the agent answers them, ranks need no mpiexec:
 there is no process between agent and ranks, and no port that is open to the network. Each host has a server. At a

@@ -13,8 +13,6 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from fcaffe import log
-
 MARK = b"\x1efcaffe "
 LONGEST = 4096  # bytes that go into a pipe at once, without the words of another process between them
 FATAL = 134  # exit code of a job that an error or a fault has ended
@@ -65,11 +63,3 @@ def split(line: bytes) -> tuple[bytes, dict[str, Any] | None]:
         with contextlib.suppress(ValueError):
             return text, dict(json.loads(content))
     return line, None
-
-
-def tell_fault(message: str, launched: bool) -> None:
-    """Say why the job ends: to fcaffe's launcher if there is one, else in the log."""
-    if launched:
-        send({"code": FATAL, "fault": True, "message": message})
-    else:
-        log.fatal(message)

@@ -17,7 +17,7 @@ from typing import Any
 from fcaffe.parallel import processes, records
 from fcaffe.parallel.blame import hang_message, names, with_stopped
 from fcaffe.parallel.records import FATAL, Orders
-from fcaffe.parallel.table import FAILED, LEAVING, STARTING, WORKING, Slot, read_slots
+from fcaffe.parallel.watchdog import FAILED, LEAVING, STARTING, WORKING, Slot, read_slots
 
 TICK = 0.25  # seconds
 REPORT = 1.0  # seconds between two reports to the launcher

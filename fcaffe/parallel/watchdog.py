@@ -1,17 +1,49 @@
-"""A rank's side of its agent: the heartbeats that it writes."""
+"""Heartbeat table: memory that the ranks of a host share with their agent. Each rank writes into a slot of its own."""
 
 from __future__ import annotations
 
 import contextlib
 import mmap
 import os
+import struct
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-from fcaffe.parallel import forked_rank
-from fcaffe.parallel.local_ranks import TABLE
-from fcaffe.parallel.started import LAUNCHED, Start, host_name, is_child_of_rank
-from fcaffe.parallel.table import FAILED, LEAVING, SLOT, STARTING, WAITING, WORKING, Slot
+TABLE = "FCAFFE_TABLE"  # in a rank's environment: the descriptor of the table
+SLOT = struct.Struct("<qqqqq88s")  # rank, process, beats, iteration, state, the operation's name
+STARTING, WORKING, WAITING, LEAVING, FAILED, STOPPED = range(6)
+
+
+class Slot(NamedTuple):
+    """What a rank does: `state` is one of the constants above, `iteration` is -1 outside of training."""
+
+    rank: int
+    pid: int
+    beats: int
+    iteration: int
+    state: int
+    operation: str
+
+    def where(self) -> str:
+        """The operation, for a message."""
+        return self.operation if self.iteration < 0 else f"{self.operation} of iteration {self.iteration}"
+
+    def pack(self) -> bytes:
+        return SLOT.pack(*self[:-1], self.operation.encode())
+
+
+def read_slots(table: bytes | mmap.mmap) -> list[Slot]:
+    slots = []
+    for rank, pid, beats, iteration, state, name in SLOT.iter_unpack(table[:]):
+        slots.append(Slot(rank, pid, beats, iteration, state, name.rstrip(b"\0").decode(errors="replace")))
+    return slots
+
+
+def create_table(ranks: int) -> int:
+    """The descriptor of a table for so many ranks; the memory goes with the last process that has it open."""
+    descriptor = os.memfd_create("fcaffe-ranks")
+    os.truncate(descriptor, ranks * SLOT.size)
+    return descriptor
 
 
 class Watchdog:
@@ -52,15 +84,3 @@ class Watchdog:
         self._beats += 1
         slot = Slot(self._rank, os.getpid(), self._beats, iteration, state, operation)
         self._table[self._offset : self._offset + SLOT.size] = slot.pack()
-
-
-def of_started_rank(start: Start | None, timeout: float) -> Watchdog | None:
-    """The watchdog of this process as a rank that an agent has started, or that gets one of its own now; None if it is
-    no rank."""
-    if TABLE in os.environ and not is_child_of_rank(os.environ):
-        table = mmap.mmap(int(os.environ[TABLE]), 0)
-        return Watchdog(start.rank if start else 0, table, int(os.environ["MPI_LOCALRANKID"]))
-    if start is None:
-        return None
-    launched = LAUNCHED in os.environ
-    return Watchdog(start.rank, forked_rank.fork(start.rank, start.size, host_name(), timeout, launched))

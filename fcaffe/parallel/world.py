@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import sys
@@ -12,13 +13,20 @@ from typing import Any
 
 from fcaffe import log
 from fcaffe.errors import LostRankError, RankError
-from fcaffe.parallel import records, watchdog
-from fcaffe.parallel.local_ranks import TABLE
+from fcaffe.parallel import forked_rank, records
 from fcaffe.parallel.mpi_start import comm_world, load_mpi, prepare_environment
 from fcaffe.parallel.placement import DEFAULT_TIMEOUT
-from fcaffe.parallel.started import LAUNCHED, RANK_PROCESS, host_name, started_as, wait_for_turn
+from fcaffe.parallel.started import (
+    LAUNCHED,
+    RANK_PROCESS,
+    Start,
+    host_name,
+    is_child_of_rank,
+    started_as,
+    wait_for_turn,
+)
 from fcaffe.parallel.watch import GRACE
-from fcaffe.parallel.watchdog import Watchdog
+from fcaffe.parallel.watchdog import TABLE, Watchdog
 
 PASSED_ON = 0.3  # seconds that mpiexec has to pass on what a rank wrote
 
@@ -119,7 +127,7 @@ def join(timeout: float = DEFAULT_TIMEOUT) -> World:
     From here on SIGTERM, SIGHUP and SIGINT end all ranks, unless other handlers are set.
     """
     start = started_as()
-    own = watchdog.of_started_rank(start, timeout)
+    own = _watchdog(start, timeout)
     if own is None:
         return World()
     os.environ[RANK_PROCESS] = str(os.getpid())
@@ -148,6 +156,15 @@ def join(timeout: float = DEFAULT_TIMEOUT) -> World:
             raise
         raise RankError(world) from error
     return world
+
+
+def _watchdog(start: Start | None, timeout: float) -> Watchdog | None:
+    """The watchdog of this process as a rank that an agent has started, or that gets one of its own now; None if it is
+    no rank."""
+    if TABLE in os.environ and not is_child_of_rank(os.environ):
+        table = mmap.mmap(int(os.environ[TABLE]), 0)
+        return Watchdog(start.rank if start else 0, table, int(os.environ["MPI_LOCALRANKID"]))
+    return start and Watchdog(start.rank, forked_rank.fork(start.rank, start.size, timeout))
 
 
 def _handle_signals(handler: Any) -> None:

@@ -72,9 +72,7 @@ def _round(part: Round) -> str:
 def _totals(prediction: Prediction, row: Row) -> Facts:
     asked, machine = prediction.question, prediction.question.machine
     overlap = "a sum begins when its bucket is final and those before are summed"
-    if prediction.updates_late(row.workers):
-        overlap += "; a layer waits for the sums and the update that it needs at its next forward"
-    elif not prediction.overlaps(row.workers):
+    if not prediction.overlaps(row.workers):
         overlap = "sums after backward"
     yield "exposed communication", _ms(row.exposed), f"end of the iteration - computing alone; {overlap}"
     rate = machine.update_bandwidth or machine.device.memory_bandwidth

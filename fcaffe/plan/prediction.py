@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from fcaffe.plan.machine import FCAFFE, TEXTBOOK, Machine
 from fcaffe.plan.reductions import COMPARED, Sum, sum_of
-from fcaffe.plan.simulation import Bucket, Outcome, buckets, pipelined, simulate
+from fcaffe.plan.simulation import Bucket, Outcome, buckets, simulate
 from fcaffe.plan.work import Compute, Work, compute_of
 
 MOST_WORKERS = 1 << 20  # among which the crossover is searched
@@ -141,7 +141,7 @@ class Prediction:
         share = asked.share(workers)
         passes = self._pass(share, workers)
         update = self.update(workers)
-        outcome = self._simulate(name, workers, passes, update)
+        outcome = self._simulate(name, workers, passes)
         compute = asked.work.passes * passes.seconds
         working = compute + outcome.exposed + update
         reading = self.reading(workers)
@@ -159,26 +159,16 @@ class Prediction:
             passes=passes,
         )
 
-    def _simulate(self, name: str, workers: int, passes: Compute, update: float) -> Outcome:
+    def _simulate(self, name: str, workers: int, passes: Compute) -> Outcome:
         cut = self.question.cut(workers) if workers > 1 else []
         costs = [self.sum(name, workers, bucket.bytes) for bucket in cut]
-        backward = passes.backward[::-1]
-        if self.updates_late(workers):
-            needs = [layer.needs_until for layer in self.question.work.layers]
-            return pipelined(passes.forward, needs, backward, cut, costs, update)
-        return simulate(sum(passes.forward), backward, cut, costs, self.overlaps(workers))
+        return simulate(sum(passes.forward), passes.backward[::-1], cut, costs, self.overlaps(workers))
 
     def overlaps(self, workers: int) -> bool:
         """Whether sums go on beside computing. fcaffe's ranks that share the CPUs of one host sum after backward."""
         machine = self.question.machine
         on_one_host = machine.exchange == FCAFFE and machine.cores is not None and machine.nodes(workers) == 1
         return self.question.overlap and not on_one_host
-
-    def updates_late(self, workers: int) -> bool:
-        """Whether parameters are updated when the next forward pass needs them, as fcaffe's CPUs do."""
-        machine = self.question.machine
-        is_fcaffes = machine.exchange == FCAFFE and machine.cores is not None
-        return workers > 1 and is_fcaffes and self.overlaps(workers)
 
     def update(self, workers: int) -> float:
         """Seconds of the update; the known speed of a net includes it."""

@@ -25,7 +25,6 @@ class LayerWork:
     backward: tuple[float, float]
     parameter_bytes: int  # moved besides, once a pass
     final_from: int  # the byte from which on the flat gradients are final after its backward
-    needs_until: int  # the byte up to which its forward reads the flat parameters
 
 
 @dataclass(frozen=True)
@@ -64,29 +63,27 @@ def work_of_net(path: str, input_shape: Sequence[int] | None = None, is_solver: 
 
 def _work(net: Net, path: str) -> Work:
     batch = net.batch_size
-    offsets = zip(net.nodes, net.plain.final_from, net.plain.needs_until, strict=True)
     trained = any(node.needs_backward for node in net.nodes)
     if not trained:
         log.warning(f"{path}: this net has no loss; it is planned for as if it had one")
     return Work(
         name=net.name,
         path=path,
-        layers=[_layer(node, batch, 4 * final, 4 * needed, trained) for node, final, needed in offsets],
+        layers=[_layer(*pair, batch, trained) for pair in zip(net.nodes, net.plain.final_from, strict=True)],
         batch=batch,
         parameters=net.parameters.count,
         activations=net.memory().peak / batch,
     )
 
 
-def _layer(node: Node, batch: int, final_from: int, needs_until: int, trained: bool) -> LayerWork:
+def _layer(node: Node, final_from: int, batch: int, trained: bool) -> LayerWork:
     (operations, moved), (back_operations, back_moved) = work_of_passes(node, trained)
     return LayerWork(
         node.name,
         (operations / batch, moved / batch),
         (back_operations / batch, back_moved / batch),
         4 * sum(blob.count for blob in node.layer.blobs),
-        final_from,
-        needs_until,
+        4 * final_from,
     )
 
 

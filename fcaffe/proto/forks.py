@@ -78,7 +78,6 @@ _LAYER_TYPES = {
     SSD: "VideoData",
     NVIDIA: "DetectNetTransformation TRT",
     INTEL: "BoxData MKLBatchNorm MnActivation SpatialDropout",
-    SEGNET: "DenseImageData",
     PSPNET: "AdaptiveBiasChannel BiasChannel DenseCRF DomainTransform DomainTransformForwardOnly ImageSegData"
     " MatRead MatWrite SegAccuracy SpatialProduct UniqueLabel",
     TSN: "BatchReduction Gather Scatter SegData SyncBN",

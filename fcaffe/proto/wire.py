@@ -1,4 +1,4 @@
-"""The parts of protobuf's wire format that in_file.py needs: varints, keys and field lengths."""
+"""The parts of protobuf's wire format that readers of large files need: varints, keys and field lengths."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def varint(value: int) -> bytes:
     return bytes(made)
 
 
-def read_varint(content: bytes, at: int) -> tuple[int, int]:
+def read_varint(content: bytes | memoryview, at: int) -> tuple[int, int]:
     """The varint at an offset, and the offset behind it. Raises WireError."""
     value = 0
     for shift in range(0, 7 * LONGEST, 7):

@@ -130,7 +130,7 @@ Seconds = list[float]  # one for each layer
 def benchmark(net: Net, iterations: int) -> None:
     """Time forward and backward of every layer, after a warm-up of one pass, and log the averages as Caffe does.
 
-    As in Caffe, every layer runs backward, also those that training would skip, and the forward time of a data layer
+    As in Caffe, every layer runs backward, also layers that training would skip, and the forward time of a data layer
     includes reading.
     """
     nothing = [0.0] * len(net.nodes)

@@ -26,6 +26,7 @@ Shape = tuple[int, ...]
 READERS = {
     "AnnotatedData": "data_param",
     "Data": "data_param",
+    "DenseImageData": "dense_image_data_param",
     "HDF5Data": "hdf5_data_param",
     "ImageData": "image_data_param",
     "WindowData": "window_data_param",
@@ -112,6 +113,9 @@ def replace_reader(layer: Any, kind: str, path: str, input_shape: Sequence[int] 
     if layer.type == "AnnotatedData":
         for_yolo = layer.annotated_data_param.yolo_data_type == 1
         labels = (batch, 1, MOST_OBJECTS, 5) if for_yolo else (1, 1, batch, 8)
+    if layer.type == "DenseImageData":
+        divisor = max(1, layer.dense_image_data_param.label_divide_factor)
+        labels = (batch, 1, *(size // divisor for size in shape[1:]))
     made = pb.LayerParameter(name=layer.name, type=kind, top=layer.top)
     made.input_param.shape.extend(
         pb.BlobShape(dim=dims) for dims in [(batch, *shape)] + [labels] * (len(layer.top) - 1)

@@ -7,15 +7,19 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from fcaffe import log
 from fcaffe.errors import FcaffeError
 from fcaffe.net.workers import Workers
 from fcaffe.output_files import remove_leftovers, replacing
 from fcaffe.parallel.world import World
-from fcaffe.solvers import Solver
-from fcaffe.timeline import EXCHANGE, KEPT, KEPT_BY_ALL, OTHER, TRAINING, Timeline, straggler, summarize
+from fcaffe.solvers import Observer, Solver
+from fcaffe.timeline import EXCHANGE, KEPT, KEPT_BY_ALL, OTHER, TRAINING, Timeline, straggler, summarize, work_of
 
 THREADS = {TRAINING: "training", EXCHANGE: "gradient exchange"}
+CHECKED_EVERY = 20  # iterations
+LONGEST_COUNT = 300.0  # seconds of work after which a worker that was fast until then can be warned of
 
 
 def begin_together(timeline: Timeline, workers: Workers) -> None:
@@ -53,11 +57,40 @@ def events_of(timeline: Timeline, rank: int, hosts: Sequence[str]) -> list[dict[
     return lines
 
 
-def write(path: str, events: list[dict[str, Any]]) -> None:
-    """Write the file of a trace. Raises FcaffeError."""
+def write(path: str, events: list[dict[str, Any]], summary: Sequence[str] = ()) -> None:
+    """Write the file of a trace, with the lines of the log's summary. Raises FcaffeError."""
     remove_leftovers(path)
     with replacing(path, "trace") as temporary, open(temporary, "w") as file:
-        json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file)
+        json.dump({"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"summary": summary}}, file)
+
+
+class Stragglers(Observer):
+    """Warns of each worker that stays much slower than the others, while it does so."""
+
+    looks = False
+
+    def __init__(self, solver: Solver, timeline: Timeline, hosts: Sequence[str]) -> None:
+        self.solver = solver
+        self.timeline = timeline
+        self.hosts = hosts
+        self.counted_from = 0.0
+        self.known: set[int] = set()
+
+    def iteration_begins(self) -> None:
+        if self.solver.iteration % CHECKED_EVERY == 0:
+            self.check()
+
+    def check(self) -> None:
+        """Compare the seconds since the last warning, or of the last minutes. Collective."""
+        own = work_of(self.timeline.seconds)
+        work = self.solver.workers.gather_array(np.array([own - self.counted_from]))[:, 0].tolist()
+        found = straggler(work, self.hosts)
+        if found and found[0] not in self.known:
+            self.known.add(found[0])
+            if self.solver.workers.rank == 0:
+                log.warning(found[1])
+        if found or max(work) > LONGEST_COUNT:
+            self.counted_from = own
 
 
 class Timing:
@@ -74,6 +107,8 @@ class Timing:
     def of(self, solver: Solver) -> Iterator[None]:
         """Time the training in the body of the `with`, then log and write. After an error, write worker 0's trace."""
         begin_together(self.timeline, solver.workers)
+        self.stragglers = Stragglers(solver, self.timeline, self.world.hosts)
+        solver.observers.append(self.stragglers)
         try:
             with self.timeline.span(OTHER):
                 yield
@@ -85,17 +120,17 @@ class Timing:
         self._tell(solver)
 
     def _tell(self, solver: Solver) -> None:
+        self.stragglers.check()
         everyone = solver.workers.gather(dict(self.timeline.seconds))
-        for line in summarize(everyone, self.world.hosts) if everyone else []:
+        lines = summarize(everyone, self.world.hosts) if everyone else []
+        for line in lines:
             log.info(line)
-        if everyone and (warning := straggler(everyone, self.world.hosts)):
-            log.warning(warning)
         if summary := solver.exchange.summary():
             log.info(summary)
         if not self.path:
             return
         own = events_of(self.timeline, self.world.rank, self.world.hosts)
         if gathered := solver.workers.gather(own):
-            write(self.path, [event for events in gathered for event in events])
+            write(self.path, [event for events in gathered for event in events], lines)
             dropped = f"; it begins after {self.timeline.dropped} events of worker 0" if self.timeline.dropped else ""
             log.info(f"Trace in {self.path}, for chrome://tracing or ui.perfetto.dev{dropped}")

@@ -6,9 +6,9 @@ communication, by a parameter server, a tree and what `auto` picks, beside what 
 
 Hosts and links are those of scripts/emulated_cluster. Computing is emulated as well: each layer sleeps for as long as
 a K20 takes for its share of the batch (emulated_device.py). All else is a training as `fcaffe train` does it: gradients
-of the net's size, buckets, sums behind backward and the next forward pass, late updates. The prediction knows the
-links' rate and burst, the latency of a short message and how long one rank alone updates, which takes hosts longer that
-share cores.
+of the net's size, buckets, sums behind backward and the next forward pass, late updates. In the prediction sums go on
+behind backward only. It knows the links' rate and burst, the latency of a short message and how long one rank alone
+updates, which takes hosts longer that share cores.
 
 The net is NiN for CIFAR-10, whose 3.9 MB of gradients are added and updated by 16 ranks on two cores in a fraction of
 the time that the links take; of NiN's 30 MB the update alone would be as long as a K20's pass.
@@ -41,7 +41,7 @@ from fcaffe.tools.plot import new_picture, style
 ROOT = Path(__file__).resolve().parents[2]
 NET = str(ROOT / "models" / "nin_cifar10" / "train_val.prototxt")
 REDUCTIONS = {"server": "parameter server", "tree": "tree", "auto": "auto"}
-SETTLING, MEASURED = 2, 2  # iterations; sums behind the next forward pass make the first ones unlike those that follow
+SETTLING, MEASURED = 2, 2  # iterations; sums behind the next forward pass make the first ones unlike later ones
 CORES = 1 << 10  # of an emulated host: what sums take is nothing to a device that sleeps
 BOUND = 0.15
 
@@ -72,7 +72,7 @@ class Begins(Observer):
         self.marks.append((time.perf_counter(), dict(self.timeline.seconds)))
 
     def parts(self) -> dict[str, float]:
-        """Seconds of an iteration of those that are measured."""
+        """Seconds of a measured iteration."""
         (began, before), (ended, after) = self.marks[SETTLING], self.marks[SETTLING + MEASURED]
         split = {kind: (after[kind] - before[kind]) / MEASURED for kind in KINDS}
         return {**split, "all": (ended - began) / MEASURED}

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Seconds of training iterations that `fcaffe plan` predicts for workers of this machine, beside those that
-`fcaffe bench step` measures.
+"""Seconds of training iterations that `fcaffe plan` predicts for workers of this machine, beside the
+seconds that `fcaffe bench step` measures.
 
   scripts/paper/measured.py --nets lenet --json out.json
 

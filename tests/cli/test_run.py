@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import fcaffe
-from fcaffe.parallel.devices import find_devices
+from fcaffe.cli.gpus import find_devices
 
 ROOT = Path(fcaffe.__file__).parents[1]
 FCAFFE = [sys.executable, "-m", "fcaffe"]

@@ -18,8 +18,9 @@ from tests.engines.cuda import emulator, stand_in_cupy, stand_in_engine
 pytestmark = pytest.mark.usefixtures("all_threads")
 
 PLAIN = NumpyEngine()
-KINDS = ["oneDNN fp32", "oneDNN bf16", "CUDA fp32", "CUDA fp16", "CUDA bf16"]
-DIGITS = {"fp32": 5e-6, "fp16": 2**-10, "bf16": 2**-7}  # of the largest value
+KINDS = ["oneDNN fp32", "oneDNN winograd", "oneDNN bf16", "CUDA fp32", "CUDA fp16", "CUDA bf16"]
+# Of the largest value. A convolution may differ by 4 times as much.
+DIGITS = {"fp32": 5e-6, "winograd": 7.5e-6, "fp16": 2**-10, "bf16": 2**-7}
 ORDERS = ["channels last", "C order", "slice", "unaligned", "mixed"]  # mixed: each other array in C order
 
 Shape = tuple[int, ...]
@@ -46,6 +47,8 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         pytest.skip("needs onednn-cpu-gomp")
     if math == "bf16" and not cpu_engine(name="onednn").library.has_bf16():  # type: ignore[attr-defined]
         pytest.skip("this processor has neither AVX-512 BF16 nor AMX: nothing of bfloat16 was checked")
+    if math == "winograd":
+        pytest.importorskip("numba", reason="--math winograd needs Numba")
     compiled: list[str] = []
     compile_it = Description.compile
 
@@ -96,7 +99,9 @@ def check(
     values = [each.of if isinstance(each, Wide) else each for each in inputs]
     shapes = [each.of if isinstance(each, Wide) else each for each in outputs]
     values += [np.full(shape, np.nan, np.float32) for shape in shapes]
-    math = "fp32" if engine.half_dtype is None else "bf16" if engine.half_dtype.name != "float16" else "fp16"
+    math = "winograd" if "Winograd" in engine.name else "fp32"
+    if engine.half_dtype is not None:
+        math = "bf16" if engine.half_dtype.name != "float16" else "fp16"
     expected: list[np.ndarray] = []
     for order in ORDERS if any(value.ndim > 2 for value in values) else ORDERS[:1]:
         orders = [order if order != "mixed" else ORDERS[index % 2] for index in range(len(values))]
@@ -119,6 +124,9 @@ CONVOLUTIONS = [
     (2, 96, (13, 13), 64, (5, 5), (1, 1), (2, 2), (1, 1), 2),
     (3, 20, (12, 12), 50, (5, 5), (1, 1), (0, 0), (1, 1), 1),
     (2, 32, (9, 11), 32, (3, 3), (1, 1), (1, 1), (1, 1), 32),
+    (4, 35, (13, 10), 40, (3, 3), (1, 1), (1, 1), (1, 1), 1),
+    (3, 64, (15, 14), 33, (3, 3), (1, 1), (2, 0), (1, 1), 1),
+    (8, 32, (5, 9), 32, (3, 3), (1, 1), (3, 1), (1, 1), 1),
     (2, 16, (15, 15), 24, (3, 3), (2, 1), (1, 0), (2, 2), 1),
     (2, 64, (14, 14), 128, (1, 1), (1, 1), (0, 0), (1, 1), 1),
     (2, 64, (14, 14), 128, (1, 1), (2, 2), (0, 0), (1, 1), 1),

@@ -11,6 +11,7 @@ MATRIX = (3, 4)
 TESTED_ELSEWHERE = {
     "AnnotatedData": "test_annotated_sets.py",
     "Data": "test_data_layer.py",
+    "DenseImageData": "test_dense_image_data.py",
     "HDF5Data": "test_hdf5_layers.py",
     "HDF5Output": "test_hdf5_layers.py",
     "ImageData": "test_image_data.py",

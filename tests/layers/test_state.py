@@ -43,6 +43,8 @@ READERS = {
     "AnnotatedData": f'{TRANSFORM} data_param {{ source: "annotated_lmdb" backend: LMDB batch_size: 4 }} '
     "annotated_data_param { batch_sampler { sampler { min_scale: 0.9 } max_sample: 1 } }",
     "Data": f'{TRANSFORM} data_param {{ source: "{GOLDEN}/fillers/crop_lmdb" backend: LMDB batch_size: 3 }}',
+    "DenseImageData": 'dense_image_data_param { source: "pairs.txt" batch_size: 4 shuffle: true rand_skip: 3 '
+    "mirror: true crop_height: 5 crop_width: 6 }",
     "HDF5Data": 'top: "y" hdf5_data_param { source: "parts.txt" batch_size: 5 shuffle: true }',
     "ImageData": f'{TRANSFORM} image_data_param {{ source: "list.txt" batch_size: 4 shuffle: true rand_skip: 3 }}',
     "MemoryData": "memory_data_param { batch_size: 2 channels: 1 height: 2 width: 3 }",
@@ -129,6 +131,7 @@ def write_pictures(folder: Path) -> None:
     pictures = np.random.default_rng(7).integers(0, 256, (6, 3, 10, 12), np.uint8)
     for index, pixels in enumerate(pictures):
         (folder / f"{index}.png").write_bytes(encode_image(pixels, "png"))
+    (folder / "pairs.txt").write_text("".join(f"{index}.png {5 - index}.png\n" for index in range(6)))
     (folder / "list.txt").write_text("".join(f"{index}.png {index}\n" for index in range(6)))
     windows = "2\n1 0.8 0 0 8 8\n2 0.2 1 1 9 9\n"
     (folder / "windows.txt").write_text("".join(f"# {index}\n{index}.png\n3\n10\n12\n{windows}" for index in range(6)))
@@ -166,7 +169,7 @@ def test_a_fresh_layer_goes_on(kind: str, example: Example) -> None:
 @pytest.mark.parametrize("passes", [0, 1, 7])
 @pytest.mark.parametrize("kind", READERS)
 def test_a_fresh_reader_goes_on(kind: str, passes: int, folder: Path) -> None:
-    if kind in ("ImageData", "WindowData"):
+    if kind in ("DenseImageData", "ImageData", "WindowData"):
         pytest.importorskip("cv2", reason="the images extra (OpenCV) is not installed")
         write_pictures(folder)
     elif kind == "HDF5Data":

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from fcaffe.parallel.devices import find_devices
+from fcaffe.cli.gpus import find_devices
 from tests.parallel.conftest import needs_mpi, run_ranks
 
 pytestmark = needs_mpi
@@ -57,7 +57,7 @@ def test_errors() -> None:
 
 
 def test_training_on_cpus_needs_no_cupy() -> None:
-    code = "import sys, fcaffe.cli, fcaffe.parallel.bench; sys.exit('cupy' in sys.modules)"
+    code = "import sys, fcaffe.cli, fcaffe.tools.bench_reduce; sys.exit('cupy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0
 
 

@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from fcaffe.engines.cuda import driver
-from fcaffe.errors import UsageError
-from fcaffe.parallel.devices import (
+from fcaffe.cli.gpus import (
     Devices,
     check_devices,
     device_of,
     find_devices,
     parse_devices,
 )
+from fcaffe.engines.cuda import driver
+from fcaffe.errors import UsageError
 from fcaffe.parallel.started import host_name
 from fcaffe.parallel.world import World
 from tests.engines.cuda.fake_driver import FakeDriver

@@ -23,8 +23,8 @@ from fcaffe.parallel import launch, processes
 from fcaffe.parallel.blame import hang_message
 from fcaffe.parallel.mpiexec import Mpiexec
 from fcaffe.parallel.placement import Plan
-from fcaffe.parallel.table import SLOT, STOPPED, WAITING, WORKING, Slot
 from fcaffe.parallel.watch import TICK, Watch
+from fcaffe.parallel.watchdog import SLOT, STOPPED, WAITING, WORKING, Slot
 from tests.parallel.conftest import FCAFFE, MPIEXEC, Job, needs_mpi, until
 from tests.parallel.test_emulated_cluster import Cluster, why_not
 

@@ -69,6 +69,7 @@ def test_every_rank_has_its_spans(start: Start, folder: Path, flags: list[str]) 
         reductions = [span for span in reductions if span["name"] == "reduce"]
         assert sorted(set(iterations(reductions, "reduce"))) == every
         assert all(before["ts"] + before["dur"] <= after["ts"] + 0.3 for before, after in pairwise(reductions))
+    assert json.loads(path.read_text())["otherData"]["summary"][-1].startswith("Slowest worker: rank ")
     whole = [max(span["dur"] for span in spans(path, rank) if span["name"] == "other") for rank in range(3)]
     assert max(whole) - min(whole) < 1e6, "they begin and end together"
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
+from fcaffe.engines.winograd.compiling import compiled, inlined, parallel
 from fcaffe.engines.winograd.intrinsics import copy, product
 from fcaffe.engines.winograd.transforms import (
-    ARITHMETIC,
     CHANNELS,
     IN,
     KERNEL,
@@ -31,8 +31,6 @@ VALUES = IN * IN  # of a transformed tile
 ROW = IN * CHANNELS  # values of a row of a tile of CHANNELS channels
 
 Array = Any
-compiled = njit(fastmath=ARITHMETIC, cache=True)
-parallel = njit(fastmath=ARITHMETIC, cache=True, parallel=True)
 
 
 @parallel
@@ -86,13 +84,13 @@ def kernel_gradient(
             product(sgemm, True, inputs[value], outputs[value], gradient[value], end - first, block > 0)
 
 
-@njit(inline="always", cache=True)
+@inlined
 def tiles(y: Array) -> int:
     """How many tiles make up the output."""
     return y.shape[0] * ((y.shape[1] + OUT - 1) // OUT) * ((y.shape[2] + OUT - 1) // OUT)
 
 
-@njit(inline="always", cache=True)
+@inlined
 def corner(y: Array, tile: int) -> tuple[int, int, int]:
     """Image, row and column in y of the tile's first pixel."""
     columns = (y.shape[2] + OUT - 1) // OUT
@@ -100,7 +98,7 @@ def corner(y: Array, tile: int) -> tuple[int, int, int]:
     return tile // (rows * columns), tile // columns % rows * OUT, tile % columns * OUT
 
 
-@njit(inline="always", cache=True)
+@inlined
 def pixel(x: Array, image: int, row: int, column: int) -> int:
     """The offset of this pixel's first channel."""
     return ((image * x.shape[1] + row) * x.shape[2] + column) * x.shape[3]

@@ -15,6 +15,7 @@ from fcaffe.engines.memory import address
 from fcaffe.engines.onednn.engine import OneDnnEngine
 from fcaffe.engines.windows import Windows
 from fcaffe.engines.winograd import blocks
+from fcaffe.engines.winograd.compiling import SETTINGS
 from fcaffe.engines.winograd.transforms import CHANNELS, KERNEL, OUT
 from fcaffe.threads import wanted_threads
 
@@ -36,7 +37,7 @@ class WinogradEngine(OneDnnEngine):
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self.name += " (Winograd)"
-        self._count = wanted_threads()
+        self._numba_threads = min(wanted_threads(), SETTINGS.NUMBA_NUM_THREADS)
         with self.library.threads.restored():
             numba.set_num_threads(1)  # starts Numba's threads, which sets OpenMP's number to that of all cores
         self._sgemm = ctypes.cast(self.library.functions.dnnl_sgemm, ctypes.c_void_p).value or 0
@@ -86,8 +87,16 @@ class WinogradEngine(OneDnnEngine):
         with self.library.lock, self.channels_last([x, dy], []) as (x_, dy_):
             gradient = self._temporary((blocks.VALUES, x.shape[1], dy.shape[1]))
             ends = channels_last(x_), channels_last(dy_)
-            self._run(blocks.kernel_gradient, *ends, gradient, _pair(windows.pad), TOGETHER, self._count, self._sgemm)
-            self._run(blocks.gradient_of_kernels, gradient, add, dweights, self._count)
+            self._run(
+                blocks.kernel_gradient,
+                *ends,
+                gradient,
+                _pair(windows.pad),
+                TOGETHER,
+                self._numba_threads,
+                self._sgemm,
+            )
+            self._run(blocks.gradient_of_kernels, gradient, add, dweights, self._numba_threads)
 
     def _convolve(
         self, x: Array, kernels: Array, bias: Array | None, plus: Array | None, relu: bool, y: Array, pad: Any
@@ -103,7 +112,7 @@ class WinogradEngine(OneDnnEngine):
             channels_last(y),
             _pair(pad),
             TOGETHER,
-            self._count,
+            self._numba_threads,
             self._sgemm,
         )
 
@@ -120,12 +129,17 @@ class WinogradEngine(OneDnnEngine):
         outputs, channels = weights.shape[:2]
         shape = (outputs, channels) if turned else (channels, outputs)
         target = new((blocks.VALUES, *shape), dtype=np.float32)
-        self._run(blocks.transform_kernels, weights, turned, target, self._count)
+        self._run(blocks.transform_kernels, weights, turned, target, self._numba_threads)
         return target
 
     def _run(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Call compiled code. Numba's number of threads is a setting of the calling thread."""
-        numba.set_num_threads(self._count)
+        """Call compiled code. Numba's number of threads is a setting of the calling thread.
+
+        A tape has no such calls. `Replay` runs a layer itself if recording it raises ValueError.
+        """
+        if self.library.tape is not None:
+            raise ValueError("calls of compiled code are not recorded")
+        numba.set_num_threads(self._numba_threads)
         work(*arguments)
 
     def _temporary(self, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
@@ -143,6 +157,5 @@ def suits(x: Array, weights: Array, y: Array, windows: Windows, group: int) -> b
         and set(windows.stride + windows.dilation) == {1}
         and group == 1
         and min(weights.shape[:2]) >= CHANNELS
-        and min(x.shape[1:2]) > 0
         and y.shape[0] * -(-y.shape[2] // OUT) * -(-y.shape[3] // OUT) >= LEAST_TILES
     )

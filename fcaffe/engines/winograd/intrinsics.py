@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from fcaffe.engines.winograd.compiling import compiled
 from fcaffe.engines.winograd.transforms import CHANNELS
 
 Array = Any
@@ -41,7 +42,7 @@ def _call(context: Any, sgemm: Any, turn: Any, sizes: Any, a: Any, b: Any, c: An
 call: Any = intrinsic(_call)
 
 
-@njit(cache=True)
+@compiled
 def product(sgemm: int, turn: bool, a: Array, b: Array, c: Array, used: int, add: bool) -> None:
     """c = a @ b, or with `turn` a.T @ b, or with `add` c plus that, with the first `used` rows of a (with `turn`, of
     both)."""

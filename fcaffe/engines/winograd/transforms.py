@@ -30,7 +30,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from fcaffe.engines.winograd.compiling import inlined
 
 OUT, IN, KERNEL = 4, 6, 3  # pixels along an axis of an output tile, of an input tile and of a kernel
 CHANNELS = 32
@@ -62,12 +63,9 @@ A_T = np.array([[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0
 SIXTH = np.float32(1 / 6)
 
 Array = Any
-# Reassociation lets Numba use vectors; NaN and infinity keep their meaning.
-ARITHMETIC = {"reassoc", "contract", "nsz", "arcp"}
-transform = njit(inline="always", fastmath=ARITHMETIC, cache=True)
 
 
-@transform
+@inlined
 def input_axis(source: Array, first: int, step: int, target: Array, begin: int, stride: int) -> None:
     """B^T along one axis: the six rows at first + i * step become those at begin + i * stride."""
     for c in range(CHANNELS):
@@ -84,7 +82,7 @@ def input_axis(source: Array, first: int, step: int, target: Array, begin: int, 
         target[begin + 5 * stride + c] = 4 * d1 - 5 * d3 + d5
 
 
-@transform
+@inlined
 def output_axis(source: Array, first: int, step: int, target: Array, begin: int, stride: int) -> None:
     """A^T along one axis: six rows become four."""
     for c in range(CHANNELS):
@@ -98,7 +96,7 @@ def output_axis(source: Array, first: int, step: int, target: Array, begin: int,
         target[begin + 3 * stride + c] = odd + 8 * odd_2 + source[first + 5 * step + c]
 
 
-@transform
+@inlined
 def gradient_axis(source: Array, first: int, step: int, target: Array, begin: int, stride: int) -> None:
     """A along one axis: four rows become six."""
     for c in range(CHANNELS):
@@ -114,7 +112,7 @@ def gradient_axis(source: Array, first: int, step: int, target: Array, begin: in
         target[begin + 5 * stride + c] = y3
 
 
-@transform
+@inlined
 def kernel_axis(source: Array, first: int, step: int, target: Array, begin: int, stride: int) -> None:
     """G along one axis: three rows become six."""
     for c in range(CHANNELS):
@@ -129,7 +127,7 @@ def kernel_axis(source: Array, first: int, step: int, target: Array, begin: int,
         target[begin + 5 * stride + c] = g2
 
 
-@transform
+@inlined
 def kernel_gradient_axis(source: Array, first: int, step: int, target: Array, begin: int, stride: int) -> None:
     """G^T along one axis: six rows become three."""
     for c in range(CHANNELS):

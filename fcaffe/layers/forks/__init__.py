@@ -4,6 +4,7 @@ from fcaffe.layers.forks import (  # noqa: F401
     annotated_data,
     axpy,
     batch_norm,
+    dense_image_data,
     detections,
     face,
     lstm,

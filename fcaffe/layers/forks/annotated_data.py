@@ -57,6 +57,9 @@ class AnnotatedData(Data):
         table = np.concatenate(found) if found else np.full((1, 8), -1)
         return table.astype(np.float32).reshape(1, 1, -1, 8)
 
+    def labels_per_sample(self, shape: tuple[int, ...]) -> int | None:
+        return None if self.has_boxes else super().labels_per_sample(shape)
+
     @property
     def _for_yolo(self) -> bool:
         return self.param.annotated_data_param.yolo_data_type == 1

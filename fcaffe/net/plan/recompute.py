@@ -48,7 +48,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Choice:
-    """Numbers of the groups whose outputs are saved in forward, and of those that are dropped after each use.
+    """Numbers of the groups whose outputs are saved in forward, and of groups whose outputs are dropped after each use.
 
     The latter may run more than twice.
     """

@@ -17,7 +17,7 @@ def prior_box(step: Step) -> list[str]:
 
 @writes("DetectionOutput")
 def detection_output(step: Step) -> list[str]:
-    """Rows for each image in turn; if there are none, those that say that nothing was found.
+    """Rows for each image in turn; if there are none, rows that say that nothing was found.
 
     NonMaxSuppression exchanges corners that have the wrong order, while fcaffe never suppresses such a box.
     """

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from fcaffe.errors import SnapshotError
-from fcaffe.input_files import UnreadableError, asking, require_file
+from fcaffe.input_files import UnreadableError, asking
 from fcaffe.model_files import Model
 from fcaffe.net import Layer, Net
 from fcaffe.net.weights import to_model
 from fcaffe.proto import StoredBlob
 from fcaffe.tools.onnx.library import onnx
+from fcaffe.tools.onnx.onnx_file import read_model
 from fcaffe.tools.onnx.properties import NET, model_from
 
 # Endings of the names of a layer's first and second blob in files of other writers.
@@ -37,10 +38,9 @@ class OnnxFile:
 
 def read_onnx(path: str | os.PathLike[str]) -> OnnxFile:
     """Read an ONNX file. Raises SnapshotError."""
+    model, _ = read_model(path)
     try:
         with asking():
-            require_file(path)
-            model = onnx().load(os.fspath(path))
             to_array = onnx().numpy_helper.to_array
             constants = {tensor.name: to_array(tensor) for tensor in model.graph.initializer}
             for node in model.graph.node:

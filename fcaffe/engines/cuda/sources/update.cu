@@ -86,13 +86,13 @@ __global__ void find_overflow(const float* values, int64 count, int* overflow) {
         for (int k = 0; k < 4; ++k) found |= !is_finite(four[k]);
     }
     GRID_STRIDE(int64, i, count % 4) found |= !is_finite(values[count / 4 * 4 + i]);
-    if (found) *overflow = 1;  // whoever writes writes the same
+    if (found) *overflow = 1;  // all threads write the same value
 }
 INSTANCES(find_overflow)
 
 // After an update: scale[0], by which the loss is multiplied, is halved if there was an overflow, which is over then,
 // and doubled after `patience` updates without (0: it stays as it is). scale[1] is its inverse. steps[0] counts the
-// updates since the last overflow or change, steps[1] those that were skipped. One thread.
+// updates since the last overflow or change, steps[1] the skipped updates. One thread.
 __global__ void adjust_scale(float* scale, int* steps, int* overflow, int patience, float smallest, float largest) {
     float now = scale[0];
     if (*overflow) {

@@ -42,7 +42,7 @@ def check(path: str, converted: Converted, files: tuple[str, ...] = ()) -> tuple
 
 
 def _random(net: Net, converted: Converted, seed: int) -> Mapping[str, np.ndarray]:
-    """Random values for inputs; for integers those that a table has rows for."""
+    """Random values for inputs; for integers the indices of a table's rows."""
     values = random_inputs(net, seed)
     rows = min((node.layer.param.embed_param.input_dim for node in net.nodes if node.layer.type == "Embed"), default=2)
     for name in converted.integers:

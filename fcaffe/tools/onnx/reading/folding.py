@@ -1,4 +1,4 @@
-"""Computes nodes whose inputs are constants, by onnx's reference implementation."""
+"""Computes nodes whose inputs are constants, by onnx's shape inference and its reference implementation."""
 
 from __future__ import annotations
 
@@ -11,16 +11,13 @@ from fcaffe.tools.onnx.library import onnx
 from fcaffe.tools.onnx.reading.graph import Step
 from fcaffe.tools.onnx.reading.load import in_known_type
 
-# Operators whose outputs have at most as many values as their inputs, after these have been repeated to one shape.
-_ELEMENTWISE = (
-    *("Abs", "Add", "And", "Cast", "Ceil", "Div", "Equal", "Exp", "Floor", "Greater", "GreaterOrEqual", "Identity"),
-    *("Less", "LessOrEqual", "Log", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal", "Round"),
-    *("Sqrt", "Sub", "Where"),
+SMALL = 1 << 12  # elements of a constant that a shape may depend on
+NAMES = (
+    "Abs Add And Cast Ceil Concat Constant ConstantOfShape Div Equal Exp Expand Flatten Floor Gather Greater "
+    "GreaterOrEqual Identity Less LessOrEqual Log Max Min Mod Mul Neg Not Or Pow Range Reciprocal ReduceMax ReduceMean "
+    "ReduceMin ReduceProd ReduceSum Reshape Round Slice Split Sqrt Squeeze Sub Tile Transpose Unsqueeze Where"
 )
-_MOVING = (
-    *("Concat", "Flatten", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "Slice"),
-    *("Split", "Squeeze", "Transpose", "Unsqueeze"),
-)
+FOLDED = set(NAMES.split())
 
 
 def fold(step: Step) -> list[np.ndarray] | None:
@@ -29,51 +26,35 @@ def fold(step: Step) -> list[np.ndarray] | None:
         shape = step.known(0).shape
         part = shape[slice(step.attribute("start", 0), step.node.attributes.get("end"))]
         return [np.array(part if step.op == "Shape" else math.prod(shape), np.int64)]
-    inputs = [step.net.known[name] if name else None for name in step.node.inputs]
-    arrays = [one for one in inputs if isinstance(one, np.ndarray)]
-    if step.op == "CastLike" and isinstance(inputs[0], np.ndarray):  # the type of all blobs is float32
-        return [inputs[0].astype(np.float32)]
-    if len(arrays) < sum(one is not None for one in inputs):
+    inputs = {name: step.net.known[name] for name in step.node.inputs if name}
+    if step.op == "CastLike" and isinstance(array := inputs[step.node.inputs[0]], np.ndarray):
+        return [array.astype(np.float32)]  # the type of all blobs
+    arrays = {name: array for name, array in inputs.items() if isinstance(array, np.ndarray)}
+    if step.op not in FOLDED or len(arrays) < len(inputs):
         return None
-    count = _count(step, arrays)
-    if count is None:
-        return None
-    step.net.take(count)
-    with np.errstate(all="ignore"):
-        return [in_known_type(np.asarray(one)) for one in _run(step, inputs)]
-
-
-def _count(step: Step, arrays: list[np.ndarray]) -> int | None:
-    """The largest number of values that the outputs have; None for a node that is not folded."""
-    sizes = sum(array.size for array in arrays)
-    if step.op == "Constant" or step.op in _MOVING:
-        return sizes
-    if step.op in _ELEMENTWISE:
-        return math.prod(np.broadcast_shapes(*(array.shape for array in arrays)))
-    if step.op == "ConstantOfShape":
-        return math.prod(int(dim) for dim in arrays[0].reshape(-1))
-    if step.op == "Expand":
-        return math.prod(np.broadcast_shapes(arrays[0].shape, tuple(arrays[1].tolist())))
-    if step.op == "Tile":
-        return arrays[0].size * math.prod(arrays[1].tolist())
-    if step.op == "Gather":
-        return arrays[0].size * max(1, arrays[1].size)
-    if step.op == "Range":
-        start, limit, delta = (float(array.reshape(-1)[0]) for array in arrays)
-        return math.ceil(max(0, (limit - start) / delta))
-    return None
-
-
-def _run(step: Step, inputs: list[Any]) -> list[Any]:
-    helper, names = onnx().helper, [name for name in dict.fromkeys(step.node.inputs) if name]
-    given = [helper.make_value_info(name, helper.make_tensor_type_proto(1, None)) for name in names]
-    made = [helper.make_value_info(name, helper.make_tensor_type_proto(1, None)) for name in step.node.outputs]
-    graph = helper.make_graph([step.node.proto], "node", given, made)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", step.net.opset)])
     from onnx.reference import ReferenceEvaluator
 
-    feed = {name: inputs[step.node.inputs.index(name)] for name in names}
-    return list(ReferenceEvaluator(model).run(None, feed))
+    model = _model(step, arrays)
+    for value in onnx().shape_inference.infer_shapes(model, data_prop=True).graph.output:
+        kind = value.type.tensor_type
+        if not kind.HasField("shape") or not all(dim.HasField("dim_value") for dim in kind.shape.dim):
+            return None
+        step.net.take(math.prod(dim.dim_value for dim in kind.shape.dim))
+    with np.errstate(all="ignore"):
+        return [in_known_type(np.asarray(one)) for one in ReferenceEvaluator(model).run(None, arrays)]
+
+
+def _model(step: Step, arrays: dict[str, np.ndarray]) -> Any:
+    """A model of the node. Small inputs are constants, too, for the inference of shapes."""
+    helper = onnx().helper
+    given = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in arrays.items()
+    ]
+    made = [helper.make_empty_tensor_value_info(name) for name in step.node.outputs]
+    small = [onnx().numpy_helper.from_array(one, name) for name, one in arrays.items() if one.size <= SMALL]
+    graph = helper.make_graph([step.node.proto], "node", given, made, small)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", step.net.opset)])
 
 
 def reshaped(step: Step, old: tuple[int, ...], dims: list[int]) -> tuple[int, ...]:

@@ -1,34 +1,24 @@
-"""Reads an ONNX file that may be damaged or hostile.
+"""The nodes, constants and inputs of an ONNX file.
 
-onnx's checker refuses graphs with cycles, values that two nodes write, attributes of wrong types and external data
-outside of the model's folder. Nothing is allocated by a size that the file merely claims.
+onnx's checker refuses graphs with cycles, values that two nodes write, and attributes of wrong types.
 """
 
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fcaffe.errors import SnapshotError
-from fcaffe.input_files import UnreadableError, asking, read_input, reading
+from fcaffe.input_files import UnreadableError, asking
 from fcaffe.net.blob import MAX_AXES, MOST_VALUES
 from fcaffe.tools.onnx.library import onnx
+from fcaffe.tools.onnx.onnx_file import read_model
 
 OLDEST_OPSET = 9
-ROOM = 4, 16 << 20  # memory for what a file does not hold itself: so many times its size, and bytes more
-ENTRY = 100  # bytes of memory for a string or message of the file
-# The fields of ModelProto, GraphProto, NodeProto and ValueInfoProto that have many parts, by their numbers.
-_NODES: dict[int, Any] = {5: {5: {}}}
-_VALUES: dict[int, Any] = {2: {1: {2: {1: {}}}}}
-_FIELDS: dict[int, Any] = {
-    7: {1: _NODES, 5: {}, 11: _VALUES, 12: _VALUES, 13: _VALUES, 15: {1: {}, 2: {}}},
-    25: {7: _NODES},
-}
 
 
 @dataclass
@@ -65,85 +55,11 @@ def load(path: str, shapes: Mapping[str, Sequence[int]]) -> Source:
 
     Raises SnapshotError, one line, for whatever is wrong with it.
     """
-    with reading(path, SnapshotError, "ONNX file"):
-        content = read_input(path)
+    model, size = read_model(path)
     try:
-        with asking():
-            if _entries(memoryview(content), _FIELDS, len(content)) * ENTRY > ROOM[0] * len(content) + ROOM[1]:
-                raise SnapshotError("it has more parts than any model of its size; it is damaged")
-            model = onnx().ModelProto.FromString(content)
-        folder = os.path.dirname(os.path.abspath(path))
-        size = len(content)
-        del content
-        files: dict[str, int] = {}
-        for tensor in _tensors(model.graph):
-            size += _with_external_data(tensor, folder, files)
         return _source(model, shapes, size)
     except (SnapshotError, UnreadableError) as problem:
         raise SnapshotError(f"cannot convert {path}: {str(problem)[:600]}") from problem
-
-
-def _entries(message: memoryview, fields: dict[int, Any], most: int) -> int:
-    """The number of strings and messages in a serialised message, and in its fields of these numbers; `most` at most.
-
-    An empty one takes two bytes in the file, and about a hundred in memory.
-    """
-    at = count = 0
-    while at < len(message) and count < most:
-        tag, at = _varint(message, at)
-        size, at = _varint(message, at) if tag & 7 in (0, 2) else (0, at + {1: 8, 5: 4}.get(tag & 7, len(message)))
-        if tag & 7 == 2:
-            inner = fields.get(tag >> 3)
-            count += 1 + (_entries(message[at : at + size], inner, most - count) if inner is not None else 0)
-            at += size
-    return count
-
-
-def _varint(message: memoryview, at: int) -> tuple[int, int]:
-    """The number at an offset, and the offset behind it."""
-    value = shift = 0
-    while at < len(message):
-        byte = message[at]
-        value, shift, at = value | (byte & 127) << shift, shift + 7, at + 1
-        if byte < 128:
-            break
-    return value, at
-
-
-def _tensors(graph: Any) -> Iterator[Any]:
-    yield from graph.initializer
-    for node in graph.node:
-        yield from (attribute.t for attribute in node.attribute if attribute.HasField("t"))
-
-
-def _with_external_data(tensor: Any, folder: str, left: dict[str, int]) -> int:
-    """Load the external data of a tensor, if it has any, and return their size. Raises SnapshotError.
-
-    `left` is how many bytes of each file may still be loaded: those of each file twice.
-    """
-    if tensor.data_location != onnx().TensorProto.EXTERNAL:
-        return 0
-    entries = {entry.key: entry.value for entry in tensor.external_data}
-    location, home = str(entries.get("location", "")), os.path.realpath(folder)
-    with asking():
-        path = os.path.realpath(os.path.join(folder, location))
-    if os.path.isabs(location) or not path.startswith(os.path.join(home, "")) or not os.path.isfile(path):
-        raise SnapshotError(f'constant "{tensor.name}" is in "{location}", which is no file in the folder of the model')
-    size = os.path.getsize(path)
-    with asking():
-        offset = int(entries.get("offset", 0))
-        length = int(entries.get("length", size - offset))
-    if min(offset, length) < 0 or offset + length > size:
-        raise SnapshotError(f'constant "{tensor.name}": {location} has {size} bytes, not {offset} + {length}')
-    left[path] = left.get(path, 2 * size) - length
-    if left[path] < 0:
-        raise SnapshotError(f"its constants are the same values of {location} many times; export each once")
-    with open(path, "rb") as file:
-        file.seek(offset)
-        tensor.raw_data = file.read(length)
-    tensor.data_location = onnx().TensorProto.DEFAULT
-    del tensor.external_data[:]
-    return length
 
 
 def _source(model: Any, shapes: Mapping[str, Sequence[int]], size: int) -> Source:
@@ -204,8 +120,6 @@ def attribute_of(attribute: Any) -> Any:
 
 def array_of(tensor: Any) -> np.ndarray:
     """A constant as float32, int64 or bool. Raises ValueError."""
-    if not tensor.HasField("raw_data") and math.prod(tensor.dims) > tensor.ByteSize() * 8:
-        raise ValueError(f'constant "{tensor.name}" lacks values')
     return in_known_type(onnx().numpy_helper.to_array(tensor))
 
 

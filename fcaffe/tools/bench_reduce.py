@@ -112,7 +112,7 @@ def _measure_size(comm: MPI.Intracomm, names: Sequence[str], size: int, xp: Any)
 
 
 def _fitting(hosts: int) -> list[str]:
-    """All reductions but those that cannot run on so many hosts, sum nothing, or are the same as another one there."""
+    """All reductions that run on so many hosts, sum something, and are not the same as another one there."""
     useless = ("null", "hierarchical" if hosts == 1 else "shared")
     return [name for name in reduction_names() if name not in useless and not reduction_class(name).on_device]
 
