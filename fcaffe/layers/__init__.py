@@ -21,7 +21,6 @@ from fcaffe.layers import (  # noqa: F401
     hdf5_data,
     hdf5_output,
     im2col,
-    image_data,
     inner_product,
     input,
     logistic_loss,
@@ -42,5 +41,4 @@ from fcaffe.layers import (  # noqa: F401
     split,
     spp,
     tile,
-    window_data,
 )

@@ -1,4 +1,4 @@
-"""Data: batches of images and labels from a database, read ahead by a thread."""
+"""Data, ImageData, WindowData: batches of images and labels from a database or from files, read ahead by a thread."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from fcaffe import log
 from fcaffe.data.backends import open_database
 from fcaffe.data.batches import DatumBatches
 from fcaffe.data.database import Database
+from fcaffe.data.image_list import ListBatches
 from fcaffe.data.prefetch import Batch, BatchSource, Prefetcher, check_batches
 from fcaffe.data.share import Share
 from fcaffe.data.transformer import Transformer
+from fcaffe.data.windows import WindowBatches
 from fcaffe.engines.base import Pending
 from fcaffe.errors import DataError
 from fcaffe.net import Blob, Context, Layer, Traits, register
@@ -197,3 +199,41 @@ class Data(ReadingLayer):
     def batches(self, database: Database, transformer: Transformer, batch_size: int) -> DatumBatches:
         """The batches of the database's records."""
         return DatumBatches(database, transformer, batch_size)
+
+
+@register("ImageData")
+class ImageData(ReadingLayer):
+    """Reads pictures (JPEG, PNG, ...) by OpenCV: top data (batch_size, 3 or 1, H, W), optionally label (batch_size)."""
+
+    size_logged_at = "image_data_layer.cpp:90"
+
+    def open_source(self, transformer: Transformer) -> BatchSource:
+        p = self.param.image_data_param
+        if p.batch_size < 1:
+            raise self.error("image_data_param.batch_size must be positive")
+        return ListBatches(p, transformer, self.context.random)
+
+
+@register("WindowData")
+class WindowData(ReadingLayer):
+    """Tops data (batch_size, 3, crop_size, crop_size) and label (batch_size), in which 0 is the background."""
+
+    traits = replace(ReadingLayer.traits, tops=2)
+    size_logged_at = "window_data_layer.cpp:180"
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().setup(bottom, top)
+        transform = self.param.transform_param
+        if transform.mean_file:
+            log.loading_mean(transform.mean_file, "window_data_layer.cpp:196")  # Caffe reads it a second time
+        if transform.scale != 1:
+            log.warning(
+                f"layer {self.name}: transform_param.scale is ignored, as in Caffe; "
+                "WindowData has window_data_param.scale"
+            )
+
+    def open_source(self, transformer: Transformer) -> BatchSource:
+        p = self.param.window_data_param
+        if p.batch_size < 1:
+            raise self.error("window_data_param.batch_size must be positive")
+        return WindowBatches(p, transformer, self.context.random)

@@ -17,6 +17,7 @@ from fcaffe.net.node import Node
 from fcaffe.net.parameters import Parameters
 from fcaffe.net.registry import create_layer
 from fcaffe.net.splits import insert_splits, unsplit_names
+from fcaffe.net.traits import Half
 
 AUTOMATIC = "(automatic)"  # Caffe's name for a top that the prototxt left out
 
@@ -56,6 +57,7 @@ class Graph:
         for name in sorted(self._unread):
             log.produces_output(name)
             self.output_ids.append(self._ids[name])
+        _choose_types(self)
 
     @property
     def layers(self) -> list[Layer]:
@@ -203,3 +205,36 @@ def _plan_backward(nodes: Sequence[Node], force: bool) -> None:
             written = ignored and (blob_id in read or not layer.context.whole_passes)
             if (force or written) and layer.allow_force_backward(index):
                 node.bottom_need_backward[index] = True
+
+
+def _choose_types(net: Graph) -> None:
+    """On an engine with factors of 16 bits, give 16 bits to each activation whose layers all support that.
+
+    No activation may have memory yet. The net's inputs and outputs stay float32, and so do labels, losses and
+    parameters.
+    """
+    half = net.context.engine.half_dtype
+    if half is None:
+        return
+    wide = {net.blobs[index] for index in (*net.input_ids, *net.output_ids)}
+    of_one_type = []  # the blobs of each layer that gives them one type
+    for node in net.nodes:
+        rule = node.layer.traits.half
+        if rule is Half.SAME or (rule is Half.SAME_IN_XP and net.context.engine.half_arithmetic):
+            of_one_type.append(set(node.blobs))
+        elif rule in (Half.NONE, Half.SAME_IN_XP):
+            wide.update(node.blobs)
+        elif rule is Half.FIRST:
+            wide.update((*node.bottoms[1:], *node.tops))
+    before = -1
+    while len(wide) > before:
+        before = len(wide)
+        for blobs in of_one_type:
+            if not wide.isdisjoint(blobs):
+                wide |= blobs
+    for blob in net.blobs:
+        if blob not in wide:
+            blob.set_dtype(half)
+    for node in net.nodes:
+        if node.layer.bottom_copy is not None:
+            node.layer.bottom_copy.set_dtype(node.bottoms[0].dtype)

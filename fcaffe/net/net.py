@@ -21,7 +21,6 @@ from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.graph import Graph
 from fcaffe.net.node import Hooks, Node
 from fcaffe.net.on_demand import OnDemand
-from fcaffe.net.precision import choose_types
 from fcaffe.net.program import Program
 from fcaffe.net.rewrite import Want, rewrite
 
@@ -43,7 +42,6 @@ class Net(Graph):
         self.arena = Arena(context.recompute)
         self._loss = context.engine.xp.zeros(1, np.float64)  # of a pass, where it stays on a device
         self._losses_in_place = [node for node in self.nodes if node.has_loss and {*node.tops} & {*node.bottoms}]
-        choose_types(self)
         self.fuses = context.whole_passes  # only whole passes run, which leave behind the outer blobs alone
         self.plain = self.program = Program(self.nodes, self.outer, self.parameters, not context.inference)
         on_demand = context.on_demand and OnDemand.suits(self)

@@ -68,12 +68,6 @@ class Node:
             raise self.layer.named(problem) from problem
 
     @property
-    def is_steady(self) -> bool:
-        """Whether a pass leaves the shapes of its tops as they are if those of its bottoms stay."""
-        traits = self.layer.traits
-        return traits.reshapes_by_shape if self.bottoms else not traits.reads_host
-
-    @property
     def in_place(self) -> bool:
         """Whether it overwrites its only bottom."""
         return len(self.tops) == 1 and self.bottoms == self.tops

@@ -11,8 +11,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
+from fcaffe.engines import Engine
 from fcaffe.engines.base import Recording
-from fcaffe.engines.engine import Engine
 from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Layer
 from fcaffe.net.node import Node
@@ -131,7 +131,7 @@ def _steady(nodes: Sequence[Node]) -> list[Node]:
     found: list[Node] = []
     unsteady: set[Blob] = set()
     for node in nodes:
-        if not (node.bottoms and node.is_steady and unsteady.isdisjoint(node.bottoms)):
+        if not (node.bottoms and node.layer.traits.reshapes_by_shape and unsteady.isdisjoint(node.bottoms)):
             unsteady.update(node.tops)
         elif _is_pure(node.layer) and not node.has_loss:
             found.append(node)
