@@ -15,7 +15,7 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.data.share import Share, Turns
-from fcaffe.engines.engine import Pending
+from fcaffe.engines.base import Pending
 from fcaffe.engines.memory import obtainable_bytes, readable_size
 from fcaffe.errors import DataError
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from fcaffe.engines.channels import Array, channels_last
+from fcaffe.engines.elementwise import PlainElementwise
 from fcaffe.engines.windows import Windows, pad_channels_last, patches
 
 PATCH_BYTES = 8 << 20  # patches of this many bytes are unfolded at a time, so that they stay in cache
-
-Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,18 +23,8 @@ class Folded:
     make: Callable[[], tuple[Array, Array]]
 
 
-class PlainConvolution:
+class PlainConvolution(PlainElementwise):
     """x (N, C, spatial...), weights (M, C / group, kernel...), bias (M,) or None, y (N, M, output_size...)."""
-
-    xp: Any
-
-    if TYPE_CHECKING:
-
-        def relu_forward(self, x: Array, y: Array, slope: float) -> None: ...
-
-        def weighted_sum(self, arrays: Sequence[Array], factors: Sequence[float], y: Array) -> None: ...
-
-        def of_weights(self, sources: Sequence[Array], what: Hashable, make: Callable[[], Made]) -> Made | None: ...
 
     def convolution_forward(
         self, x: Array, weights: Array, bias: Array, y: Array, windows: Windows, group: int, relu: bool = False

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from fcaffe.engines.base import EngineBase
 from fcaffe.engines.channels import channel_sums
 
 Array = Any
@@ -13,10 +14,8 @@ Array = Any
 FLT_MAX = 3.4028234663852886e38
 
 
-class PlainElementwise:
+class PlainElementwise(EngineBase):
     """Arrays have one shape, and any strides. Outputs may be the same memory as an input."""
-
-    xp: Any
 
     def relu_forward(self, x: Array, y: Array, slope: float) -> None:
         """y = max(x, 0) + slope * min(x, 0): NaN where x is, and for -inf if the slope is 0."""
@@ -55,6 +54,14 @@ class PlainElementwise:
     def copy(self, x: Array, y: Array) -> None:
         """y = x."""
         y[...] = x
+
+    def as_float32(self, x: Array) -> Array:
+        """x, or a float32 copy if it has 16 bits."""
+        if x.dtype == self.xp.float32:
+            return x
+        copied = self.xp.empty_like(x, dtype=self.xp.float32)
+        self.copy(x, copied)
+        return copied
 
     def concat(self, parts: Sequence[Array], whole: Array, axis: int) -> None:
         """whole = the parts one after the other along the axis."""

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from fcaffe.engines.elementwise import PlainElementwise
 
 Array = Any
 
 
-class PlainInnerProduct:
+class PlainInnerProduct(PlainElementwise):
     """x (M, K), weights (N, K), or (K, N) with `transpose`, bias (N,) or None, y (M, N)."""
-
-    xp: Any
-
-    if TYPE_CHECKING:
-
-        def copy(self, x: Array, y: Array) -> None: ...
 
     def flattened(self, x: Array, values: int) -> Array:
         """x in C order as rows of `values` values: a view or a copy. A copy is valid until the next call."""

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from fcaffe.engines.normalization import PlainNormalization
 
 Array = Any
 
 SMALLEST = 1.1754943508222875e-38  # FLT_MIN: probabilities below it count as this before the logarithm
 
 
-class PlainLosses:
+class PlainLosses(PlainNormalization):
     """Scores and probabilities have the classes on `axis`; `labels` has one value for each position of the other axes.
 
     A position counts unless its label, truncated to an integer, is `ignored` (None: all count). `valid`, `loss` and
     `slope` are float32 arrays without axes, so no operator waits for a device. `divisor` None stands for the number of
     positions that count, at least 1.
     """
-
-    xp: Any
-
-    if TYPE_CHECKING:
-
-        def softmax_forward(self, x: Array, y: Array, axis: int) -> None: ...
-        def copy(self, x: Array, y: Array) -> None: ...
 
     def softmax_loss_forward(
         self,
@@ -72,14 +67,6 @@ class PlainLosses:
             xp.copyto(gradients, 0, where=skipped)
         if gradients is not dx:
             self.copy(gradients, dx)
-
-    def as_float32(self, scores: Array) -> Array:
-        """The scores, copied if they have 16 bits."""
-        if scores.dtype == self.xp.float32:
-            return scores
-        copied = self.xp.empty_like(scores, dtype=self.xp.float32)
-        self.copy(scores, copied)
-        return copied
 
     def _loss_divisor(self, valid: Array, divisor: float | None) -> Any:
         return self.xp.maximum(valid, 1) if divisor is None else divisor

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy
+from fcaffe.engines.elementwise import PlainElementwise
 
 Array = Any
 
 
-class PlainNoise:
+class PlainNoise(PlainElementwise):
     """x, y, dy, dx and mask have one shape; outputs may be the same memory as an input.
 
     A mask has `mask_dtype` and is channels-last or in C order; each engine chooses its contents. `noise` is the run's
     source of random numbers (see fcaffe.net.Context), which depend on its kind and on the layer's name.
     """
 
-    xp: Any
     mask_dtype = "float32"
-
-    if TYPE_CHECKING:
-
-        def from_numpy(self, array: numpy.ndarray) -> Any: ...
-        def copy(self, x: Array, y: Array) -> None: ...
-        def multiply(self, a: Array, b: Array, y: Array) -> None: ...
 
     def dropout_forward(
         self, x: Array, y: Array, mask: Array, noise: Any, layer: str, ratio: float, scale: float

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from fcaffe.engines.channels import Array, channel_sums
+from fcaffe.engines.elementwise import PlainElementwise
 
 
 class Normalizer(NamedTuple):
@@ -29,17 +30,8 @@ class Whole(NamedTuple):
     sum: Callable[[Array], Array]  # sums dy * normalized x and dy, (2, C), over the workers
 
 
-class PlainNormalization:
-    xp: Any
+class PlainNormalization(PlainElementwise):
     lrn_memory = 1  # arrays of the shape of x that lrn_forward saves for backward
-
-    if TYPE_CHECKING:
-
-        def channel_sums(self, x: Array) -> Array: ...
-        def relu_forward(self, x: Array, y: Array, slope: float) -> None: ...
-        def weighted_sum(self, arrays: Sequence[Array], factors: Sequence[float], y: Array) -> None: ...
-        def as_float32(self, scores: Array) -> Array: ...
-        def copy(self, x: Array, y: Array) -> None: ...
 
     def lrn_forward(
         self, x: Array, y: Array, memory: Array | None, size: int, alpha: float, beta: float, k: float

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy
 
+from fcaffe.engines.base import MANY
 from fcaffe.engines.channels import channel_moments, sum_channels
-from fcaffe.engines.engine import MANY, Engine
+from fcaffe.engines.engine import Engine
 from fcaffe.threads import shard_threads, wanted_threads
 
 

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from fcaffe.engines.channels import Array, channels_last
+from fcaffe.engines.elementwise import PlainElementwise
 from fcaffe.engines.windows import Windows, pad_channels_last
 
 LOWEST = -3.4028234663852886e38  # -FLT_MAX: what Caffe's MAX gives for a window outside the image
 
 
-class PlainPooling:
+class PlainPooling(PlainElementwise):
     """x (N, C, H, W), y (N, C, output_size...). `mask` (N, C, output_size...) holds the index of each
     maximum in its H * W plane.
 
     `memory`, float32 of the same shape, is what max_pool_forward saves for max_pool_backward; each engine chooses its
     contents.
     """
-
-    xp: Any
 
     def pools_parts_alike(self, images: int, channels: Sequence[int], windows: Windows) -> bool:
         """Whether pooling parts with these numbers of channels gives the bits of pooling all channels at once."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from fcaffe.engines.base import EngineBase
+
 Array = Any
 
 
@@ -25,13 +27,11 @@ class Settings(NamedTuple):
     rms_decay: float = 0.0
 
 
-class PlainUpdate:
+class PlainUpdate(EngineBase):
     """Arrays are flat and of one length: weights w, gradients g, histories. Afterwards g holds what w was lowered by.
 
     The rate and the other numbers are rounded to float32 first, as Caffe's are.
     """
-
-    xp: Any
 
     def add_decay(self, w: Array, g: Array, decay: float, kind: str) -> None:
         """g += decay * w (L2) or decay * sign(w) (L1)."""

@@ -60,9 +60,6 @@ class Accuracy(Layer):
             right_of_class = xp.bincount(labels[right], minlength=classes)
             top[1].data[...] = right_of_class / xp.maximum(of_class, 1)
 
-    def explain(self, bottom: list[Blob]) -> None:
-        read_labels(self, bottom, self.axis, self._ignored_label(), wait=True)
-
     def _ignored_label(self) -> int | None:
         p = self.param.accuracy_param
         return p.ignore_label if p.HasField("ignore_label") else None

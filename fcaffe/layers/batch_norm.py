@@ -189,7 +189,7 @@ class BatchNorm(Layer):
                 gradients[0][...] = (gradients[0] - mean * gradients[1]) * inverse
 
     def _workers(self) -> Workers:
-        """Those whose batches are one batch to this layer."""
+        """The workers whose batches are one batch to this layer."""
         return self.context.workers if self.context.sync_batch_norm else Workers()
 
 

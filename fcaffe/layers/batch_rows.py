@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fcaffe.layers.labels import Integers, read_indices
+from fcaffe.layers.labels import read_indices
 from fcaffe.net import Blob, Layer, Traits, register
 
 
@@ -51,10 +51,7 @@ class Filter(Layer):
 
 @register("BatchReindex")
 class BatchReindex(Layer):
-    """top[i] = bottom[0][bottom[1][i]]: samples in another order, left out or repeated.
-
-    On an asynchronous engine an index that is none shows as a sample of NaN: see `explain`.
-    """
+    """top[i] = bottom[0][bottom[1][i]]: samples in another order, left out or repeated."""
 
     traits = Traits(bottoms=2, tops=1)
 
@@ -70,16 +67,10 @@ class BatchReindex(Layer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, y = bottom[0].data, top[0].data
-        self.chosen.data[...], _, wrong = self._read(bottom)
+        self.chosen.data[...], _, wrong = read_indices(self, bottom, 1, bottom[0].shape[0], self.bottom_name(0))
         if x.size:
             y[...] = x[self.chosen.data]
         self.xp.copyto(y, self.xp.nan, where=wrong.reshape(-1, *(1,) * (y.ndim - 1)))
-
-    def explain(self, bottom: list[Blob]) -> None:
-        self._read(bottom, wait=True)
-
-    def _read(self, bottom: list[Blob], wait: bool = False) -> Integers:
-        return read_indices(self, bottom, 1, bottom[0].shape[0], self.bottom_name(0), wait)
 
     def has_gradient(self, bottom_index: int) -> bool:
         return bottom_index == 0

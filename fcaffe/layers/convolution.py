@@ -81,7 +81,6 @@ class Convolution(Sliding):
     traits = Traits(
         bottoms=(1, None),
         tops=(1, None),
-        same_number=True,
         half=Half.ANY,
         reshapes_by_shape=True,
         repeatable=True,
@@ -91,6 +90,8 @@ class Convolution(Sliding):
     transposed = False  # a Deconvolution, which is a Convolution run backward
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if len(bottom) != len(top):
+            raise self.error(f"needs as many tops as bottoms, not {len(top)} for {len(bottom)}")
         self.find_windows(bottom[0])
         p = self.param.convolution_param
         self.group = p.group

@@ -18,7 +18,7 @@ from fcaffe.data.database import Database
 from fcaffe.data.prefetch import Batch, BatchSource, Prefetcher, check_batches
 from fcaffe.data.share import Share
 from fcaffe.data.transformer import Transformer
-from fcaffe.engines.engine import Pending
+from fcaffe.engines.base import Pending
 from fcaffe.errors import DataError
 from fcaffe.net import Blob, Context, Layer, Traits, register
 from fcaffe.net.state import Held, State

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fcaffe.layers.labels import Integers, read_indices
+from fcaffe.layers.labels import read_indices
 from fcaffe.net import Blob, Layer, Traits, register
 from fcaffe.net.fillers import fill_blob
 
@@ -11,8 +11,7 @@ from fcaffe.net.fillers import fill_blob
 class Embed(Layer):
     """top (..., num_output) = weights (input_dim, num_output)[bottom (...)] + bias: an InnerProduct of one-hot vectors.
 
-    The bottom holds indices from 0 to input_dim - 1; it gets no gradient. On an asynchronous engine one that is none
-    of these shows as a vector of NaN: see `explain`.
+    The bottom holds indices from 0 to input_dim - 1; it gets no gradient.
     """
 
     traits = Traits(bottoms=1, tops=1)
@@ -32,17 +31,11 @@ class Embed(Layer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, y = self.param.embed_param, top[0].data
-        self.indices.data[...], _, wrong = self._read(bottom)
+        self.indices.data[...], _, wrong = read_indices(self, bottom, 0, p.input_dim, "its table (input_dim)")
         y[...] = self.blobs[0].data[self.indices.data]
         if p.bias_term:
             y += self.blobs[1].data
         self.xp.copyto(y, self.xp.nan, where=wrong[..., None])
-
-    def explain(self, bottom: list[Blob]) -> None:
-        self._read(bottom, wait=True)
-
-    def _read(self, bottom: list[Blob], wait: bool = False) -> Integers:
-        return read_indices(self, bottom, 0, self.param.embed_param.input_dim, "its table (input_dim)", wait)
 
     def has_gradient(self, bottom_index: int) -> bool:
         return False

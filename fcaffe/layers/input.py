@@ -7,7 +7,7 @@ from fcaffe.net import Blob, Layer, Traits, register
 
 @register("Input")
 class Input(Layer):
-    """Tops of the given shapes: one for each, one for all, or none (then the caller reshapes them)."""
+    """Tops of the given shapes: one for each, one for all, or none (the code that feeds the net reshapes them)."""
 
     traits = Traits(bottoms=0, tops=(1, None))
 

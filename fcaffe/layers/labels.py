@@ -1,6 +1,7 @@
 """Class labels and indices of rows, which blobs hold as float32: cuts them to integers and checks their range.
 
-Caffe does not check them, and reads other memory instead.
+Caffe does not check them, and reads other memory instead. On an asynchronous engine the host does not wait for them.
+There a wrong one makes the layer's result NaN, and `Net.explain` raises the error.
 """
 
 from __future__ import annotations
@@ -48,30 +49,35 @@ def check_sample_labels(layer: Layer, bottom: list[Blob]) -> None:
         raise layer.error(f"needs one label per sample: {layer.named_shapes(bottom)}")
 
 
-def read_labels(layer: Layer, bottom: list[Blob], axis: int, ignored: int | None, wait: bool = False) -> Integers:
+def waits(layer: Layer) -> bool:
+    """Whether the layer may wait for values, and so raise an error about them."""
+    return not layer.engine.asynchronous or layer.traits.needs_host or layer.context.explains
+
+
+def read_labels(layer: Layer, bottom: list[Blob], axis: int, ignored: int | None) -> Integers:
     """The labels in the shape of the scores without the axis of the classes.
 
-    Raises NetError if one is no class, on an asynchronous engine only with `wait`.
+    Raises NetError if one is no class and the layer `waits`.
     """
     advice = f"{ADVICE}, or set ignore_label"
     limits = Range(1, bottom[0].shape[axis], "label", "classes", layer.bottom_name(0), advice)
-    return _read(layer, bottom, limits, _positions(bottom[0], axis), wait, ignored)
+    return _read(layer, bottom, limits, _positions(bottom[0], axis), ignored)
 
 
-def read_sample_labels(layer: Layer, bottom: list[Blob], wait: bool = False) -> Integers:
+def read_sample_labels(layer: Layer, bottom: list[Blob]) -> Integers:
     """The same with one label per sample, (N, 1), of which each value of a sample's scores is a class."""
     classes = math.prod(bottom[0].shape[1:])
-    return _read(layer, bottom, Range(1, classes, "label", "classes", layer.bottom_name(0), ADVICE), (-1, 1), wait)
+    return _read(layer, bottom, Range(1, classes, "label", "classes", layer.bottom_name(0), ADVICE), (-1, 1))
 
 
-def read_indices(layer: Layer, bottom: list[Blob], which: int, rows: int, owner: str, wait: bool = False) -> Integers:
+def read_indices(layer: Layer, bottom: list[Blob], which: int, rows: int, owner: str) -> Integers:
     """The same for bottom[which], in its own shape, as indices of the `rows` of the owner."""
     limits = Range(which, rows, "index", "rows", owner, "correct the data")
-    return _read(layer, bottom, limits, bottom[which].shape, wait)
+    return _read(layer, bottom, limits, bottom[which].shape)
 
 
 def _read(
-    layer: Layer, bottom: list[Blob], limits: Range, shape: tuple[int, ...], wait: bool, ignored: int | None = None
+    layer: Layer, bottom: list[Blob], limits: Range, shape: tuple[int, ...], ignored: int | None = None
 ) -> Integers:
     values = bottom[limits.bottom].data.astype(layer.xp.int64)
     wrong = (values < 0) | (values >= limits.limit)
@@ -79,7 +85,7 @@ def _read(
     if ignored is not None:
         skipped = (values == ignored).reshape(shape)
         wrong &= values != ignored
-    if (wait or not layer.engine.asynchronous) and wrong.any():
+    if waits(layer) and wrong.any():
         position = int(wrong.reshape(-1).argmax())
         value = float(bottom[limits.bottom].data.reshape(-1)[position])
         raise layer.error(

@@ -20,10 +20,7 @@ SMALLEST = 1e-20  # probabilities below it count as this
 
 @register("MultinomialLogisticLoss")
 class MultinomialLogisticLoss(LossLayer):
-    """top = -sum of log(p[label]) / N. Bottoms: probabilities (N, classes), as a Softmax gives them; labels (N,).
-
-    On an asynchronous engine a label that is no class shows as a loss that is no number: see `explain`.
-    """
+    """top = -sum of log(p[label]) / N. Bottoms: probabilities (N, classes), as a Softmax gives them; labels (N,)."""
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
@@ -39,9 +36,6 @@ class MultinomialLogisticLoss(LossLayer):
         self.samples = self.count_samples(bottom)
         loss = -self.xp.log(self._true(bottom)).sum() / self.samples
         top[0].data[...] = self.xp.where(wrong.any(), self.xp.nan, loss)
-
-    def explain(self, bottom: list[Blob]) -> None:
-        read_sample_labels(self, bottom, wait=True)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not propagate_down[0]:
@@ -127,7 +121,7 @@ class InfogainLoss(SoftmaxWithLoss):
     def _gains(self, bottom: list[Blob]) -> tuple[Array, Array | None]:
         """In the shape of the scores: for each position the row of H that belongs to its label. Then, with one class,
         where labels are ignored."""
-        labels, ignored, _ = read_labels(self, bottom, self.axis, self.ignored_label(), wait=True)
+        labels, ignored, _ = read_labels(self, bottom, self.axis, self.ignored_label())
         classes = bottom[0].shape[self.axis]
         matrix = (bottom[2].data if len(bottom) == 3 else self.stored).reshape(classes, classes)
         gains = self.xp.moveaxis(matrix[labels], -1, self.axis)

@@ -8,7 +8,7 @@ from typing import Any
 
 from fcaffe import log
 from fcaffe.layers.c_order import copy_values
-from fcaffe.layers.labels import check_label_count, read_labels
+from fcaffe.layers.labels import check_label_count, read_labels, waits
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -77,7 +77,7 @@ class LossLayer(Layer):
         return mode
 
     def counts_over_workers(self) -> bool:
-        """Whether the divisor has to be told to other workers in each pass."""
+        """Whether the workers exchange the divisor in each pass."""
         return self.mode == VALID and self.ignored_label() is not None and self.context.workers.size > 1
 
 
@@ -110,8 +110,7 @@ def divisor(layer: LossLayer, labels: Blob, valid: int | Array, batch: int) -> f
 class SoftmaxWithLoss(LossLayer):
     """top = -log(softmax(x)[label]), summed over all positions and normalised (VALID unless loss_param says else).
 
-    Bottoms: scores, with the classes on softmax_param.axis; one label per position of the other axes. On an
-    asynchronous engine a label that is no class shows as a loss that is no number: see `explain`.
+    Bottoms: scores, with the classes on softmax_param.axis; one label per position of the other axes.
     """
 
     traits = replace(LossLayer.traits, half=Half.FIRST)
@@ -135,7 +134,7 @@ class SoftmaxWithLoss(LossLayer):
         self.probability.reshape(*bottom[0].shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if not self.engine.asynchronous:
+        if waits(self):
             read_labels(self, bottom, self.axis, self.ignored_label())
         ignored, over_workers = self.ignored_label(), self.counts_over_workers()
         loss, valid = top[0].data, self.valid.data
@@ -157,9 +156,6 @@ class SoftmaxWithLoss(LossLayer):
         if over_workers:
             self.divisor = divisor(self, bottom[1], valid, 0)
             loss /= self.divisor
-
-    def explain(self, bottom: list[Blob]) -> None:
-        read_labels(self, bottom, self.axis, self.ignored_label(), wait=True)
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [*bottom[1:], self.probability]

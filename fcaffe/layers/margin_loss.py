@@ -18,8 +18,7 @@ TINY = 1e-4  # added to a distance before dividing by it
 class HingeLoss(LossLayer):
     """top = sum of max(0, 1 - x) for the true class and of max(0, 1 + x) for all others, over N; L2: of their squares.
 
-    Bottoms: scores (N, classes); labels (N,). On an asynchronous engine a label that is no class shows as a loss that
-    is no number: see `explain`.
+    Bottoms: scores (N, classes); labels (N,).
     """
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -40,9 +39,6 @@ class HingeLoss(LossLayer):
         total = (violations**2 if self._is_squared() else violations).sum()
         self.samples = self.count_samples(bottom)
         top[0].data[...] = xp.where(wrong.any(), xp.nan, total / self.samples)
-
-    def explain(self, bottom: list[Blob]) -> None:
-        read_sample_labels(self, bottom, wait=True)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:

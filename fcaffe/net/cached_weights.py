@@ -27,8 +27,8 @@ class CachedWeights:
 
     @contextlib.contextmanager
     def same(self, net: Any, exposed: Callable[[], list[Storage]]) -> Iterator[None]:
-        """Its body is a forward pass of this net. Derived weights are cached for the next pass, except those whose
-        storages are `exposed`."""
+        """Its body is a forward pass of this net. Derived weights are cached for the next pass, unless the storages of
+        their sources are `exposed`."""
         if self._changes:
             yield
             return

@@ -30,8 +30,8 @@ class Context:
     and reads whole batches in `turns`. `sync_batch_norm`: BatchNorm takes mean and variance over the batch of all
     workers. Nets for `inference` never run backward. With `whole_passes` only whole passes run and only outer blobs are
     read, so layers are fused and memory is shared. With `recompute` some forward passes run again during backward, to
-    save memory. With `on_demand` a script may read any blob, so whole forward passes materialise blobs that it has
-    been seen to read and compute the others when it reads them. With `shares_memory`, as in Caffe, a layer whose top
+    save memory. With `on_demand` a script may read any blob, so whole forward passes materialise the blobs that it
+    has read before. The others are computed when it reads them. With `shares_memory`, as in Caffe, a layer whose top
     has the values of its bottom, such as Flatten, is the memory of its bottom.
 
     `readers` are the nodes, by name, whose layers a twin of another net takes over from it (see `fcaffe.net.twin`).
@@ -61,6 +61,7 @@ class Context:
     share: Share | None = field(default=None, init=False)  # see `share_of`
     iteration: int = field(default=0, init=False)  # of the present pass: see `begin_pass`
     first_sample: int = field(default=0, init=False)
+    explains: bool = field(default=False, init=False)  # layers raise errors for which they would wait for a device
     saves_for_backward: bool = field(default=True, init=False)  # whether the present forward pass does
 
     def __post_init__(self) -> None:
@@ -75,8 +76,10 @@ class Context:
         return share
 
     def count_over_workers(self, count: int, labels: Blob) -> float:
-        """`count`, which goes with the number of samples in `labels`, over all workers, who are only asked where that
-        does not follow from the size of the batch."""
+        """The sum over all workers of `count`, which is proportional to the number of samples in `labels`.
+
+        The workers exchange their counts only if these do not follow from the size of the batch.
+        """
         if labels.each_sample and self.share and self.workers.size > 1:
             return count * self.share.total / (labels.count // labels.each_sample)
         return self.workers.sum(float(count))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from fcaffe.engines.engine import Pending
+from fcaffe.engines.base import Pending
 from fcaffe.engines.memory import aligned_zeros
 from fcaffe.net.blob import Array
 from fcaffe.net.state import Held, State

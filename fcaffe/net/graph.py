@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from google.protobuf import text_format
 
 from fcaffe import log
 from fcaffe.errors import NetError
-from fcaffe.net.backward_plan import plan_backward
 from fcaffe.net.blob import Blob
 from fcaffe.net.context import Context
 from fcaffe.net.filter import filter_net
@@ -16,7 +16,7 @@ from fcaffe.net.layer import Layer
 from fcaffe.net.node import Node
 from fcaffe.net.parameters import Parameters
 from fcaffe.net.registry import create_layer
-from fcaffe.net.splits import insert_splits, unknown_bottom, unsplit_names
+from fcaffe.net.splits import insert_splits, unsplit_names
 
 AUTOMATIC = "(automatic)"  # Caffe's name for a top that the prototxt left out
 
@@ -52,7 +52,7 @@ class Graph:
             if not layer_param.HasField("phase"):
                 layer_param.phase = self.phase
             self._append_layer(layer_param)
-        plan_backward(self.nodes, param.force_backward)
+        _plan_backward(self.nodes, param.force_backward)
         for name in sorted(self._unread):
             log.produces_output(name)
             self.output_ids.append(self._ids[name])
@@ -121,8 +121,6 @@ class Graph:
 
     def _append_bottom(self, node: Node, param: Any, index: int) -> None:
         name = param.bottom[index]
-        if name not in self._unread:
-            raise NetError(unknown_bottom(param.name, index, name, self._unread))
         blob_id = self._ids[name]
         log.bottom_connected(param.name, name)
         node.bottoms.append(self.blobs[blob_id])
@@ -169,3 +167,39 @@ class Graph:
             log.top_shape(blob.shape, weight)
             self.memory_bytes += 4 * blob.count
         log.memory_required(self.memory_bytes)
+
+
+def _plan_backward(nodes: Sequence[Node], force: bool) -> None:
+    """Select the layers and bottoms on a path from a learning parameter to a loss.
+
+    That sets `needs_backward` and `bottom_need_backward` of every node, from the last to the first.
+    `force` (the prototxt's force_backward) then selects everything except bottoms that never have a gradient. Finally
+    the bottoms are selected to which Caffe's layers write gradients regardless of `propagate_down`.
+    """
+    under_loss: set[int] = set()
+    skipped: set[int] = set()
+    for node in reversed(nodes):
+        weights = node.layer.loss_weights
+        contributes = any(weight or i in under_loss for i, weight in zip(node.top_ids, weights, strict=True))
+        if not contributes or (node.needs_backward and all(i in skipped for i in node.top_ids)):
+            node.needs_backward = False
+            node.bottom_need_backward = [False] * len(node.bottoms)
+        (log.needs_backward if node.needs_backward else log.needs_no_backward)(node.name)
+        for blob_id, needed in zip(node.bottom_ids, node.bottom_need_backward, strict=True):
+            if contributes:
+                under_loss.add(blob_id)
+            if not needed:
+                skipped.add(blob_id)
+    if force:
+        for node in nodes:
+            node.needs_backward = True
+            node.layer.param_propagate_down = [True] * len(node.layer.blobs)
+    read = {i for node in nodes if node.needs_backward for i in node.top_ids}
+    for node in nodes:
+        layer = node.layer
+        ignored = node.needs_backward and layer.ignores_propagate_down
+        for index, blob_id in enumerate(node.bottom_ids):
+            # Training from the command line exposes no gradient that no layer reads.
+            written = ignored and (blob_id in read or not layer.context.whole_passes)
+            if (force or written) and layer.allow_force_backward(index):
+                node.bottom_need_backward[index] = True

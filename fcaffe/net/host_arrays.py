@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import weakref
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -28,8 +29,46 @@ from fcaffe.engines import Engine
 from fcaffe.net.blob import Blob
 from fcaffe.net.cached_weights import CachedWeights
 from fcaffe.net.engine_lock import engine_lock
-from fcaffe.net.exposure import Exposure
 from fcaffe.net.storage import Storage
+
+OWN = 2  # references to an array of which user code holds no view: the attribute's, and that of getrefcount's argument
+
+
+def nothing() -> None:
+    """A dead weak reference: returns None."""
+
+
+class Exposure:
+    """The arrays of one storage that user code may hold: a window, which is the storage's own memory, or a copy.
+
+    Both are flat. The copy has the values of `blob` in C order, one of the blobs of this storage at a time. With
+    `may_differ`, user code may have written values into it that the blob does not have yet. `is_fresh`: user code has
+    asked for it since the engine last took values over. `reshaped` is the blob that user code reshaped last.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = weakref.ref(storage)
+        self.window: np.ndarray | None = None
+        self.address = 0  # of the window
+        self.copy: np.ndarray | None = None
+        self.may_differ = self.is_fresh = False
+        self.shape: tuple[int, ...] = ()
+        self.blob: Any = nothing
+        self.reshaped: Any = nothing
+
+    @property
+    def window_is_held(self) -> bool:
+        return sys.getrefcount(self.window) > OWN
+
+    @property
+    def copy_is_held(self) -> bool:
+        return sys.getrefcount(self.copy) > OWN
+
+    @property
+    def array(self) -> np.ndarray:
+        """The copy in the shape of its blob."""
+        assert self.copy is not None
+        return self.copy[: math.prod(self.shape)].reshape(self.shape)
 
 
 class Follower(Protocol):
@@ -123,7 +162,7 @@ class HostViews:
     def push(self) -> None:
         """Copy what user code has written into the blobs. To be called before the engine uses them.
 
-        Drops copies that user code does not hold. A held copy will be updated by `pull`, unless only user code writes
+        Drops copies that user code neither holds nor has asked for since the last `push`. A held copy will be updated by `pull`, unless only user code writes
         the blob: then another thread may go on writing into it while layers run.
         """
         self._preserve(self._changing)
@@ -131,15 +170,16 @@ class HostViews:
             is_held = exposure.copy_is_held  # asked first: what another thread writes meanwhile, and drops, counts
             self._write_back(exposure)
             exposure.may_differ = is_held and self._is_given(exposure)
-            if not is_held:
+            if not (is_held or exposure.is_fresh):
                 exposure.copy = None
                 self._copies.discard(exposure)
+            exposure.is_fresh = False
 
     def pull(self) -> None:
         """Update the arrays that user code holds. To be called after the engine has changed blobs."""
         for exposure in tuple(self._copies):
             storage, blob = exposure.storage(), exposure.blob()
-            if exposure.may_differ or storage is None or blob is None:
+            if exposure.may_differ or not exposure.copy_is_held or storage is None or blob is None:
                 continue
             if storage in (blob.data_storage, blob.diff_storage):
                 self._fill(exposure, storage, blob)
@@ -208,12 +248,14 @@ class HostViews:
         reshaped = exposure.reshaped()
         if reshaped is not None and reshaped.shape != blob.shape:  # of a Split, which the next pass reshapes
             return np.array(storage.view(blob.shape), order="C")
+        has_values = exposure.copy is not None and exposure.shape == blob.shape
         if exposure.copy is None:
             exposure.copy = np.empty(storage.size, storage.dtype if is_wide else np.float32)
             self._copies.add(exposure)
-        if not exposure.may_differ or exposure.shape != blob.shape:
+        if not has_values or not (exposure.may_differ or self._is_given(exposure)):
             self._write_back(exposure)  # a blob of another shape with the same memory
             self._fill(exposure, storage, blob)
+        exposure.may_differ = exposure.is_fresh = True
         return exposure.array
 
     def _exposure(self, storage: Storage) -> Exposure:

@@ -103,10 +103,6 @@ class Layer:
         """Whether backward writes the gradients of its bottoms also where nobody has asked for them, as in Caffe."""
         return False
 
-    def explain(self, bottom: list[Blob]) -> None:
-        """Raise the error for which an asynchronous engine left a top that is no number; nothing if it was not this
-        layer's to find. Waits for the bottoms."""
-
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         """The blobs whose `data` backward reads: bottoms, tops, and own ones that each forward pass writes anew for it.
         Own blobs that are not named keep their memory between passes."""
@@ -145,8 +141,6 @@ class Layer:
         """Check the number of blobs, set up, give the tops their shapes and loss weights."""
         self._check_count(len(bottom), self.traits.bottoms, "bottom", "input")
         self._check_count(len(top), self.traits.tops, "top", "output")
-        if self.traits.same_number and len(bottom) != len(top):
-            raise self.error(f"needs as many tops as bottoms, not {len(top)} for {len(bottom)}")
         if not self.traits.in_place and any(blob in bottom for blob in top):
             raise self.error("does not work in place; give its tops other names")
         try:

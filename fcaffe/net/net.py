@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
-from fcaffe.engines.engine import Pending
+from fcaffe.engines.base import Pending
 from fcaffe.net.arena import START, Arena, Memory, memory_of
 from fcaffe.net.arithmetic import is_finite, silent_arithmetic
 from fcaffe.net.blob import Blob
@@ -19,8 +19,7 @@ from fcaffe.net.context import Context
 from fcaffe.net.debug_info import debug_backward, debug_forward
 from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.graph import Graph
-from fcaffe.net.hooks import Hooks
-from fcaffe.net.node import Node
+from fcaffe.net.node import Hooks, Node
 from fcaffe.net.on_demand import OnDemand
 from fcaffe.net.precision import choose_types
 from fcaffe.net.program import Program
@@ -31,8 +30,8 @@ class Net(Graph):
     """A graph that runs. Arguments and errors are those of Graph.
 
     A whole pass runs a program: the nodes of the graph, rewritten for what the pass must leave behind
-    (`fcaffe.net.rewrite`). That goes by the context: the outer blobs, where only whole passes run; blobs that a script
-    reads, as long as it only runs forward; else all blobs. A pass over some of the layers, or with hooks or
+    (`fcaffe.net.rewrite`). The context decides which blobs: the outer ones if only whole passes run; the ones that a
+    script reads, as long as it only runs forward; else all. A pass over some of the layers, or with hooks or
     `debug_info`, runs `plain`: the graph as it is, layer by layer. `program` is that of the last forward pass, which
     backward follows.
     """
@@ -45,7 +44,7 @@ class Net(Graph):
         self._loss = context.engine.xp.zeros(1, np.float64)  # of a pass, where it stays on a device
         self._losses_in_place = [node for node in self.nodes if node.has_loss and {*node.tops} & {*node.bottoms}]
         choose_types(self)
-        self._whole_only = context.whole_passes
+        self.fuses = context.whole_passes  # only whole passes run, which leave behind the outer blobs alone
         self.plain = self.program = Program(self.nodes, self.outer, self.parameters, not context.inference)
         on_demand = context.on_demand and OnDemand.suits(self)
         self.on_demand = OnDemand(self, self.outer, self.arena, self.new_program) if on_demand else None
@@ -57,11 +56,6 @@ class Net(Graph):
         """The blobs that are given or read from outside, so that their values outlive a pass."""
         ends = {*self.input_ids, *self.output_ids}
         return frozenset(blob for i, blob in enumerate(self.blobs) if i in ends or self.blob_loss_weights[i])
-
-    @property
-    def fuses(self) -> bool:
-        """Whether only whole passes run, which leave behind the outer blobs alone."""
-        return self._whole_only
 
     @property
     def fused(self) -> Program:
@@ -81,11 +75,11 @@ class Net(Graph):
     def whole_passes(self) -> Iterator[None]:
         """In its body only whole passes run (see Context). However the body ends, memory is afterwards as before."""
         self.complete()
-        before, self._whole_only = self._whole_only, True
+        before, self.fuses = self.fuses, True
         try:
             yield
         finally:
-            self._whole_only = before
+            self.fuses = before
             if not before:
                 self.program = self.plain
                 self.arena.release()
@@ -169,7 +163,7 @@ class Net(Graph):
         return self.context.engine.read_later(self._loss)
 
     def _forward_on_device(self, nodes: list[Node]) -> None:
-        """Run all layers that read no data; the losses are added up in an array."""
+        """All layers except the readers; the losses are added up in an array."""
         self.arena.move(START)
         self._loss[...] = 0
         for node in nodes:
@@ -184,9 +178,9 @@ class Net(Graph):
     def backward(self, start: int | None = None, end: int = 0, exchange: GradientExchange | None = None) -> None:
         """Run the layers' backward passes from index `start` (the last one) down to `end`, both included.
 
-        The `exchange` is told, as the pass goes on, from which offset on the flat gradients are final. If its sums are
-        on streams they are part of the pass, with `finish`, so that an engine may record them; otherwise the caller
-        calls `finish`.
+        During the pass the net tells the `exchange` from which offset on the flat gradients are final. Sums on streams
+        are part of the pass, with `finish`, so that an engine may record them. After other sums the caller calls
+        `finish`.
         """
         whole = start in (None, len(self.nodes) - 1) and end == 0
         if self.on_demand is not None:
@@ -253,7 +247,7 @@ class Net(Graph):
             return
         engine.repeat(self, f"{what} pass", (self.context.seed, self.arena.version, *self.program.versions), work)
 
-    def recomputed(self) -> Iterator[Node]:
+    def _recomputed(self) -> Iterator[Node]:
         """Yields the nodes of the graph, each as soon as its blobs have the values of the last forward pass.
 
         Values that were overwritten or not materialised are recomputed.
@@ -268,13 +262,36 @@ class Net(Graph):
                 node.forward_again()
             yield node
 
+    @silent_arithmetic
     def explain(self) -> None:
-        """Raise what a layer finds wrong with its bottoms, after an asynchronous engine has computed a NaN."""
-        if not self.context.engine.asynchronous:
+        """After an asynchronous engine has computed a NaN: repeat the pass, and raise the error that a layer finds."""
+        context = self.context
+        if not context.engine.asynchronous:
             return
+        context.explains = True
+        try:
+            with context.unheard():
+                for node in self._recomputed():
+                    if node.bottoms and node.tops and not node.layer.traits.runs_user_code:
+                        node.forward_again()
+        finally:
+            context.explains = False
+
+    @silent_arithmetic
+    def first_bad_blob(self) -> str | None:
+        """The first parameter or blob of the last forward pass that is not finite, in words, or None.
+
+        Each worker searches by itself, without sums over workers.
+        """
         with self.context.unheard():
-            for node in self.recomputed():
-                node.layer.explain(node.bottoms)
+            for node in self._recomputed():
+                for index, blob in enumerate(node.layer.blobs):
+                    if not is_finite(blob.data):
+                        return f'parameter {index} of layer "{node.name}"'
+                for index, blob in zip(node.top_ids, node.tops, strict=True):
+                    if not is_finite(self.context.engine.as_float32(blob.data)):
+                        return f'blob "{self.blob_names[index]}" (top of layer "{node.name}")'
+        return None
 
     def reshape(self) -> None:
         """Let every layer take over the shapes of its bottoms, after an input blob was reshaped."""

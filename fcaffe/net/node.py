@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fcaffe.errors import LayerError, NetError
@@ -34,19 +35,15 @@ class Node:
     def reshape(self) -> None:
         """Let the layer take over the shapes of its bottoms, if they may have changed. A loss of another shape has new
         memory, perhaps, or more of it: there its gradient is written again."""
+        by_shape = self.layer.traits.reshapes_by_shape
+        if by_shape and self.versions == [blob.version for blob in self.blobs]:
+            return
         shapes = [blob.shape for blob in self.tops] if self.has_loss else []
-        self._reshape()
+        self.layer.reshape(self.bottoms, self.tops)
+        if by_shape:
+            self.versions = [blob.version for blob in self.blobs]
         if shapes != [blob.shape for blob in self.tops if self.has_loss]:
             self.layer.weigh_losses(self.tops)
-
-    def _reshape(self) -> None:
-        if self.layer.traits.reshapes_by_shape:
-            if self.versions == [blob.version for blob in self.blobs]:
-                return
-            self.layer.reshape(self.bottoms, self.tops)
-            self.versions = [blob.version for blob in self.blobs]
-        else:
-            self.layer.reshape(self.bottoms, self.tops)
 
     def forward(self) -> None:
         self.reshape()
@@ -71,11 +68,6 @@ class Node:
             raise self.layer.named(problem) from problem
 
     @property
-    def has_own_bottom(self) -> bool:
-        """Whether its bottom is the buffer that stands in for the in-place top; see `rewrite.with_own_bottoms`."""
-        return bool(self.bottoms) and self.bottoms[0] is self.layer.bottom_copy
-
-    @property
     def is_steady(self) -> bool:
         """Whether a pass leaves the shapes of its tops as they are if those of its bottoms stay."""
         traits = self.layer.traits
@@ -94,3 +86,22 @@ class Node:
     @functools.cached_property
     def blobs(self) -> list[Blob]:
         return [*self.bottoms, *self.tops]
+
+
+Hook = Callable[[int], None]  # gets the index of the layer in the net
+
+
+@dataclass
+class Hooks:
+    """Called in the order in which they were added. A net that has any runs its layers one by one."""
+
+    before_forward: list[Hook] = field(default_factory=list)
+    after_forward: list[Hook] = field(default_factory=list)
+    before_backward: list[Hook] = field(default_factory=list)
+    after_backward: list[Hook] = field(default_factory=list)
+
+    def in_forward(self) -> bool:
+        return bool(self.before_forward or self.after_forward)
+
+    def in_backward(self) -> bool:
+        return bool(self.before_backward or self.after_backward)

@@ -1,4 +1,4 @@
-"""A net's parameters: who owns which, their multipliers, and one flat buffer for all."""
+"""A net's parameters: their owners, their multipliers, and one flat buffer for all."""
 
 from __future__ import annotations
 

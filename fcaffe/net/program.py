@@ -58,9 +58,10 @@ class Step:
 class Program:
     """Nodes that run in this order, then, if there are `gradients`, backward in the opposite order.
 
-    `storages` serve within one pass and so may lie in an arena. Not among them are `outer` blobs, which
-    are given or read from outside (inputs, outputs, losses), parameters, gradients that no node writes and so stay
-    zero, and the blobs of user code. `trace` takes shapes as they are.
+    `activations`, `gradients` and `internal` values (saved for backward) are the storages that serve within one pass,
+    so that they may lie in an arena. They include no `outer` blobs, which are given or read from outside (inputs,
+    outputs, losses), no parameters, no gradients that no node writes and so stay zero, and no blobs of user code.
+    `trace` takes shapes as they are.
 
     `final_from`: for each node, the offset from which on the flat gradients are final after its backward.
     `needs_until`: for each node, the offset up to which its forward reads parameters.
@@ -75,7 +76,8 @@ class Program:
         members = [member for node in self.nodes for member in (node.members or (node,))]
         self._varying = {id(blob) for node in nodes if node.layer.traits.shapes_by_values for blob in node.tops}
         self._planned = [blob for node in nodes for blob in node.blobs if id(blob) not in self._varying]
-        self._stand_ins = [(node.bottoms[0], node.tops[0]) for node in reversed(members) if node.has_own_bottom]
+        own = [node for node in reversed(members) if node.bottoms and node.bottoms[0] is node.layer.bottom_copy]
+        self._stand_ins = [(node.bottoms[0], node.tops[0]) for node in own]  # of `rewrite.with_own_bottoms`
         self.trace()
 
     def trace(self) -> None:
@@ -87,10 +89,6 @@ class Program:
         self._fixed = self._outside()
         self.accesses = [self._access(node) for node in self.nodes]
         self._leave_out(self._read_before_written())
-
-    @property
-    def storages(self) -> set[Storage]:
-        return self.activations | self.gradients | self.internal
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -182,7 +180,7 @@ class Program:
         return data | {blob.diff_storage for blob in (*outer, *parameters, *without)}
 
     def _read_before_written(self) -> set[Storage]:
-        """Storages that no node writes, or only after another has read them, so that their old values count."""
+        """The storages that a step reads before any step writes them, so that their values count."""
         written: set[Storage] = set()
         early: set[Storage] = set()
         for step in self.steps({}):

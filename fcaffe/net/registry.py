@@ -1,7 +1,7 @@
 """The registry of layer types: what `type: "..."` in a prototxt stands for.
 
-A type is there once its module is loaded. Code that builds nets imports `fcaffe.layers`, and `fcaffe.pycaffe` for the
-type "Python".
+Loading a module registers its types. Code that builds nets imports `fcaffe.layers`, and `fcaffe.pycaffe` for the type
+"Python".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Between two layers of a small net Python takes as long as a layer's work: to find the blobs' memory, the primitive that
 was compiled for such shapes, and the reordered weights. As long as weights, shapes and memory stay the same, so do the
 engine's calls. The first pass runs as it is and the second one records each node, whose calls are replayed from then
-on. Layers that bring data in, and those whose work the engine does not do alone, run as they are.
+on. Layers that bring data in run as they are, and so do layers with work that the engine does not do alone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
+from fcaffe.engines.base import Recording
 from fcaffe.engines.engine import Engine
 from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Layer
@@ -18,7 +19,7 @@ from fcaffe.net.node import Node
 from fcaffe.net.storage import Array, Storage
 
 Run = Callable[[Node], float]  # runs a node and returns its weighted loss
-RECORDED_PASS = 2  # of those with the same weights, shapes and memory
+RECORDED_PASS = 2  # of the passes with the same weights, shapes and memory
 
 
 class Replay:
@@ -40,7 +41,7 @@ class Replay:
         self._versions: list[int] = []
         self._memory: list[tuple[Storage, Array]] = []
         self._passes = 0  # with these weights, shapes and memory
-        self._steps: list[Node | Callable[[], None]] = []
+        self._steps: list[Node | Recording] = []
 
     def forward(self, run: Run) -> float:
         """Run a pass, in which `run` runs the nodes that are not replayed; returns the weighted sum of the losses."""
@@ -75,17 +76,22 @@ class Replay:
         self._memory, self._steps, self._passes = [], [], 0
 
     def _record(self, run: Run) -> float:
-        loss = 0.0
+        loss, steps = 0.0, list[Node | Recording]()
         for node in self._nodes:
             recording = self._recording(node) if id(node) in self._recordable else None
             if recording is None:
                 loss += run(node)
-            self._steps.append(recording or node)
+                steps.append(node)
+            elif steps and not isinstance(steps[-1], Node):
+                steps[-1].join(recording)
+            else:
+                steps.append(recording)
+        self._steps = steps
         storages = {blob.data_storage for blob in self._blobs if blob.data_storage.buffer is not None}
         self._memory = [(storage, storage.buffer) for storage in storages]
         return loss
 
-    def _recording(self, node: Node) -> Callable[[], None] | None:
+    def _recording(self, node: Node) -> Recording | None:
         """What replays the forward pass of this node, which has run. None: it must run again; bottoms are as before."""
         node.reshape()
         buffers = [blob.data_storage.buffer for blob in node.bottoms if blob in node.tops]
@@ -96,7 +102,7 @@ class Replay:
                 buffer[...] = values
         return recording
 
-    def _recorded(self, node: Node) -> Callable[[], None] | None:
+    def _recorded(self, node: Node) -> Recording | None:
         """The engine's recording of a forward pass; None if other code did a part of it.
 
         The tops are read-only for NumPy meanwhile. What NumPy does to these values may leave them as they are, such as

@@ -29,7 +29,6 @@ class Traits:
 
     bottoms: Count = (0, None)  # how many it takes: a number, or a range whose end may be open
     tops: Count = (0, None)
-    same_number: bool = False  # as many tops as bottoms
     auto_tops: bool = False  # the net adds tops that the prototxt leaves out
     half: Half = Half.NONE
     reshapes_by_shape: bool = False  # `reshape` does nothing unless a shape has changed

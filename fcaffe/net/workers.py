@@ -28,7 +28,7 @@ class Workers:
 
     @property
     def splitting(self) -> str:
-        """Part of an error about a layer that cannot be split: who splits it, and the remedy."""
+        """Part of an error about a layer that cannot be split: what splits it, and the remedy."""
         return f"which {self.size} workers would split; --batch per-worker gives each worker a whole batch of its own"
 
     def sum(self, value: float) -> float:

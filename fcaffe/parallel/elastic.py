@@ -18,7 +18,8 @@ from fcaffe.parallel.placement import Elastic, Hosts, ranks_of_hosts
 
 CALL = 5.0  # seconds between two attempts to reach a host
 PATIENCE = 900.0  # seconds that a job with too few hosts waits for them
-FUTILE = 3  # generations in sequence that end without a new snapshot, after which the job ends
+FIRST_CALL = 60.0  # seconds that the agents of a starting job have to answer
+FUTILE = 5  # generations in sequence that end without a new snapshot, after which the job ends
 
 
 class Crew:
@@ -48,6 +49,15 @@ class Crew:
                 silent.closed = host in self._called  # it has said before why it cannot be reached
                 self.waiting[host] = self.launcher.start_agent(host, silent)
                 self._called[host] = now
+
+    def connect(self) -> None:
+        """Start the agents of a new job. On a busy machine that may take longer than `rejoin`."""
+        self.call()
+        end = time.monotonic() + FIRST_CALL
+        while any(not member.ready and member.code is None for member in self.waiting.values()):
+            if time.monotonic() > end:
+                return
+            time.sleep(0.05)
 
     def available(self) -> Hosts:
         """The hosts whose agents can start ranks, or have, and how many each."""
@@ -100,6 +110,7 @@ def run_generations(launcher: Launcher, elastic: Elastic, newest_snapshot: Calla
     crew = Crew(launcher, elastic)
     watch = _Watch(crew, newest_snapshot)
     futile = 0
+    crew.connect()
     chosen = crew.gather(patience=0.0)
     path = newest_snapshot()
     try:

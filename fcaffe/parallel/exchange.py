@@ -6,7 +6,7 @@ import math
 import time
 from typing import Any
 
-from fcaffe.engines.engine import Pending
+from fcaffe.engines.base import Pending
 from fcaffe.net.blob import Array
 from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.state import State

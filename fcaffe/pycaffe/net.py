@@ -16,9 +16,9 @@ from fcaffe.layers.batch_norm import BatchNorm
 from fcaffe.model_files import write_hdf5, write_model
 from fcaffe.net.blob import Blob as CoreBlob
 from fcaffe.net.engine_lock import engine_lock
-from fcaffe.net.hooks import Hook
 from fcaffe.net.host_views import host_views
 from fcaffe.net.layer import Layer as CoreLayer
+from fcaffe.net.node import Hook
 from fcaffe.net.weights import load_weights, share_weights, to_model
 from fcaffe.proto import read_net
 from fcaffe.pycaffe import session

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fcaffe import log
-from fcaffe.engines.engine import Pending
+from fcaffe.engines.base import Pending
 from fcaffe.solvers.actions import Action, agree
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Run

@@ -159,7 +159,7 @@ class Schedule:
         return int(self.param.iter_size)
 
     def next_step(self, iteration: int, current_step: int) -> int:
-        """`current_step` at this iteration, from that of the iteration before; the log is told of a change."""
+        """`current_step` at this iteration, from that of the iteration before. Logs a change."""
         step = next_step(self.param, iteration, current_step)
         if self.param.lr_policy == "multistep" and step != current_step:
             log.multistep(iteration, step)

@@ -9,7 +9,6 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.errors import SnapshotError, SolverError
-from fcaffe.net.bad_values import first_bad_blob
 from fcaffe.solvers.run import Run
 from fcaffe.solvers.snapshot.carried import Point
 from fcaffe.solvers.snapshot.write import save
@@ -50,7 +49,7 @@ class NanPolicy:
         `bad_blob` names the first blob that is not finite; None if the net's blobs are still those of the pass.
         """
         if self.stops and not np.isfinite(loss):
-            self._stop(f"loss = {log.number(float(loss))}", bad_blob or first_bad_blob(self.run.net), iteration)
+            self._stop(f"loss = {log.number(float(loss))}", bad_blob or self.run.net.first_bad_blob(), iteration)
 
     def checks_weights(self, due: bool) -> bool:
         """Whether `check_weights` reads the weights after this iteration, or the next one saves them first."""
@@ -65,7 +64,7 @@ class NanPolicy:
         if not self.checks_weights(due):
             return
         if run.workers.sum(not run.engine.is_finite(run.data)):
-            self._stop("a weight is not finite", first_bad_blob(run.net), run.iteration)
+            self._stop("a weight is not finite", run.net.first_bad_blob(), run.iteration)
 
     def _stop(self, what: str, bad_blob: str | None, iteration: int) -> None:
         found = [bad for bad in self.run.workers.gather(bad_blob) or [] if bad]

@@ -16,7 +16,6 @@ from fcaffe.layers.forks.detection_files import needs_order
 from fcaffe.net import Context, Net
 from fcaffe.net.blob import Array
 from fcaffe.net.exchange import GradientExchange
-from fcaffe.net.memory_need import check_memory
 from fcaffe.net.shards import Shards
 from fcaffe.net.twin import can_have_twins, twin_of
 from fcaffe.net.workers import Workers
@@ -27,6 +26,7 @@ from fcaffe.solvers.evaluation import check_evaluation
 from fcaffe.solvers.factors import Factors
 from fcaffe.solvers.learning_rate import Schedule, learning_rate
 from fcaffe.solvers.losses import SmoothedLoss
+from fcaffe.solvers.memory_need import check_memory
 from fcaffe.solvers.nets import check_same, finetune, missing_fields, test_net_params, train_net_param
 from fcaffe.solvers.observer import Observer
 from fcaffe.solvers.rules import Rule, create_rule
@@ -53,8 +53,8 @@ class Run:
         data, diff, history: Float32 arrays of all parameters, in layer order, and one more for each history. The nets'
             blobs are views.
         nets: The training net, and with shards its twins, one for each further thread.
-        gradients: `diff`, or with shards a row for each sum that this worker gives to the exchange, without gradients
-            that are computed from `factors`.
+        gradients: `diff`, or with shards a row for each sum that this worker gives to the exchange. The rows lack the
+            gradients that are computed from `factors`.
     """
 
     def __init__(

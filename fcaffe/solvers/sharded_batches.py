@@ -12,7 +12,6 @@ import numpy as np
 from fcaffe import log
 from fcaffe.data.share import split_batch
 from fcaffe.errors import SolverError
-from fcaffe.net.bad_values import first_bad_blob
 from fcaffe.net.blob import Array
 from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.net import Net
@@ -181,7 +180,7 @@ class ShardedBatches:
             if (
                 not np.isfinite(loss) and self.nan_policy.stops
             ):  # behind backward, whose memory the search lays out anew
-                self._bad = self._bad or first_bad_blob(net)
+                self._bad = self._bad or net.first_bad_blob()
 
     def _run_backward(self, passes: Passes, shard: int) -> None:
         net, is_last = passes.net, shard == passes.own[-1]

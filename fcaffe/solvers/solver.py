@@ -8,10 +8,10 @@ from typing import Any
 
 from fcaffe import log
 from fcaffe.engines import Engine
-from fcaffe.net.memory_need import memory_errors
 from fcaffe.solvers import testing
 from fcaffe.solvers.actions import Action, agree
 from fcaffe.solvers.batches import WholeBatches
+from fcaffe.solvers.memory_need import memory_errors
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Run
 from fcaffe.solvers.sharded_batches import ShardedBatches

@@ -110,8 +110,10 @@ class Update:
 
     @contextlib.contextmanager
     def _brought_in(self, parameters: Iterable[tuple[Parameter, slice]]) -> Iterator[None]:
-        """In its body the flat buffer has the values of parameters that lie elsewhere, since a script lets this net
-        use parameters of another one. They are changed there; afterwards the flat buffer is as before."""
+        """The body updates, by the flat buffer, also parameters outside it, which a script shares with another net.
+
+        Their values are copied into the flat buffer and back. Afterwards the buffer has its own values again.
+        """
         away = [(parameter, own) for parameter, own in parameters if parameter.blob.data_storage is not parameter.home]
         data = self.run.data
         before = [data[own].copy() for _, own in away]

@@ -14,12 +14,12 @@ from fcaffe.errors import UsageError
 from fcaffe.model_files import Model
 from fcaffe.net import Context, Net
 from fcaffe.net.filter import filter_net
-from fcaffe.net.memory_need import check_memory
 from fcaffe.net.weights import copy_weights
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net, read_solver
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers.evaluation import AP_VERSIONS, Detections, collectors
+from fcaffe.solvers.memory_need import check_memory
 from fcaffe.solvers.nets import test_net_params, train_net_param
 
 PLAIN = {"type": "SGD", "momentum": 0.9, "weight_decay": 0.0005}  # the solver of a net without one

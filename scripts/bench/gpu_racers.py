@@ -48,11 +48,11 @@ def fcaffe_racer(cell: Cell, device: str, recompute: bool, imported: float) -> R
     from fcaffe import log
     from fcaffe.engines import cpu_engine, gpu_engine
     from fcaffe.net import Context, Net
-    from fcaffe.net.memory_need import MemoryNeed
     from fcaffe.proto import caffe_pb2 as pb
     from fcaffe.proto import parse_text
     from fcaffe.rng import CaffeRandom
     from fcaffe.solvers import Solver
+    from fcaffe.solvers.memory_need import MemoryNeed
 
     log.set_minimum(1)
     engine = cpu_engine(cell.math) if device == "cpu" else gpu_engine(int(device), cell.math)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fcaffe.engines import memory
-from fcaffe.net import memory_need
+from fcaffe.solvers import memory_need
 from tests.cli.conftest import Result
 from tests.soon import soon
 

@@ -10,7 +10,6 @@ import pytest
 
 from fcaffe.engines import cpu_engine, find_onednn
 from fcaffe.net import Context, Net
-from fcaffe.net.bad_values import first_bad_blob
 from fcaffe.net.host_views import host_views
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_solver
@@ -186,7 +185,7 @@ def test_a_bad_value_is_found(soft: Any) -> None:
     solver.net.blob("data").data[...] = drawn(32, 1, 16, 16)
     solver.net.layers[solver.net.layer_names.index("conv2")].blobs[0].data[3] = 3e38
     solver.net.forward()
-    assert first_bad_blob(solver.net) == 'blob "conv2" (top of layer "conv2")'
+    assert solver.net.first_bad_blob() == 'blob "conv2" (top of layer "conv2")'
 
 
 def test_debug_info(soft: Any, capfd: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,14 +13,20 @@ import pytest
 from fcaffe.engines import NumpyEngine, cpu_engine, find_onednn
 from fcaffe.engines.convolution import Folded
 from fcaffe.engines.windows import Windows
+from tests import engine_choice
 from tests.cases import case
+from tests.golden_values import assert_close
+from tests.layers import test_contract
+from tests.layers.replay import golden_cases, replay
+from tests.net.test_inference_nets import net_of
+from tests.solvers.recurrent_runs import solver_of
 
 pytest.importorskip("numba", reason="--math winograd needs Numba")
 if not find_onednn():
     pytest.skip("--math winograd needs onednn-cpu-gomp", allow_module_level=True)
 
-from fcaffe.engines.winograd import transforms
-from fcaffe.engines.winograd.engine import LEAST_TILES, suits
+from fcaffe.engines.winograd import blocks, transforms
+from fcaffe.engines.winograd.engine import LEAST_TILES, WinogradEngine, suits
 
 TOLERANCE = 3e-5  # of the largest value
 PLAIN = NumpyEngine()
@@ -65,7 +74,7 @@ def a_case(random: np.random.Generator) -> Case:
     rows, columns = windows.convolved((size[0], size[1]))
     batch = 1 + LEAST_TILES // (-(-rows // 4) * -(-columns // 4))
     dy = drawn(random, batch, outputs, rows, columns)
-    weights, bias = drawn(random, outputs, channels, 3, 3), drawn(random, outputs)
+    weights, bias = random.standard_normal((outputs, channels, 3, 3), np.float32), drawn(random, outputs)
     return Case(drawn(random, batch, channels, *size), weights, bias, dy, windows, bool(random.integers(2)))
 
 
@@ -81,9 +90,9 @@ def test_any_shape(engine: Any) -> None:
 
 def test_the_bits_do_not_depend_on_the_number_of_threads(all_threads: None, engine: Any) -> None:
     drawn_case = a_case(np.random.default_rng(2))
-    several, engine._count = engine._count, 1
+    several, engine._numba_threads = engine._numba_threads, 1
     by_one = results(engine, drawn_case)
-    engine._count = several
+    engine._numba_threads = several
     for one, other in zip(by_one, results(engine, drawn_case), strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -95,6 +104,108 @@ def test_what_is_not_finite_stays_so(engine: Any, value: float) -> None:
     with np.errstate(invalid="ignore"):
         for ours, plain in zip(results(engine, drawn_case), results(PLAIN, drawn_case), strict=True):
             assert not np.isfinite(ours[~np.isfinite(plain)]).any()
+
+
+class Padded(WinogradEngine):
+    """Adds channels and images of zeros, so that the transforms suit convolutions of few of them."""
+
+    used = 0
+
+    def _run(self, *arguments: Any) -> None:
+        self.used += 1
+        super()._run(*arguments)
+
+    def convolution_forward(self, x: Any, weights: Any, bias: Any, y: Any, *more: Any) -> None:
+        with padded(*more[:2], x, weights, bias, y) as arrays:
+            super().convolution_forward(*arrays, *more)
+
+    def convolution_backward_data(self, dy: Any, weights: Any, dx: Any, *more: Any) -> None:
+        with padded(*more[:2], dy, weights, dx) as arrays:
+            super().convolution_backward_data(*arrays, *more)
+
+    def convolution_backward_weights(self, x: Any, dy: Any, dweights: Any, *more: Any) -> None:
+        with padded(*more[:2], x, dy, dweights) as arrays:
+            super().convolution_backward_weights(*arrays, *more)
+
+
+@contextmanager
+def padded(windows: Windows, group: int, *arrays: Any) -> Iterator[Any]:
+    """Wider copies of the arrays of a 3x3 convolution, which are copied back."""
+    if windows.kernel != (3, 3) or group > 1:
+        yield arrays
+        return
+    extra = LEAST_TILES
+    wide = [each if each is None else np.pad(each, ([(0, extra)] * 2 + [(0, 0)] * 2)[: each.ndim]) for each in arrays]
+    yield wide
+    for array, other in zip(arrays, wide, strict=True):
+        if array is not None:
+            array[...] = other[tuple(map(slice, array.shape))]
+
+
+@pytest.fixture
+def padding_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    used = Padded(str(find_onednn()))
+    monkeypatch.setattr(engine_choice, "chosen", lambda: used)
+    yield
+    assert used.used > 10
+
+
+@pytest.mark.usefixtures("padding_engine")
+@pytest.mark.parametrize("kind", ["Convolution", "Deconvolution"])
+def test_layers(kind: str) -> None:
+    """Against BVLC Caffe's values and against central differences."""
+    for entry in (entry for entry in golden_cases() if entry["type"] == kind):
+        for value in replay(entry):
+            assert_close(value.ours, value.golden, f"{entry['file']}, {value.name}", TOLERANCE)
+    test_contract.test_gradient(kind)
+
+
+NET = """
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 4 dim: 32 dim: 16 dim: 16 } } }
+layer { name: "a" type: "Convolution" bottom: "x" top: "a"
+        convolution_param { num_output: 40 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
+layer { name: "relu" type: "ReLU" bottom: "a" top: "a" }
+layer { name: "b" type: "Convolution" bottom: "a" top: "b"
+        convolution_param { num_output: 33 kernel_size: 3 weight_filler { type: "xavier" } } }
+"""
+
+
+def test_each_pass_of_a_net_for_inference(engine: Any) -> None:
+    """A replay repeats no calls of compiled code, so it runs these layers."""
+    whole, plain = net_of(NET, True, engine), net_of(NET, False, PLAIN)
+    with engine.fixed_weights():
+        for number in range(4):
+            for net in whole, plain:
+                net.blob("x").data[...] = np.random.default_rng(number).standard_normal(net.blob("x").shape)
+                net.forward()
+            assert_close(whole.blob("b").data, plain.blob("b").data, f"pass {number}", TOLERANCE)
+
+
+def test_a_training_that_resumes(all_threads: None, tmp_path: Path) -> None:
+    """It comes to the same bits."""
+    loss = """layer { name: "rows" type: "InnerProduct" bottom: "b" top: "rows"
+                      inner_product_param { num_output: 3 weight_filler { type: "gaussian" std: 0.01 } } }
+              layer { name: "loss" type: "EuclideanLoss" bottom: "rows" bottom: "y" top: "loss" }"""
+    data = """layer { name: "data" type: "DummyData" top: "x" top: "y" dummy_data_param {
+                      shape { dim: 4 dim: 32 dim: 16 dim: 16 } shape { dim: 4 dim: 3 }
+                      data_filler { type: "gaussian" } data_filler { type: "gaussian" } } }"""
+    net = data + NET[NET.index('layer { name: "a"') :] + loss
+    settings = f'base_lr: 1e-3 momentum: 0.9 lr_policy: "fixed" random_seed: 3 snapshot_prefix: "{tmp_path}/run"'
+    text = f"net_param {{ {net} }} {settings} snapshot_after_train: false"
+    straight = solver_of(f"{text} snapshot: 2", math="winograd")
+    straight.step(5)
+    resumed = solver_of(text, math="winograd")
+    resumed.restore(f"{tmp_path}/run_iter_2.solverstate")
+    resumed.step(3)
+    np.testing.assert_array_equal(resumed.data, straight.data)
+    assert np.isfinite(resumed.data).all()
+
+
+def test_one_compilation_serves_all(engine: Any) -> None:
+    """Whatever the orders of arrays, and whether they may be written: other signatures would take seconds each."""
+    results(engine, a_case(np.random.default_rng(6)))
+    for function in (blocks.convolve, blocks.kernel_gradient, blocks.transform_kernels, blocks.gradient_of_kernels):
+        assert len(function.signatures) == 1
 
 
 def test_the_transforms_are_those_of_the_matrices() -> None:

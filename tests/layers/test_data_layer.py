@@ -9,7 +9,7 @@ import pytest
 import fcaffe.layers.data  # noqa: F401 - registers the type
 from fcaffe.data import array_to_datum, batches, write_lmdb
 from fcaffe.engines import NumpyEngine, cpu_engine
-from fcaffe.engines.engine import Pending
+from fcaffe.engines.base import Pending
 from fcaffe.errors import DataError, NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.context import Context

@@ -5,13 +5,12 @@ import pytest
 
 from fcaffe.net import Context, Net
 from fcaffe.net.arena import memory_of
-from fcaffe.net.bad_values import first_bad_blob
-from fcaffe.net.memory_need import MemoryNeed
 from fcaffe.net.plan import recompute as plan
 from fcaffe.net.plan.live_ranges import fullest
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_net
 from fcaffe.rng import CaffeRandom
+from fcaffe.solvers.memory_need import MemoryNeed
 from tests.engine_choice import engine
 from tests.net.test_whole_passes import APART
 
@@ -163,7 +162,7 @@ def test_less_memory_for_at_most_another_forward():
     assert less.peak < 0.6 * usual.peak < 0.6 * memory_of(net.fused, {}, in_arena=False).peak
     net.forward()
     lowest = fullest(net.fused, net.arena.again)[0]
-    arena = next(storage.buffer.base for storage in net.fused.storages)
+    arena = next(storage.buffer.base for storage in net.arena.storages)
     while arena.base is not None:
         arena = arena.base
     assert lowest <= arena.nbytes <= 1.3 * lowest
@@ -183,9 +182,9 @@ def test_need_and_advice():
 def test_the_first_bad_value_is_found_though_it_is_gone(name, recompute):
     net = build(NETS[name](), recompute=recompute)
     pass_over(net, 6, 1)
-    assert first_bad_blob(net) is None
+    assert net.first_bad_blob() is None
     convolutions = [node for node in net.nodes if node.layer.type == "Convolution"]
     bad = convolutions[len(convolutions) // 2]
     bad.layer.blobs[0].data[...] = 3e38
     net.forward()
-    assert first_bad_blob(net) == f'blob "{net.blob_names[bad.top_ids[0]]}" (top of layer "{bad.name}")'
+    assert net.first_bad_blob() == f'blob "{net.blob_names[bad.top_ids[0]]}" (top of layer "{bad.name}")'

@@ -6,7 +6,6 @@ import pytest
 from fcaffe.engines.windows import Windows
 from fcaffe.net import Context, Net
 from fcaffe.net.arena import share_memory
-from fcaffe.net.bad_values import first_bad_blob
 from fcaffe.net.plan.layout import Use
 from fcaffe.net.storage import Storage
 from fcaffe.proto import caffe_pb2 as pb
@@ -140,15 +139,15 @@ def test_blobs_that_fused_layers_leave_out_are_no_bad_ones():
     feed(net, 6)
     net.forward()
     net.blob("c3").data[...] = np.nan
-    assert first_bad_blob(net) is None
+    assert net.first_bad_blob() is None
     net.forward()
     net.layers[net.layer_names.index("s3")].blobs[1].data[2] = np.inf
     net.forward()
-    assert first_bad_blob(net) == 'parameter 1 of layer "s3"'
+    assert net.first_bad_blob() == 'parameter 1 of layer "s3"'
     net.layers[net.layer_names.index("s3")].blobs[1].data[2] = 0
     net.layers[net.layer_names.index("c3")].blobs[0].data[...] *= 1e38
     net.forward()
-    assert first_bad_blob(net) == 'blob "c" (top of layer "c3")'
+    assert net.first_bad_blob() == 'blob "c" (top of layer "c3")'
 
 
 def test_no_two_lie_together_that_are_in_use_together():

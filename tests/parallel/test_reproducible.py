@@ -62,20 +62,35 @@ def train(*flags: str, **variables: str) -> tuple[bytes, str]:
     return Path("run_iter_6.caffemodel").read_bytes(), done.stderr
 
 
+def widen(folder: Path) -> None:
+    """Give the net a convolution that Winograd's transforms suit."""
+    wide = """layer { name: "wide" type: "Convolution" bottom: "data" top: "wide"
+        convolution_param { num_output: 32 kernel_size: 3 pad: 3 weight_filler { type: "xavier" } } }"""
+    net = NET.format(more="", loss="").replace('bottom: "data" top: "conv"', 'bottom: "wide" top: "conv"')
+    net = net.replace("num_output: 8 kernel_size: 3", "num_output: 33 kernel_size: 3 pad: 1")
+    (folder / "net.prototxt").write_text(net.replace('layer { name: "conv"', f'{wide} layer {{ name: "conv"'))
+
+
 @needs_mpi
-def test_any_number_of_workers_and_threads(folder: Path) -> None:
-    weights, log = train("--reproducible", "5", OMP_NUM_THREADS="2", OPENBLAS_NUM_THREADS="2")
+@pytest.mark.parametrize("math", ["fp32", "winograd"])
+def test_any_number_of_workers_and_threads(folder: Path, math: str) -> None:
+    if math == "winograd":
+        pytest.importorskip("numba", reason="--math winograd needs Numba")
+        widen(folder)
+    weights, log = train("--reproducible", "5", "--math", math, OMP_NUM_THREADS="2", OPENBLAS_NUM_THREADS="2")
     assert "5 shards, this worker's on 2 threads side by side" in log and "1 thread" in log
     results = [
-        train("--reproducible=5", "--workers", "2", OMP_NUM_THREADS="3"),
-        train("-reproducible", "5", "--workers", "3", "--reduce", "ring", "--bucket-mb", "0.001", OMP_NUM_THREADS="1"),
+        train("--reproducible=5", "--workers", "2", "--math", math, OMP_NUM_THREADS="3"),
+        train(
+            *f"-reproducible 5 --workers 3 --reduce ring --bucket-mb 0.001 --math {math}".split(), OMP_NUM_THREADS="1"
+        ),
     ]
     assert "this worker's on 2 threads side by side" in results[0][1]
     for theirs, other in results:
         assert theirs == weights
         assert re.findall(r"loss = \S+", other) == re.findall(r"loss = \S+", log)
     resumed = ("--snapshot", "run_iter_3.solverstate", "--workers", "4", "--reduce", "server", "--no-overlap")
-    assert train("--reproducible", "5", *resumed)[0] == weights
+    assert train("--reproducible", "5", "--math", math, *resumed)[0] == weights
 
 
 @needs_mpi

@@ -54,10 +54,10 @@ def write_records(folder: Path) -> None:
     write_lmdb(str(folder / "lmdb"), ((b"%04d" % index, record) for index, record in enumerate(records)))
 
 
-def solver_of(text: str, noise: str = "counter", **more: Any) -> Solver:
+def solver_of(text: str, noise: str = "counter", math: str = "fp32", **more: Any) -> Solver:
     param = parse_text(text, pb.SolverParameter)
     upgrade_solver(param, "solver")
-    return Solver(param, cpu_engine(), noise, **more)
+    return Solver(param, cpu_engine(math), noise, **more)
 
 
 class Trained:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fcaffe.engines.engine import Pending
+from fcaffe.engines.base import Pending
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.solvers import Solver

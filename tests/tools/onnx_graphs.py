@@ -12,6 +12,7 @@ from fcaffe.tools.onnx.check import differences, run_net, run_onnx
 from fcaffe.tools.onnx.files import deploy_net
 from fcaffe.tools.onnx.library import onnx
 from fcaffe.tools.onnx.reading.convert import Converted, from_onnx
+from tests.tools.bvlc import check_net
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -56,6 +57,10 @@ def largest_difference(made: Converted, path: Path, seed: int = 1) -> float:
 
 
 def converted(folder: Path, model: Any, **options: Any) -> tuple[Converted, Path]:
+    """The net of a model, and the model's file. Without `forks`, BVLC Caffe can set up the net."""
     path = folder / "model.onnx"
     path.write_bytes(model.SerializeToString())
-    return from_onnx(str(path), **options), path
+    made = from_onnx(str(path), **options)
+    if not options.get("forks"):
+        check_net(made.net, made.model)
+    return made, path

@@ -150,6 +150,13 @@ CASES: list[tuple[Any, ...]] = [
     ("y, y2 = Split <axis = 2, split = [4, 5]> (x)", IMAGE, None, None, 11),
     ("y = Gather <axis = 1> (x, i)", IMAGE, None, ints(i=[3, -4, 1])),
     ("y = Gather <axis = 2> (x, i)", IMAGE, None, ints(i=5)),
+    ("y = GatherND (x, i)", {"x": (5, 4, 3)}, None, ints(i=[[[[a, b] for b in (1, -1)]] * 2 for a in (0, 1, 1, 4)])),
+    ("y = GatherND (x, i)", {"x": (1, 4, 3)}, None, ints(i=[[[0, b] for b in (1, 3, 2)]] * 2)),
+    *(
+        (f"y = Where (m, {both})", IMAGE, {"c": (8,)}, {"m": np.arange(9).reshape(9, 1) % 2 == 0})
+        for both in ("x, c", "c, x")
+    ),
+    ("t = Transpose <perm = [0, 2, 3, 1]> (x) y = Transpose <perm = [0, 3, 1, 2]> (t)", IMAGE),
     ("y = Concat <axis = -1> (x, c, x)", IMAGE, {"c": (2, 4, 9, 3)}),
     ("y = Pad (x, n, v)", IMAGE, None, {**ints(n=[0, 1, 2, 0, 0, 3, -1, 1]), **floats(v=0.5)}),
     *(
@@ -210,22 +217,52 @@ REFUSED = [
     ("y = Conv (x, x)", "weights depend on the input", "make the weights constants"),
     (
         "s = Softmax (x) t = Transpose <perm = [0, 1, 3, 2]> (x) y = MatMul (s, t)",
-        "attention in pieces",
+        "as attention does",
         "without attention",
     ),
     ("y = LRN <size = 4> (x)", "over 4 channels", "use an odd number"),
+    ("y = GatherND (x, g)", "single indices", "whole rows and columns"),
     ("y = Frobnicate (x)", "Frobnicate", ""),
 ]
 
 
 @pytest.mark.parametrize(("body", "reason", "remedy"), REFUSED, ids=[case[0] for case in REFUSED])
 def test_what_is_refused(body: str, reason: str, remedy: str, tmp_path: Path) -> None:
-    model = model_of(body, IMAGE, constants=ints(k=[2]))
+    model = model_of(body, IMAGE, constants=ints(k=[2], g=[[0, 0], [1, 1]]))
     with pytest.raises(FcaffeError) as caught:
         converted(tmp_path, model)
     message = str(caught.value)
     assert reason in message and remedy in message and "\n" not in message
     assert f'node "{model.graph.node[-1].name}"' in message or "Frobnicate" in message
+
+
+L2 = "n = ReduceL2 <axes = [1]> (x) c = Clip (n, e) d = Expand (c, s) y = Div (x, d)"
+SQUARES = "n = ReduceSumSquare <axes = [1]> (x) c = Add (n, e) d = Sqrt (c) y = Div (x, d)"
+
+
+@pytest.mark.parametrize(
+    ("body", "types"),
+    [(L2, ["Normalize"]), (SQUARES, ["Normalize"]), ("m = Mul (x, z) y = Add (x, m)", ["Input", "Axpy"])],
+)
+def test_layers_of_forks(body: str, types: list[str], tmp_path: Path) -> None:
+    inputs = {**IMAGE, **({"z": (2, 4, 1, 1)} if "z" in body else {})}
+    constants = {**floats(e=1e-12), **ints(s=IMAGE["x"])}
+    made, path = converted(tmp_path, model_of(body, inputs, constants=constants), forks=True)
+    assert [layer.type for layer in made.net.layer][1:] == types
+    assert largest_difference(made, path) <= 1e-6
+
+
+def test_other_norms_are_not_normalize(tmp_path: Path) -> None:
+    for body in (SQUARES.replace("= [1]", "= [2]"), L2.replace("(n, e)", "(n, f)")):
+        constants = {**floats(e=1e-12, f=0.5), **ints(s=IMAGE["x"])}
+        made, path = converted(tmp_path, model_of(body, IMAGE, constants=constants), forks=True)
+        assert "Normalize" not in [layer.type for layer in made.net.layer]
+        assert largest_difference(made, path) <= 1e-6
+
+
+def test_successive_transposes_are_one(tmp_path: Path) -> None:
+    body = "a = Transpose <perm = [0, 2, 3, 1]> (x) b = Transpose <perm = [0, 3, 1, 2]> (a) y = Relu (b)"
+    assert [layer.type for layer in converted(tmp_path, model_of(body, IMAGE))[0].net.layer] == ["Input", "ReLU"]
 
 
 def test_only_what_an_output_needs_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Convolution and its gradients by cuDNN's graphs, fused with bias and ReLU where cuDNN supports that."""
+"""Convolution and its gradients by cuDNN's graphs; bias and ReLU by our own kernels."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from fcaffe.engines.cuda.operands import Operands, channels_last_strides, is_cha
 from fcaffe.engines.cuda.plans import Plans
 from fcaffe.engines.windows import Windows
 
-X, WEIGHTS, BIAS, Y = 1, 2, 3, 4  # numbers of the tensors in a graph
-FUSED, ALONE = "fused", "alone"
+X, WEIGHTS, Y = 1, 2, 3  # numbers of the tensors in a graph
 
 Array = Any
 Shape = tuple[int, ...]
@@ -33,33 +32,23 @@ class Convolution(Operands, PlainConvolution):
             return
         x_, weights_, of = self._images(x), self._images(weights), _on_two_axes(windows)
         target = self._target(y, x_.dtype)
-        narrow_bias = None if bias is None else self.factor(bias)
 
-        def alone(graph: Any) -> None:
-            self._output(graph, self._convolve(graph, x_, weights_, of), Y, target)
-
-        def fused(graph: Any) -> None:
-            result = self._convolve(graph, x_, weights_, of)
-            if narrow_bias is not None:
-                channels = (1, target.shape[1], *(1,) * (target.ndim - 2))
-                result = graph.bias(input=result, bias=self._tensor(graph, BIAS, x_.dtype, channels))
-            if relu:
-                result = graph.relu(input=result)
+        def build(graph: Any) -> None:
+            result = graph.conv_fprop(
+                image=self._tensor(graph, X, x_.dtype, x_.shape),
+                weight=self._tensor(graph, WEIGHTS, x_.dtype, weights_.shape),
+                **_geometry(of),
+            )
             self._output(graph, result, Y, target)
 
-        variants = {FUSED: fused, ALONE: alone} if relu or bias is not None else {ALONE: alone}
-        signature = ("forward", x_.dtype.name, x_.shape, weights_.shape, target.shape, of, bias is not None, relu)
-        plan = self.plans.find(signature, variants)
+        plan = self.plans.find(("forward", x_.dtype.name, x_.shape, weights_.shape, target.shape, of), build)
         if plan is None:
             super().convolution_forward(x_, weights_, bias, target, of, group, relu)
         else:
-            pointers = {X: x_.data.ptr, WEIGHTS: weights_.data.ptr, Y: target.data.ptr}
-            if plan.variant == FUSED and narrow_bias is not None:
-                pointers[BIAS] = narrow_bias.data.ptr
-            self.plans.execute(plan, pointers)
-            if plan.variant == ALONE and bias is not None:
+            self.plans.execute(plan, {X: x_.data.ptr, WEIGHTS: weights_.data.ptr, Y: target.data.ptr})
+            if bias is not None:
                 self.add_bias(target, bias)
-            if plan.variant == ALONE and relu:
+            if relu:
                 self.relu_forward(target, target, 0)
         self._deliver(target, y)
 
@@ -78,7 +67,7 @@ class Convolution(Operands, PlainConvolution):
             )
             self._output(graph, result, X, target)
 
-        plan = self.plans.find(("data", dy_.dtype.name, target.shape, weights_.shape, dy_.shape, of), {ALONE: build})
+        plan = self.plans.find(("data", dy_.dtype.name, target.shape, weights_.shape, dy_.shape, of), build)
         if plan is None:
             super().convolution_backward_data(dy_, weights_, target, of, group)
         else:
@@ -103,7 +92,7 @@ class Convolution(Operands, PlainConvolution):
             )
             self._output(graph, result, WEIGHTS, target)
 
-        plan = self.plans.find(("weights", x_.dtype.name, x_.shape, target.shape, dy_.shape, of), {ALONE: build})
+        plan = self.plans.find(("weights", x_.dtype.name, x_.shape, target.shape, dy_.shape, of), build)
         if plan is None:
             super().convolution_backward_weights(x_, dy_, gradients, of, group, add)
             return
@@ -131,13 +120,6 @@ class Convolution(Operands, PlainConvolution):
     def _deliver(self, target: Array, output: Array) -> None:
         if target.data.ptr != output.data.ptr:
             self.copy(target.reshape(output.shape), output)
-
-    def _convolve(self, graph: Any, x: Array, weights: Array, windows: Windows) -> Any:
-        return graph.conv_fprop(
-            image=self._tensor(graph, X, x.dtype, x.shape),
-            weight=self._tensor(graph, WEIGHTS, x.dtype, weights.shape),
-            **_geometry(windows),
-        )
 
     def _tensor(self, graph: Any, number: int, dtype: Any, shape: Shape) -> Any:
         return graph.tensor(

@@ -66,7 +66,7 @@ def find_driver() -> Driver:
     if code == NO_DEVICE:
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
         why = "" if hidden is None else f": CUDA_VISIBLE_DEVICES is '{hidden}'"
-        raise UsageError(f"NVIDIA's driver sees no GPU{why or ' here; nvidia-smi shows the GPUs that it sees'}")
+        raise UsageError(f"NVIDIA's driver sees no GPU{why or ' here; nvidia-smi lists the GPUs that it sees'}")
     if code == STUB:
         raise UsageError("libcuda.so.1 is CUDA's stub for linking, not a driver: take its folder from LD_LIBRARY_PATH")
     _check(cuda, code, "does not start; nvidia-smi may say more, and a new driver needs a restart of the machine")

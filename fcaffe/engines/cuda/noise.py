@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,10 +20,6 @@ class Noise(PlainNoise):
     kernels: Kernels
     counters: Array  # uint64 (2,): iteration, first sample; on the device, so that recorded passes read new values
     mask_dtype = "uint8"
-
-    if TYPE_CHECKING:
-
-        def copy(self, x: Array, y: Array) -> None: ...
 
     def dropout_forward(
         self, x: Array, y: Array, mask: Array, noise: Any, layer: str, ratio: float, scale: float

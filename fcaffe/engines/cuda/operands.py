@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
+from fcaffe.engines.elementwise import PlainElementwise
 
 Array = Any
 
 
-class Operands:
+class Operands(PlainElementwise):
     """Base of operators that multiply. Factors are converted to `half_dtype`, unless that is None."""
 
-    xp: Any
     math: str
-    half_dtype: np.dtype[Any] | None = None
-
-    if TYPE_CHECKING:  # of PlainElementwise
-
-        def copy(self, x: Array, y: Array) -> None: ...
-        def add_bias(self, y: Array, bias: Array) -> None: ...
-        def relu_forward(self, x: Array, y: Array, slope: float) -> None: ...
 
     def factor(self, array: Array) -> Array:
         """The array as a factor of a product: itself, or a copy of type `half_dtype`."""

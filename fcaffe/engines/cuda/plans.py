@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,8 @@ Signature = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Plan:
-    """One way to compute a graph. `variant` is the name of the graph among the alternatives."""
+    """One way to compute a graph."""
 
-    variant: str
     graph: Any
     index: int
     workspace: int  # bytes
@@ -47,14 +46,11 @@ class Plans:
         self._has_warned = False  # of a signature without a plan
         self._workspaces: list[Any] = []  # the last one is in use; recorded graphs may use the others
 
-    def find(self, signature: Signature, variants: Mapping[str, Build]) -> Plan | None:
-        """The plan for this signature, of the first of the `variants` (alternative graphs) that cuDNN supports.
-
-        None if cuDNN supports none of them. The first time, the log has a warning.
-        """
+    def find(self, signature: Signature, build: Build) -> Plan | None:
+        """The plan for this signature, of the graph that `build` describes. None if cuDNN does not support it; the
+        first time, the log has a warning."""
         if signature not in self._found:
-            plans = (plan for variant, build in variants.items() for plan in self._plans(variant, build))
-            self._found[signature] = next(plans, None)
+            self._found[signature] = next(self._plans(build), None)
             if self._found[signature] is None and not self._has_warned:
                 self._has_warned = True
                 log.warning(
@@ -67,7 +63,7 @@ class Plans:
         """Compute a plan's graph on the memory at these addresses, by the tensors' numbers."""
         plan.graph.execute_plan_at_index(pointers, self._workspace(plan.workspace), plan.index, self.handle)
 
-    def _plans(self, variant: str, build: Build) -> Iterator[Plan]:
+    def _plans(self, build: Build) -> Iterator[Plan]:
         """Yields the plans that can be built, in the order of the heuristics."""
         cudnn = self.cudnn
         floats = cudnn.data_type.FLOAT
@@ -87,7 +83,7 @@ class Plans:
                 continue
             workspace = graph.get_workspace_size_plan_at_index(index)
             if workspace <= MOST_WORKSPACE:
-                yield Plan(variant, graph, index, workspace)
+                yield Plan(graph, index, workspace)
 
     def _workspace(self, size: int) -> int:
         if not size:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.engines.engine import DONE, Pending
+from fcaffe.engines.base import DONE, Pending
+from fcaffe.engines.elementwise import PlainElementwise
 from fcaffe.engines.memory import address
 
 Array = Any
@@ -18,13 +19,12 @@ Array = Any
 BUFFERS = 2  # on the device for each key: the work stream reads one while the copy stream fills the other
 
 
-class Transfers:
+class Transfers(PlainElementwise):
     """Copies large arrays on a stream of their own, and small ones on the work stream.
 
     Any thread may call `host_array`. Only the thread that uses the engine may call the rest. No graph records a copy.
     """
 
-    xp: Any
     device: Any
     stream: Any
 
@@ -69,7 +69,7 @@ class Transfers:
         copying = self._begin_copy(slot.device.data.ptr, source, kind, self._copy_stream, slot.device)
         self.stream.wait_event(copying.event)
         arrived = slot.device[: host.size].reshape(dense.shape).transpose(np.argsort(axes).tolist())
-        self.copy(arrived, target)  # type: ignore[attr-defined]
+        self.copy(arrived, target)
         slot.taken.record(self.stream)
         return copying if is_direct else DONE
 

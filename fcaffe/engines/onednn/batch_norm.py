@@ -6,10 +6,9 @@ loses three digits, and it rounds a product and a sum once. Here `fcaffe.engines
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -30,24 +29,18 @@ Array = Any
 class BatchNorm(Steps, PlainNormalization):
     """Computes on dense arrays, channels-last or in C order. Others, and very small ones, are left to array code."""
 
-    if TYPE_CHECKING:
-
-        def copy(self, x: Array, y: Array) -> None: ...
-        def for_each(self, work: Callable[..., None], items: Sequence[tuple[Any, ...]], fewest: int = 0) -> None: ...
-        def relu_forward(self, x: Array, y: Array, slope: float) -> None: ...
-
     def batch_norm_apply(self, x: Array, y: Array, norm: Normalizer) -> None:
         if not _is_taken(x):
             super().batch_norm_apply(x, y, norm)
             return
-        with self._laid_out_like(x, [], [y]) as (out,):
+        with self.dense([], [y], like=x) as (out,):
             self.along_channels(x, out, _normalizing(norm), norm.relu)
 
     def batch_norm_add_relu(self, x: Array, other: Array, y: Array, norm: Normalizer) -> None:
         if not _is_taken(x):
             super().batch_norm_add_relu(x, other, y, norm)
             return
-        with self._laid_out_like(x, [other], [y]) as (addend, out):
+        with self.dense([other], [y], like=x) as (addend, out):
             self.along_channels(x, out, [*_normalizing(norm), (dnnl.ADD, addend)], relu=True)
 
     def batch_norm_train_backward(
@@ -57,7 +50,7 @@ class BatchNorm(Steps, PlainNormalization):
             super().batch_norm_train_backward(x, dy, dx, norm, gradients, whole)
             return
         deviation = np.sqrt(norm.variance + np.float64(norm.eps))
-        with self._laid_out_like(x, [dy], [dx]) as (slope, out):
+        with self.dense([dy], [dx], like=x) as (slope, out):
             if norm.relu:
                 self.along_channels(x, out, [*_normalizing(norm), *POSITIVE, (dnnl.MULTIPLY, slope)])
                 slope = out
@@ -77,7 +70,7 @@ class BatchNorm(Steps, PlainNormalization):
         if not _is_taken(x):
             super().scale_channels(x, y, scale, shift, relu)
             return
-        with self._laid_out_like(x, [], [y]) as (out,):
+        with self.dense([], [y], like=x) as (out,):
             self.along_channels(x, out, [(dnnl.MULTIPLY, scale), (dnnl.ADD, shift)], relu)
 
     def scale_channels_backward(
@@ -86,7 +79,7 @@ class BatchNorm(Steps, PlainNormalization):
         if not _is_taken(x):
             super().scale_channels_backward(x, dy, dx, scale, dscale, dshift)
             return
-        with self._laid_out_like(x, [dy], [dx]) as (slope, out):
+        with self.dense([dy], [dx], like=x) as (slope, out):
             dscale[...], dshift[...] = self._products(x, slope, np.zeros_like(scale), np.ones_like(scale))
             self.along_channels(slope, out, [(dnnl.MULTIPLY, scale)])
 
@@ -118,19 +111,6 @@ class BatchNorm(Steps, PlainNormalization):
             return step[0], np.tile(step[1].astype(np.float32, copy=False), together)
 
         self.in_steps(x, y, list(map(repeated, steps)), relu, layout)
-
-    @contextlib.contextmanager
-    def _laid_out_like(self, x: Array, inputs: Sequence[Array], outputs: Sequence[Array]) -> Iterator[list[Array]]:
-        """Yields the inputs, then the outputs, as arrays or copies with the strides of x. Copies of outputs are copied
-        back."""
-        inside = [each if each.strides == x.strides else np.empty_like(x, each.dtype) for each in (*inputs, *outputs)]
-        for array, alike in zip(inputs, inside, strict=False):
-            if alike is not array:
-                self.copy(array, alike)
-        yield inside
-        for array, alike in zip(outputs, inside[len(inputs) :], strict=True):
-            if alike is not array:
-                self.copy(alike, array)
 
 
 def _is_taken(x: Array) -> bool:

@@ -13,7 +13,7 @@ from fcaffe.engines.elementwise import PlainElementwise
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.library import LARGEST, RELU, type_of
-from fcaffe.engines.onednn.operation import SMALL, Operation
+from fcaffe.engines.onednn.operation import Operation
 from fcaffe.engines.onednn.primitives import Layout
 from fcaffe.engines.onednn.steps import Step, Steps
 
@@ -27,19 +27,19 @@ class Elementwise(Steps, PlainElementwise):
     """Arrays of equal strides are used in place; others are reordered to channels-last first."""
 
     def relu_forward(self, x: Array, y: Array, slope: float) -> None:
-        if x.size < SMALL or slope < 0:
+        if self.is_left_to_numpy(x) or slope < 0:
             super().relu_forward(x, y, slope)
         else:
             self._map(x, y, ((dnnl.RELU, slope, 0),) if slope else RELU)
 
     def relu_of_maxima(self, y: Array) -> None:
-        if y.size < SMALL:
+        if self.is_left_to_numpy(y):
             super().relu_of_maxima(y)
         else:
             self._map(y, y, RELU_OF_MAXIMA, dnnl.ADD)
 
     def relu_backward(self, y: Array, dy: Array, dx: Array, slope: float) -> None:
-        if y.size < SMALL or not 0 <= slope <= 1:
+        if self.is_left_to_numpy(y) or not 0 <= slope <= 1:
             super().relu_backward(y, dy, dx, slope)
             return
         steps = (dnnl.LINEAR, LARGEST, 0), (dnnl.CLIP, slope, 1)  # 1 for positive values, the slope for others and NaN
@@ -56,7 +56,7 @@ class Elementwise(Steps, PlainElementwise):
         self.in_steps(x, y, [(kind, x), *steps, *rest], False, lambda _: library.common(x, y), library.layout)
 
     def weighted_sum(self, arrays: Sequence[Array], factors: Sequence[float], y: Array) -> None:
-        if y.size < SMALL or set(factors) != {1.0}:
+        if self.is_left_to_numpy(y) or set(factors) != {1.0}:
             super().weighted_sum(arrays, factors, y)
         elif len(arrays) == 1:
             self.copy(arrays[0], y)
@@ -65,7 +65,7 @@ class Elementwise(Steps, PlainElementwise):
                 self.in_steps(first, total, [(dnnl.ADD, other) for other in others])
 
     def multiply(self, a: Array, b: Array, y: Array) -> None:
-        if y.size < SMALL:
+        if self.is_left_to_numpy(y):
             super().multiply(a, b, y)
             return
 
@@ -86,8 +86,7 @@ class Elementwise(Steps, PlainElementwise):
             yield inside
 
     def copy(self, x: Array, y: Array) -> None:
-        is_small = y.size < SMALL and x.dtype == y.dtype and self.library.tape is None
-        if is_small or not (_has_layout(x) and _has_layout(y)):
+        if (self.is_left_to_numpy(y) and x.dtype == y.dtype) or not (_has_layout(x) and _has_layout(y)):
             super().copy(x, y)
             return
 

@@ -46,7 +46,7 @@ class OneDnnEngine(
     def cache(self, cache: WeightCache | None) -> None:
         self.library.cache = cache
 
-    def recorded(self, work: Callable[[], None], arrays: Sequence[Any]) -> Callable[[], None] | None:
+    def recorded(self, work: Callable[[], None], arrays: Sequence[Any]) -> Tape | None:
         """None too where a primitive has worked on memory of NumPy's that will be gone, such as a copy in C order."""
         library = self.library
         library.tape = tape = Tape(library)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,10 +17,6 @@ class FoldedConvolution(Convolution):
     """Arguments as of Convolution."""
 
     _can_add: dict[Hashable, bool]
-
-    if TYPE_CHECKING:
-
-        def of_weights(self, sources: Any, what: Any, make: Any) -> Any: ...
 
     def folded_convolution(
         self, x: Array, folded: Folded, y: Array, windows: Windows, group: int, relu: bool, plus: Array | None

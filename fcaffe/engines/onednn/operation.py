@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from ctypes import c_void_p
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fcaffe.engines.channels import channels_last
+from fcaffe.engines.elementwise import PlainElementwise
 from fcaffe.engines.memory import address, aligned_zeros
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.library import Library, post_operand
@@ -87,7 +88,7 @@ class Operation:
         return self._reorders_out[kind, add]
 
 
-class Operations:
+class Operations(PlainElementwise):
     """Base of the operators: compiles one operation for each signature (shapes, strides, settings).
 
     Factors of products have type `math`, F32 or BF16, and all sums are float32. Arrays may have either type. A
@@ -98,20 +99,17 @@ class Operations:
     math: int
     _operations: dict[Hashable, Operation]
 
-    if TYPE_CHECKING:
-
-        def copy(self, x: Any, y: Any) -> None: ...
-
-        @contextlib.contextmanager
-        def in_float32(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Iterator[list[Any]]: ...
+    def channels_last(
+        self, inputs: Sequence[Any], outputs: Sequence[Any]
+    ) -> contextlib.AbstractContextManager[list[Any]]:
+        """`dense` for channels-last arrays. Plain array code is slow on arrays of different memory orders."""
+        return self.dense(inputs, outputs, like=None)
 
     @contextlib.contextmanager
-    def channels_last(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Iterator[list[Any]]:
-        """Yields the inputs, then the outputs, as channels-last arrays or copies. Copies of outputs are copied back.
-
-        Plain array code is slow on arrays of different memory orders.
-        """
-        inside = [self._stand_in(array) for array in (*inputs, *outputs)]
+    def dense(self, inputs: Sequence[Any], outputs: Sequence[Any], like: Any) -> Iterator[list[Any]]:
+        """Yields the inputs, then the outputs, as arrays or copies with the strides of `like`. Copies of outputs are
+        copied back. None: channels-last, or up to two axes in C order."""
+        inside = [_stand_in(array, like) for array in (*inputs, *outputs)]
         for array, stand_in in zip(inputs, inside, strict=False):
             if stand_in is not array:
                 self.copy(array, stand_in)
@@ -120,12 +118,9 @@ class Operations:
             if stand_in is not array:
                 self.copy(stand_in, array)
 
-    def _stand_in(self, array: Any) -> Any:
-        """The array if it is channels-last (up to two axes: in C order), else a new one of its shape."""
-        if array.ndim < 3:
-            return array if array.flags.c_contiguous else np.empty(array.shape, array.dtype)
-        last = channels_last(array)
-        return array if last.flags.c_contiguous else np.moveaxis(np.empty(last.shape, array.dtype), -1, 1)
+    def is_left_to_numpy(self, x: Any) -> bool:
+        """Whether NumPy is faster for elementwise work. Not if it is recorded: a replay spares Python's share."""
+        return bool(x.size < SMALL) and self.library.tape is None
 
     def operation(
         self, key: Hashable, build: Callable[[], Operation], arrays: Sequence[Any] = (), multiply_adds: int = 0
@@ -175,6 +170,16 @@ class ReorderIn:
         made: np.ndarray = aligned_zeros(np, -(-self.size // 4))
         self._reorder(source, address(made))
         return made
+
+
+def _stand_in(array: Any, like: Any) -> Any:
+    """The array if it has the layout that `Operations.dense` wants, else a new one of its shape."""
+    if like is not None:
+        return array if array.strides == like.strides else np.empty_like(like, array.dtype)
+    if array.ndim < 3:
+        return array if array.flags.c_contiguous else np.empty(array.shape, array.dtype)
+    last = channels_last(array)
+    return array if last.flags.c_contiguous else np.moveaxis(np.empty(last.shape, array.dtype), -1, 1)
 
 
 def reorder(library: Library, source: c_void_p, target: c_void_p, add: bool = False) -> Primitive:

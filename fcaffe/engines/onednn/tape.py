@@ -22,14 +22,24 @@ class Tape:
 
     def add(self, call: Callable[[], int], by_one: bool, addresses: Sequence[int]) -> None:
         """Record a call that returns a status, whose operands are at these addresses."""
-        if not self._stretches or self._stretches[-1][0] != by_one:
-            self._stretches.append((by_one, []))
-        self._stretches[-1][1].append(call)
+        self._append(call, by_one)
         self._addresses.update(addresses)
         self.held += self._library.temporaries()
 
+    def _append(self, call: Callable[[], int], by_one: bool) -> None:
+        if not self._stretches or self._stretches[-1][0] != by_one:
+            self._stretches.append((by_one, []))
+        self._stretches[-1][1].append(call)
+
+    def join(self, later: Tape) -> None:
+        """Repeat the calls of a later recording after the own ones."""
+        self.held += later.held
+        for by_one, calls in later._stretches:
+            for call in calls:
+                self._append(call, by_one)
+
     def works_on(self, arrays: Sequence[np.ndarray]) -> bool:
-        """Whether all operands lie in these arrays or in held arrays."""
+        """Whether all operands lie in these arrays or in `held` ones."""
         spans = {(address(array), array.nbytes) for array in (*arrays, *self.held)}
         return all(any(0 <= each - first < size for first, size in spans) for each in self._addresses)
 

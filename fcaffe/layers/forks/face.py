@@ -19,10 +19,7 @@ from fcaffe.proto import forks
 
 
 class OfClasses(Layer):
-    """Base: reads features (N, K), flattened from `axis` on, and labels, and has a row of K values for each class.
-
-    On an asynchronous engine a label that is no class gives NaN: see `explain`.
-    """
+    """Base: reads features (N, K), flattened from `axis` on, and labels, and has a row of K values for each class."""
 
     owner: str  # of the rows, in messages
 
@@ -39,13 +36,10 @@ class OfClasses(Layer):
         if bottom[0].count != shape[0] * inputs:
             raise self.error(f"has {self.owner} of {inputs} values, but its bottom has the shape {shape}")
 
-    def labels(self, bottom: list[Blob], wait: bool = False) -> Integers:
+    def labels(self, bottom: list[Blob]) -> Integers:
         """(N,), each a row of the parameter. See `read_indices`."""
-        labels = read_indices(self, bottom, 1, self.blobs[0].shape[0], self.owner, wait)
+        labels = read_indices(self, bottom, 1, self.blobs[0].shape[0], self.owner)
         return Integers(labels.values.reshape(-1), None, labels.wrong.reshape(-1))
-
-    def explain(self, bottom: list[Blob]) -> None:
-        self.labels(bottom, wait=True)
 
 
 @register("CenterLoss")

@@ -18,7 +18,7 @@ class Proposal(Layer):
     Bottoms: probabilities (N, 2 A, H, W) of background, then of objects, for A anchors at each cell; codes
     (N, 4 A, H, W); image sizes (N, 3) of height, width and scale, or (N, 4) with a scale for each axis. The anchors are
     all ratios of a square of `base_size`, each in all scales. Decoded boxes are clipped to the image. Of the
-    `pre_nms_topn` best ones, a box that overlaps with a better one by more than `nms_thresh` is dropped, and the first
+    `pre_nms_topn` best boxes, any that overlaps a better one by more than `nms_thresh` is dropped, and the first
     `post_nms_topn` remain. A box smaller than `min_size` times the scale has score 0. R changes from pass to pass. The
     bottoms get zeros as gradient, since the regions count as constants.
     """

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fcaffe.engines.channels import channels_last
-from fcaffe.layers.labels import Integers, read_indices
+from fcaffe.layers.labels import read_indices
 from fcaffe.net import Array, Blob, Context, Layer, Traits, register
 from fcaffe.proto import forks
 
@@ -113,7 +113,7 @@ class UpsampleByMask(Resizing):
 
     The size is `upsample_h` and `upsample_w`, or that of the bottom times `scale_h` and `scale_w` or `scale` (2 by
     default), less one where `pad_out_h` or `pad_out_w` is true. Of values with one index the last in row order stays,
-    and all of them get its gradient. On an asynchronous engine an index outside the map gives NaN: see `explain`.
+    and all of them get its gradient.
     """
 
     fork = forks.SEGNET
@@ -141,12 +141,6 @@ class UpsampleByMask(Resizing):
         values = self.xp.where(wrong, self.xp.nan, x)
         y[...] = self.engine.scattered(values.reshape(-1), positions.reshape(-1), y.size).reshape(y.shape)
 
-    def explain(self, bottom: list[Blob]) -> None:
-        self._read(bottom, wait=True)
-
-    def _read(self, bottom: list[Blob], wait: bool = False) -> Integers:
-        return read_indices(self, bottom, 1, self.area, "the top's maps", wait)
-
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return bottom[1:]
 
@@ -162,7 +156,7 @@ class UpsampleByMask(Resizing):
 
     def _positions(self, bottom: list[Blob]) -> tuple[Array, Array]:
         """(N, h, w, C): the position of each value in the top's channels-last values, and where the mask is wrong."""
-        indices = self._read(bottom)
+        indices = read_indices(self, bottom, 1, self.area, "the top's maps")
         where, wrong = channels_last(indices.values), channels_last(indices.wrong)
         images, *_, channels = where.shape
         first = self.xp.arange(images).reshape(-1, 1, 1, 1) * (self.area * channels) + self.xp.arange(channels)

@@ -10,18 +10,33 @@ from fcaffe.layers.eltwise import PROD, SUM
 from fcaffe.tools.onnx.graph import Step, writes
 from fcaffe.tools.onnx.library import onnx
 
-FUNCTIONS = {"AbsVal": "Abs", "BNLL": "Softplus", "Sigmoid": "Sigmoid", "TanH": "Tanh"}  # operators by layer types
+# Layer types that compute what one operator does: the operator, the message, and its fields by names of attributes.
+FUNCTIONS: dict[str, tuple[str, str, dict[str, str]]] = {
+    "AbsVal": ("Abs", "", {}),
+    "BNLL": ("Softplus", "", {}),
+    "Sigmoid": ("Sigmoid", "", {}),
+    "TanH": ("Tanh", "", {}),
+    "ELU": ("Elu", "elu_param", {"alpha": "alpha"}),
+    "Softmax": ("Softmax", "softmax_param", {"axis": "axis"}),
+}
+LEAKY = ("LeakyRelu", "relu_param", {"alpha": "negative_slope"})
+LRN = ("LRN", "lrn_param", {"size": "local_size", "alpha": "alpha", "beta": "beta", "bias": "k"})
 
 
 @writes(*FUNCTIONS)
 def function(step: Step) -> list[str]:
-    return [step.op(FUNCTIONS[step.layer.type], step.x)]
+    return [same(step, *FUNCTIONS[step.layer.type])]
+
+
+def same(step: Step, operator: str, message: str, fields: dict[str, str]) -> str:
+    """The operator with the layer's fields as attributes."""
+    p = getattr(step.param, message, None)
+    return step.op(operator, step.x, **{attribute: getattr(p, field) for attribute, field in fields.items()})
 
 
 @writes("ReLU")
 def relu(step: Step) -> list[str]:
-    slope = step.param.relu_param.negative_slope
-    return [step.op("LeakyRelu", step.x, alpha=slope) if slope else step.op("Relu", step.x)]
+    return [same(step, *LEAKY) if step.param.relu_param.negative_slope else step.op("Relu", step.x)]
 
 
 @writes("PReLU")
@@ -29,11 +44,6 @@ def prelu(step: Step) -> list[str]:
     shared = step.param.prelu_param.channel_shared
     channels = 1 if shared else step.bottoms[0][1]
     return [step.op("PRelu", step.x, step.blob_in_shape(0, (channels, *(1,) * (len(step.bottoms[0]) - 2))))]
-
-
-@writes("ELU")
-def elu(step: Step) -> list[str]:
-    return [step.op("Elu", step.x, alpha=step.param.elu_param.alpha)]
 
 
 @writes("Swish")

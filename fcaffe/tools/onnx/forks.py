@@ -9,6 +9,7 @@ import numpy as np
 from fcaffe.layers.forks.resize import UpsampleNearest
 from fcaffe.layers.forks.roi_pooling import ROIAlignMean
 from fcaffe.tools.onnx.graph import Step, writes
+from fcaffe.tools.onnx.recurrent import GATES
 
 START = -(2**31)  # before the first element, for a Slice with a negative step
 INDEX, FIRST, LAST = [0], [1, 2], [3, 4]  # columns of regions: image, x1 and y1, x2 and y2
@@ -130,8 +131,7 @@ def lstm(step: Step) -> list[str]:
         raise step.refuse("its state carries over from run to run; leave out its second bottom, the marks")
     streams, size = layer.streams, layer.outputs
     weights, recurrent, bias = (
-        step.graph.constants[name].reshape(4, size, -1)[[0, 2, 1, 3]].reshape(1, 4 * size, -1)  # input, output, forget
-        for name in step.blobs
+        step.graph.constants[name].reshape(4, size, -1)[GATES].reshape(1, 4 * size, -1) for name in step.blobs
     )
     biases = np.concatenate([bias.reshape(1, -1), np.zeros((1, 4 * size))], axis=1)
     values = math.prod(shape[layer.axes :])

@@ -49,12 +49,12 @@ class Graph:
     opset: int = OPSET
 
     def add(self, kind: str, inputs: Sequence[str], outputs: Sequence[str], name: str, **attributes: Any) -> None:
-        name = _free(name, self.node_names)
+        name = free_name(name, self.node_names)
         self.nodes.append(onnx().helper.make_node(kind, list(inputs), list(outputs), name=name, **attributes))
 
     def value(self, wanted: str) -> str:
-        """A unique name for a value: `wanted`, with a number appended if it is taken."""
-        return _free(wanted, self.taken)
+        """A unique name for a value."""
+        return free_name(wanted, self.taken)
 
     def constant(self, array: np.ndarray, wanted: str) -> str:
         name = self.value(wanted)
@@ -150,7 +150,8 @@ class Step:
         return self.layer.error(f"cannot be written in ONNX: {reason}")
 
 
-def _free(wanted: str, taken: set[str]) -> str:
+def free_name(wanted: str, taken: set[str]) -> str:
+    """The name, with a number appended if it is taken. It is taken from then on."""
     name, number = wanted, 1
     while name in taken:
         number += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.tools.onnx.elementwise import LRN, same
 from fcaffe.tools.onnx.graph import Shape, Step, writes
 
 
@@ -76,7 +77,7 @@ def lrn(step: Step) -> list[str]:
     p = step.param.lrn_param
     across = p.norm_region == pb.LRNParameter.ACROSS_CHANNELS
     if across and p.alpha > 0 and p.beta > 0:  # others are valid in ONNX, but not in onnxruntime
-        return [step.op("LRN", step.x, size=p.local_size, alpha=p.alpha, beta=p.beta, bias=p.k)]
+        return [same(step, *LRN)]
     shape, pad = step.bottoms[0], p.local_size // 2
     planes = (shape[0], 1, shape[1], shape[2] * shape[3]) if across else shape  # channels where windows slide
     kernel, pads = ([p.local_size, 1], [pad, 0, pad, 0]) if across else ([p.local_size] * 2, [pad] * 4)
@@ -96,8 +97,3 @@ def mean_variance(step: Step) -> list[str]:
         return [centred]
     deviation = step.op("Sqrt", step.reduce("ReduceMean", step.op("Mul", centred, centred), axes))
     return [step.op("Div", centred, step.plus(deviation, p.eps))]
-
-
-@writes("Softmax")
-def softmax(step: Step) -> list[str]:
-    return [step.op("Softmax", step.x, axis=step.param.softmax_param.axis)]

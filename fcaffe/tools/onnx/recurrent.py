@@ -11,6 +11,8 @@ import numpy as np
 
 from fcaffe.tools.onnx.graph import Step, writes
 
+GATES = [0, 2, 1, 3]  # Caffe's order, input, forget, output, candidate, of ONNX's input, output, forget, candidate
+
 
 @writes("LSTM")
 def lstm(step: Step) -> list[str]:

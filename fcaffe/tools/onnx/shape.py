@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
-from fcaffe.layers.reduction import ASUM, SUMSQ
+from fcaffe.layers.reduction import ASUM, MEAN, SUM, SUMSQ
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.onnx.graph import Step, writes
+
+REDUCTIONS = {"ReduceSum": SUM, "ReduceL1": ASUM, "ReduceSumSquare": SUMSQ, "ReduceMean": MEAN}  # codes by operators
 
 
 @writes("Split")
@@ -72,9 +74,9 @@ def tile(step: Step) -> list[str]:
 @writes("Reduction")
 def reduction(step: Step) -> list[str]:
     layer = step.layer
-    kind = {ASUM: "ReduceL1", SUMSQ: "ReduceSumSquare"}.get(step.param.reduction_param.operation, "ReduceSum")
+    kind = {code: operator for operator, code in REDUCTIONS.items()}[step.param.reduction_param.operation]
     axes = range(layer.axis, len(step.bottoms[0]))
-    return [step.times(step.reduce(kind, step.x, axes, keepdims=0), layer.coeff)]
+    return [step.times(step.reduce(kind, step.x, axes, keepdims=0), step.param.reduction_param.coeff)]
 
 
 @writes("ArgMax")

@@ -1,4 +1,4 @@
-"""A stand-in for the Python module cudnn: graphs of convolutions, bias and ReLU, computed with NumPy.
+"""A stand-in for the Python module cudnn: graphs of convolutions, computed with NumPy.
 
 It offers each graph in three plans and refuses one of them if asked to. It knows no graph of more than four axes in 16
 bits. Sums are in float32, results rounded to the type of the tensor that is written.
@@ -143,12 +143,6 @@ class pygraph:  # noqa: N801 (cudnn's name)
 
         result = self._result("weights", compute)
         return result
-
-    def bias(self, input: Tensor, bias: Tensor) -> Tensor:
-        return self._result("bias", lambda pointers: input.value(pointers) + bias.value(pointers))
-
-    def relu(self, input: Tensor) -> Tensor:
-        return self._result("relu", lambda pointers: np.maximum(input.value(pointers), 0))
 
     def validate(self) -> None:
         self.outputs = [tensor for tensor in self.results if tensor.is_output]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fcaffe.tools.onnx.elementwise import FUNCTIONS
+from fcaffe.tools.onnx.elementwise import FUNCTIONS, LEAKY, LRN
 from fcaffe.tools.onnx.reading.graph import Step, Value, reads
 from fcaffe.tools.onnx.reading.load import Node
 
@@ -17,26 +17,33 @@ ERFC = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 ROOT = math.sqrt(0.5)
 NEAR = 1e-4  # of constants in a formula
 
-_KINDS = {**{operator: kind for kind, operator in FUNCTIONS.items()}, "Exp": "Exp", "Log": "Log", "Relu": "ReLU"}
-_SELU = 1.6732632423543772, 1.0507009873554805
+_FUNCTIONS = {
+    **{operator: (kind, message, fields) for kind, (operator, message, fields) in FUNCTIONS.items()},
+    **{operator: (kind, message, fields) for kind, (operator, message, fields) in (("ReLU", LEAKY), ("LRN", LRN))},
+    **{operator: (kind, "", {}) for operator, kind in (("Relu", "ReLU"), ("Exp", "Exp"), ("Log", "Log"))},
+}
+del _FUNCTIONS["Softmax"]  # which is over several axes before version 13
 _FORMULAS: dict[str, Callable[[Step], Value]] = {
     "Neg": lambda step: step.power(step.x, scale=-1),
     "Sqrt": lambda step: step.power(step.x, power=0.5),
     "Reciprocal": lambda step: step.power(step.x, power=-1),
-    "LeakyRelu": lambda step: step.layer("ReLU", step.x, relu_param={"negative_slope": step.attribute("alpha", 0.01)}),
-    "Elu": lambda step: _elu(step, step.attribute("alpha", 1.0)),
-    "Selu": lambda step: step.power(_elu(step, step.attribute("alpha", _SELU[0])), step.attribute("gamma", _SELU[1])),
-    "HardSigmoid": lambda step: _hard_sigmoid(step, step.attribute("alpha", 0.2), step.attribute("beta", 0.5)),
+    "Selu": lambda step: step.power(_elu(step, step.attribute("alpha")), step.attribute("gamma")),
+    "HardSigmoid": lambda step: _hard_sigmoid(step, step.attribute("alpha"), step.attribute("beta")),
     "HardSwish": lambda step: step.product(step.x, step.power(clipped(step, step.power(step.x, 1, 3), 0, 6), 1 / 6)),
-    "Swish": lambda step: step.product(step.x, step.layer("Sigmoid", step.power(step.x, step.attribute("alpha", 1.0)))),
+    "Swish": lambda step: step.product(step.x, step.layer("Sigmoid", step.power(step.x, step.attribute("alpha")))),
     "Mish": lambda step: step.product(step.x, step.layer("TanH", step.layer("BNLL", step.x))),
     "Softsign": lambda step: step.product(step.x, step.power(step.layer("AbsVal", step.x), shift=1, power=-1)),
 }
 
 
-@reads(*_KINDS)
+@reads(*_FUNCTIONS)
 def function(step: Step) -> Value:
-    return step.layer(_KINDS[step.op], step.x)
+    """A layer with the attributes as its fields."""
+    kind, message, fields = _FUNCTIONS[step.op]
+    if kind == "LRN" and step.attribute("size") % 2 == 0:
+        raise step.refuse(f"it normalises over {step.attribute('size')} channels", "use an odd number of channels")
+    given = {message: {field: step.attribute(attribute) for attribute, field in fields.items()}} if fields else {}
+    return step.layer(kind, step.x, **given)
 
 
 @reads(*_FORMULAS)
@@ -93,17 +100,6 @@ def clipped(step: Step, x: Value, low: float, high: float) -> Value:
     return x
 
 
-@reads("Where")
-def where(step: Step) -> Value:
-    """Softplus as PyTorch exports it: x above a threshold of 20, where float32 knows no difference."""
-    condition, plus = step.node_before(0), step.node_before(2)
-    if condition is not None and plus is not None and (condition.op, plus.op) == ("Greater", "Softplus"):
-        limit = _number(step, condition.inputs[1])
-        if limit is not None and limit >= 20 and condition.inputs[0] == plus.inputs[0] == step.node.inputs[1]:
-            return step.layer("BNLL", step.value(1))
-    raise step.refuse("Caffe has no conditions", "compute without them, such as by ReLU or by masks of constants")
-
-
 # --- GELU ---
 
 
@@ -138,7 +134,7 @@ def gelu_behind(step: Step) -> Value | None:
     makers = step.net.makers
     for x, other in (factors, factors[::-1]):
         plus = makers.get(other)
-        if plus is None or plus.op != "Add" or 1.0 not in [_number(step, name) for name in plus.inputs]:
+        if plus is None or plus.op != "Add" or 1.0 not in [number_of(step, name) for name in plus.inputs]:
             continue
         for erf in (makers[name] for name in plus.inputs if name in makers and makers[name].op == "Erf"):
             inner = makers.get(erf.inputs[0])
@@ -149,7 +145,7 @@ def gelu_behind(step: Step) -> Value | None:
     return None
 
 
-def _number(step: Step, name: str) -> float | None:
+def number_of(step: Step, name: str) -> float | None:
     """The value of a constant that has one."""
     known = step.net.known.get(name)
     return float(known.flat[0]) if isinstance(known, np.ndarray) and known.size == 1 else None
@@ -160,7 +156,7 @@ def _factors(step: Step, node: Node, depth: int) -> tuple[list[str], float]:
     names: list[str] = []
     constant = 1.0
     for index, name in enumerate(node.inputs):
-        value, before = _number(step, name), step.net.makers.get(name)
+        value, before = number_of(step, name), step.net.makers.get(name)
         if value and (node.op == "Mul" or index == 1):
             constant *= 1 / value if node.op == "Div" else value
         elif depth and before is not None and before.op == "Mul" == node.op:

@@ -13,6 +13,7 @@ from fcaffe.model_files import Model, StoredLayer, write_model
 from fcaffe.proto import StoredBlob, write_text
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.merge_bn import merge_bn
+from fcaffe.tools.onnx.graph import free_name
 from fcaffe.tools.onnx.reading import (  # noqa: F401 - each fills the registry
     activations,
     arithmetic,
@@ -150,9 +151,9 @@ def _finished(draft: Draft, source: Source, outputs: list[Value]) -> Converted:
     taken, blobs, wanted = set[str](), set(source.outputs), {made.wanted for made in layers}
     for made in layers:
         param = made.param
-        param.name = _free(_stem(made.wanted, wanted), taken)
+        param.name = free_name(_stem(made.wanted, wanted), taken)
         for top in made.tops:
-            top.name = top.name or _free(_stem(top.onnx, blobs) or param.name, blobs)
+            top.name = top.name or free_name(_stem(top.onnx, blobs) or param.name, blobs)
         param.ClearField("phase")
         param.bottom[:] = [bottom.name for bottom in made.bottoms]
         param.top[:] = [top.name for top in made.tops]
@@ -160,7 +161,7 @@ def _finished(draft: Draft, source: Source, outputs: list[Value]) -> Converted:
         model.layers.append(StoredLayer(param, [StoredBlob(blob.shape, blob) for blob in made.blobs]))
     tops = [top for made in layers for top in made.tops]
     if unread := [top.name for top in tops if id(top) not in read and top.name not in source.outputs]:
-        net.layer.add(name=_free("unused", taken), type="Silence", bottom=unread)
+        net.layer.add(name=free_name("unused", taken), type="Silence", bottom=unread)
     return Converted(net, model, source.integers, {top.name: top.onnx for top in tops if top.onnx})
 
 
@@ -168,15 +169,6 @@ def _stem(name: str, taken: set[str]) -> str:
     """`conv1` for `conv1:Conv`, as fcaffe's own files have it, if there is nothing else of this name."""
     stem = name.partition(":")[0]
     return stem if stem not in taken else name
-
-
-def _free(name: str, taken: set[str]) -> str:
-    found, number = name, 1
-    while found in taken:
-        number += 1
-        found = f"{name}_{number}"
-    taken.add(found)
-    return found
 
 
 def write_converted(made: Converted, net_path: str, model_path: str) -> None:

@@ -6,19 +6,18 @@ import numpy as np
 
 from fcaffe.tools.onnx.reading.arithmetic import plus_constant
 from fcaffe.tools.onnx.reading.graph import Step, Value, reads
-from fcaffe.tools.onnx.reading.windows import each, padding, sizes, spread, zeros_before
+from fcaffe.tools.onnx.reading.windows import each, padding, sizes, spread
 
 
 @reads("Conv")
 def convolution(step: Step) -> Value:
-    weights = step.weights(1, "weights")
-    x, (first, last) = zeros_before(step)
-    group, count = step.attribute("group", 1), len(x.shape) - 2
+    weights, count, group = step.weights(1, "weights"), len(step.x.shape) - 2, step.attribute("group", 1)
     strides, dilations = each(step, "strides", count), each(step, "dilations", count)
-    kernel = spread(weights.shape[2:], dilations)
-    size = tuple(n + a + b for n, a, b in zip(x.shape[2:], first, last, strict=True))
-    begins, ends = padding(step, size, kernel, strides)
-    begins, ends = ([a + b for a, b in zip(*two, strict=True)] for two in ((begins, first), (ends, last)))
+    begins, ends = padding(step, spread(weights.shape[2:], dilations), strides)
+    x = step.x
+    if x.unpadded is not None:
+        x, first, last = x.unpadded
+        begins, ends = ([a + b for a, b in zip(*two, strict=True)] for two in ((begins, first), (ends, last)))
     if min(*begins, *ends) < 0:
         raise step.refuse(f"its padding {begins}, {ends} is negative", "crop the input instead")
     pads = [max(begin, end) for begin, end in zip(begins, ends, strict=True)]
@@ -35,7 +34,7 @@ def deconvolution(step: Step) -> Value:
     strides, dilations = each(step, "strides", count), each(step, "dilations", count)
     if step.attribute("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in step.node.attributes:
         raise step.refuse("its padding follows from the size of its output", "export it with numbers as padding")
-    begins, ends = padding(step, x.shape[2:], weights.shape[2:], strides)
+    begins, ends = padding(step, weights.shape[2:], strides)
     more = step.attribute("output_padding", [0] * count)
     ends = [end - one for end, one in zip(ends, more, strict=True)]
     pads = [max(begin, end, 0) for begin, end in zip(begins, ends, strict=True)]
@@ -99,7 +98,7 @@ def matmul(step: Step) -> Value:
     matrix = step.constant(1)
     if matrix is None and step.constant(0) is None:
         raise step.refuse(
-            f"{'attention in pieces: ' * _in_attention(step)}it multiplies two matrices that both depend on the input",
+            "it multiplies two matrices that both depend on the input, as attention does",
             "Caffe has products with constant matrices only; use a model without attention, or cut it before",
         )
     if matrix is None or matrix.ndim != 2:
@@ -111,16 +110,3 @@ def inner_product(step: Step, x: Value, weights: np.ndarray, axis: int) -> Value
     """The product of the axes from `axis` on with weights (outputs, inputs)."""
     p = {"num_output": len(weights), "bias_term": False, **({"axis": axis} if axis != 1 else {})}
     return step.layer("InnerProduct", x, blobs=[weights], inner_product_param=p)
-
-
-def _in_attention(step: Step) -> bool:
-    """Whether a Softmax is in front of the node, or behind it, with nothing but simple arithmetic between."""
-    between = ("Mul", "Div", "Add", "Cast", "Reshape", "Transpose", "Identity", "Softmax")
-    before, behind = set(step.node.inputs), set(step.node.outputs)
-    for node in reversed(step.net.nodes):
-        if before & set(node.outputs) and node.op in between:
-            before |= {*node.inputs, *(["a Softmax"] if node.op == "Softmax" else [])}
-    for node in step.net.nodes:
-        if behind & set(node.inputs) and node.op in between:
-            behind |= {*node.outputs, *(["a Softmax"] if node.op == "Softmax" else [])}
-    return "a Softmax" in before | behind

@@ -13,8 +13,9 @@ from fcaffe.errors import NetError
 from fcaffe.net import Blob
 from fcaffe.net.registry import create_layer
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.tools.onnx.library import onnx
 from fcaffe.tools.onnx.onnx_file import ROOM
-from fcaffe.tools.onnx.reading.load import Node, Source
+from fcaffe.tools.onnx.reading.load import Node, Source, attribute_of
 from fcaffe.tools.shapes import hollow_context
 
 Shape = tuple[int, ...]
@@ -29,6 +30,8 @@ class Value:
     maker: Made
     onnx: str = ""  # the first ONNX value that it stands for
     name: str = ""  # of the blob, at the end
+    unpadded: tuple[Value, list[int], list[int]] | None = None  # images that a Pad adds zeros to, at both ends of axes
+    transposed: tuple[Value, list[int]] | None = None  # the blob with its axes in another order, and this order
 
 
 @dataclass(eq=False)
@@ -117,7 +120,10 @@ class Step:
     def op(self) -> str:
         return self.node.op
 
-    def attribute(self, name: str, default: Any) -> Any:
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """An attribute, or else this default, or the operator's own."""
+        if default is None and name not in self.node.attributes:
+            default = attribute_of(onnx().defs.get_schema(self.op, self.net.opset).attributes[name].default_value)
         return self.node.attributes.get(name, default)
 
     def has(self, index: int) -> bool:
@@ -174,10 +180,6 @@ class Step:
     def node_before(self, index: int) -> Node | None:
         """The node that writes an input."""
         return self.net.makers.get(self.node.inputs[index]) if self.has(index) else None
-
-    def reading(self, node: Node) -> Step:
-        """A step for a node before, whose layers become this step's."""
-        return Step(self.net, node, self.made)
 
     # --- layers ---
 
@@ -242,10 +244,6 @@ class Step:
 
     def product(self, *factors: Value) -> Value:
         return self.layer("Eltwise", *factors, eltwise_param={"operation": pb.EltwiseParameter.PROD})
-
-    def scaled_by(self, x: Value, factors: Value, axis: int) -> Value:
-        """The product with a blob whose axes are those of x from `axis` on."""
-        return self.layer("Scale", x, factors, scale_param={"axis": axis})
 
     def zeros(self, *shape: int) -> np.ndarray:
         """A constant to be filled."""

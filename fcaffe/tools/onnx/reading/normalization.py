@@ -36,7 +36,8 @@ def standardised(step: Step, x: Value, rows: int, eps: float, centre: bool = Tru
         y = step.layer("MVN", y, mvn_param={"normalize_variance": False})
     squares = {"operation": "SUMSQ", "axis": 2, "coeff": 1 / length}
     variance = step.layer("Reduction", y, reduction_param=squares)
-    return step.reshape(step.scaled_by(y, step.power(variance, shift=eps, power=-0.5), 0), x.shape)
+    y = step.layer("Scale", y, step.power(variance, shift=eps, power=-0.5), scale_param={"axis": 0})
+    return step.reshape(y, x.shape)
 
 
 @reads("InstanceNormalization", "GroupNormalization")
@@ -69,15 +70,6 @@ def layer_normalization(step: Step) -> Value:
 def _affine(step: Step, x: Value, scale: np.ndarray, shift: np.ndarray | None, axis: int) -> Value:
     p = {"axis": axis, "num_axes": scale.ndim, "bias_term": shift is not None}
     return step.layer("Scale", x, blobs=[scale] if shift is None else [scale, shift], scale_param=p)
-
-
-@reads("LRN")
-def lrn(step: Step) -> Value:
-    size = step.attribute("size", 0)
-    if size % 2 == 0:
-        raise step.refuse(f"it normalises over {size} channels", "use an odd number of channels")
-    p = {"alpha": step.attribute("alpha", 1e-4), "beta": step.attribute("beta", 0.75), "k": step.attribute("bias", 1)}
-    return step.layer("LRN", step.x, lrn_param={"local_size": size, **p})
 
 
 @reads("Softmax", "LogSoftmax")

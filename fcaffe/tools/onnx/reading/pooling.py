@@ -15,7 +15,7 @@ from fcaffe.tools.onnx.reading.arithmetic import times_constant
 from fcaffe.tools.onnx.reading.graph import Step, Value, reads
 from fcaffe.tools.onnx.reading.reductions import global_pool
 from fcaffe.tools.onnx.reading.reorder import padded
-from fcaffe.tools.onnx.reading.windows import each, padding, sizes, zeros_before
+from fcaffe.tools.onnx.reading.windows import each, padding, sizes
 
 Windows = tuple[int, int, int, int, int]  # along an axis: its size, kernel, stride, padding at its begin and its end
 LOWEST = float(np.finfo(np.float32).min)
@@ -37,11 +37,9 @@ def pooling(step: Step) -> Value:
     if any(step.node.outputs[1:]) or max(each(step, "dilations", 2)) > 1:
         raise step.refuse("it gives indices, or has gaps in its windows", "use dilation 1, and no indices")
     kernel, strides = each(step, "kernel_shape", 2), each(step, "strides", 2)
-    begins, ends = padding(step, x.shape[2:], kernel, strides)
-    if not maximum and (counted or not any((*begins, *ends))):
-        x, before = zeros_before(step)
-        counted = counted or any((*before[0], *before[1]))
-        begins, ends = ([a + b for a, b in zip(*two, strict=True)] for two in zip((begins, ends), before, strict=True))
+    begins, ends = padding(step, kernel, strides)
+    if x.unpadded is not None and not maximum and not any((*begins, *ends)):
+        counted, (x, begins, ends) = 1, x.unpadded
     windows = list(zip(x.shape[2:], kernel, strides, begins, ends, strict=True))
     counts = [_count(step, *one) for one in windows]
     p = {"pool": "MAX" if maximum else "AVE", **sizes("kernel", kernel), **sizes("stride", strides)}

@@ -10,31 +10,18 @@ _REASONS = {
     (
         "Caffe has no conditions",
         "compute without conditions, such as by ReLU or masks of constants",
-    ): "Equal Greater Less Not And Or Xor GreaterOrEqual LessOrEqual IsNaN IsInf",
+    ): "Equal Greater Less Not And Or GreaterOrEqual LessOrEqual IsNaN If Loop Scan",
     (
-        "Caffe's nets have no branches",
-        "export the model for one path, such as by torch.jit.trace or torch.export",
-    ): "If Loop Scan SequenceAt SplitToSequence",
-    (
-        "Caffe has no layer that reads or writes at indices, as adaptive pooling to a size that divides nothing does",
-        "choose another size, or " + _AFTER,
-    ): "GatherElements GatherND ScatterND ScatterElements OneHot Trilu CumSum",
+        "Caffe has no layer that reads or writes at indices",
+        _AFTER,
+    ): "GatherElements ScatterND ScatterElements OneHot Trilu CumSum GridSample RoiAlign DeformConv",
     (
         "Caffe computes in float32",
         "export the model in float32, before it is quantised",
     ): "QuantizeLinear DequantizeLinear QLinearConv QLinearMatMul ConvInteger DynamicQuantizeLinear",
-    ("Caffe has no layer that rounds", "compute without rounding"): "Floor Ceil Round Sign Mod BitShift",
-    ("Caffe has no such function", "make what it computes a constant"): "Sin Cos Tan Asin Acos Atan Sinh Cosh",
+    ("Caffe has no such function", "make what it computes a constant"): "Sin Cos Tan Floor Ceil Round Sign Mod",
     ("Caffe has no product of two blobs as matrices", "use a model without attention"): "Attention Einsum",
-    (
-        "no layer of BVLC Caffe samples at positions that depend on the data",
-        _AFTER,
-    ): "GridSample RoiAlign MaxRoiPool DeformConv MaxUnpool",
     ("Caffe has no GRU, and its RNN has an output layer of its own", "use nn.LSTM"): "GRU RNN",
-    (
-        "it draws random numbers",
-        "export the model after model.eval()",
-    ): "RandomNormal RandomUniform RandomNormalLike RandomUniformLike Bernoulli Multinomial",
     (
         "Caffe has no error function, but for GELU, x * (1 + erf(x / sqrt(2))) / 2",
         "use nn.GELU",

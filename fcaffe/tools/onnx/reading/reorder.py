@@ -16,22 +16,30 @@ import numpy as np
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.onnx.reading.folding import slices
 from fcaffe.tools.onnx.reading.graph import MOST_PIECES, Shape, Step, Value, reads
-from fcaffe.tools.onnx.reading.windows import pad_value, pads_of, pixels_to_channels, shuffled_pixels
+from fcaffe.tools.onnx.reading.windows import sizes
 
 # --- another order ---
 
 
 @reads("Transpose")
 def transpose(step: Step) -> Value:
-    x = step.x
-    order = list(step.attribute("perm", reversed(range(len(x.shape)))))
-    return shuffled_pixels(step, x, order) or permuted(step, x, order)
+    return permuted(step, step.x, list(step.attribute("perm", reversed(range(len(step.x.shape))))))
 
 
-def permuted(step: Step, x: Value, order: Sequence[int]) -> Value:
-    """x with its axes in another order."""
+def permuted(step: Step, x: Value, order: list[int]) -> Value:
+    """x with its axes in another order. Successive ones become one, or none."""
     if sorted(order) != list(range(len(x.shape))):
         raise step.error(f"the order {order} does not name the axes of {x.shape}")
+    if x.transposed is not None:
+        x, before = x.transposed
+        order = [before[axis] for axis in order]
+    y = _shuffled(step, x, order) or _permuted(step, x, order)
+    if y is not x:
+        y.transposed = x, order
+    return y
+
+
+def _permuted(step: Step, x: Value, order: list[int]) -> Value:
     shape = tuple(x.shape[axis] for axis in order)
     kept = [axis for axis in order if x.shape[axis] != 1]
     if kept == sorted(kept):
@@ -57,22 +65,42 @@ def permuted(step: Step, x: Value, order: Sequence[int]) -> Value:
     return step.reshape(y, shape)
 
 
+_SHUFFLES: dict[tuple[int, ...], str] = {(0, 1, 4, 2, 5, 3): "Deconvolution", (0, 1, 3, 5, 2, 4): "Convolution"}
+
+
+def _shuffled(step: Step, x: Value, order: list[int]) -> Value | None:
+    """Pixels of blocks from channels, (N, C, rows, columns, H, W) to (N, C, H, rows, W, columns), or to channels.
+
+    The layers have weights of 0 and 1. Any other order gives None.
+    """
+    kind = _SHUFFLES.get(tuple(order))
+    if kind is None:
+        return None
+    n, channels, a, b, c, d = x.shape
+    block, outputs = ((a, b), channels) if kind == "Deconvolution" else ((b, d), channels * b * d)
+    count = block[0] * block[1]
+    weights = step.zeros(channels * count, 1, *block)
+    weights[:] = np.tile(np.eye(count).reshape(-1, 1, *block), (channels, 1, 1, 1))
+    images = (n, channels * count, c, d) if kind == "Deconvolution" else (n, channels, a * b, c * d)
+    p = {"num_output": outputs, "group": channels, "bias_term": False, **sizes("kernel", block)}
+    p.update(sizes("stride", block))
+    y = step.layer(kind, step.reshape(x, images), blobs=[weights], fixed=True, convolution_param=p)
+    return step.reshape(y, tuple(x.shape[axis] for axis in order))
+
+
 @reads("DepthToSpace", "SpaceToDepth")
 def depth_to_space(step: Step) -> Value:
     """With the pixels of a block before the channels (mode DCR), or behind them (CRD)."""
-    x, block = step.x, step.attribute("blocksize", 0)
-    n, c, h, w = x.shape
-    area = block * block
+    (n, c, h, w), b = step.x.shape, step.attribute("blocksize", 1)
     if step.op == "SpaceToDepth":
-        y = pixels_to_channels(step, x, (block, block))
-        parts = step.reshape(y, (n, c, area, *y.shape[2:]))
-        return step.reshape(permuted(step, parts, [0, 2, 1, 3, 4]), y.shape)
+        x = step.reshape(step.x, (n, c, h // b, b, w // b, b))
+        y = permuted(step, permuted(step, x, [0, 1, 3, 5, 2, 4]), [0, 2, 3, 1, 4, 5])
+        return step.reshape(y, (n, c * b * b, h // b, w // b))
+    x, channels = step.x, c // (b * b)
     if step.attribute("mode", "DCR") == "DCR":
-        x = permuted(step, step.reshape(x, (n, area, c // area, h, w)), [0, 2, 1, 3, 4])
-    parts = step.reshape(x, (n, c // area, block, block, h, w))
-    moved = shuffled_pixels(step, parts, [0, 1, 4, 2, 5, 3])
-    assert moved is not None
-    return step.reshape(moved, (n, c // area, h * block, w * block))
+        x = permuted(step, step.reshape(x, (n, b * b, channels, h, w)), [0, 2, 1, 3, 4])
+    y = permuted(step, step.reshape(x, (n, channels, b, b, h, w)), [0, 1, 4, 2, 5, 3])
+    return step.reshape(y, (n, channels, h * b, w * b))
 
 
 # --- a part ---
@@ -148,6 +176,28 @@ def gather(step: Step) -> Value:
     return step.reshape(y, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
 
 
+@reads("GatherND")
+def gather_grid(step: Step) -> Value:
+    """Indices that are a grid, such as those of adaptive pooling: each axis has its own."""
+    x, indices = step.x, step.constant(1)
+    if indices is None or step.attribute("batch_dims"):
+        raise step.refuse("it chooses values by indices that depend on the input", "cut the model before it")
+    shape, count = indices.shape[:-1], indices.shape[-1]
+    bounds = [len(shape)]  # of the axes of the indices along which those of each axis of x vary
+    for axis in range(count)[::-1]:
+        varying = [k for k in range(bounds[0]) if axis and np.ptp(indices[..., axis], axis=k).any()]
+        bounds.insert(0, min([bounds[0], *varying]) if axis else 0)
+    lines = []
+    for axis, (start, end) in enumerate(pairwise(bounds)):
+        own = tuple(slice(None) if start <= k < end else 0 for k in range(len(shape)))
+        lines.append(indices[..., axis][own].reshape(-1))
+    if not np.array_equal(np.stack(np.meshgrid(*lines, indexing="ij"), -1).reshape(indices.shape), indices):
+        raise step.refuse("Caffe has no layer that reads at single indices", "choose whole rows and columns")
+    for axis, line in enumerate(lines):
+        x = chosen(step, x, axis, (line + x.shape[axis] * (line < 0)).tolist())
+    return step.reshape(x, (*shape, *x.shape[count:]))
+
+
 # --- more values ---
 
 
@@ -163,9 +213,17 @@ def concat(step: Step) -> Value:
 
 @reads("Pad")
 def pad(step: Step) -> Value:
-    x, (begins, ends), mode = step.x, pads_of(step), step.attribute("mode", "constant")
+    x, mode, pads = step.x, step.attribute("mode", "constant"), step.list_of(1, "pads") or []
+    axes = [step.axis(axis, x.shape) for axis in step.list_of(3) or range(len(x.shape))]
+    begins, ends = [0] * len(x.shape), [0] * len(x.shape)
+    for axis, begin, end in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
+        begins[axis], ends[axis] = begin, end
     if mode == "constant":
-        return padded(step, x, begins, ends, pad_value(step))
+        value = float(step.weights(2, "values").flat[0]) if step.has(2) else step.attribute("value", 0.0)
+        y = padded(step, x, begins, ends, value)
+        if y is not x and not value and not any((*begins[:2], *ends[:2])) and min(*begins, *ends) == 0:
+            y.unpadded = x, begins[2:], ends[2:]
+        return y
     if mode not in ("reflect", "edge", "wrap") or min(*begins, *ends) < 0 or max(*begins, *ends) > MOST_PIECES:
         raise step.refuse(f"it pads by {begins} and {ends} in the mode {mode}", "pad less, and with constants")
     for axis, both in enumerate(zip(begins, ends, strict=True)):
