@@ -213,6 +213,15 @@ def text_of(seed: int) -> str:
         seed += 1000
 
 
+def scripts(path: Path, texts: dict[int, str], goes_backward: Callable[[int], bool] = lambda seed: False) -> Seen:
+    """What a script of each seed sees, with a net of the seed's text."""
+    seen = []
+    for seed, text in texts.items():
+        path.write_text(text)
+        seen += [(f"seed {seed}: {what}", array) for what, array in Script(path, seed, goes_backward(seed)).run()]
+    return seen
+
+
 def same(seen: Seen, plain: Seen) -> None:
     done = [what for what, _ in plain]
     assert [what for what, _ in seen] == done
@@ -245,56 +254,31 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def test_a_script_sees_what_it_would_see_layer_by_layer(
-    tmp_path: Path, layer_by_layer: Callable[[], None], passes: list[bool]
+    path: Path, layer_by_layer: Callable[[], None], passes: list[bool]
 ) -> None:
-    path = tmp_path / "net.prototxt"
-
-    def scripts() -> Seen:
-        seen = []
-        for seed in SEEDS:
-            path.write_text(text_of(seed))
-            seen += [
-                (f"seed {seed}: {what}", array) for what, array in Script(path, seed, goes_backward=seed % 3 == 0).run()
-            ]
-        return seen
-
-    twice(scripts, layer_by_layer)
+    texts = {seed: text_of(seed) for seed in SEEDS}
+    twice(lambda: scripts(path, texts, lambda seed: seed % 3 == 0), layer_by_layer)
     assert sum(passes) > len(passes) / 8
 
 
-def test_residual_nets(tmp_path: Path, layer_by_layer: Callable[[], None], passes: list[bool]) -> None:
-    path = tmp_path / "net.prototxt"
-
-    def scripts() -> Seen:
-        seen = []
-        for seed in RESIDUAL_SEEDS:
-            path.write_text(RandomResidualNet(seed).text)
-            seen += [(f"seed {seed}: {what}", array) for what, array in Script(path, seed, goes_backward=False).run()]
-        return seen
-
-    twice(scripts, layer_by_layer)
+def test_residual_nets(path: Path, layer_by_layer: Callable[[], None], passes: list[bool]) -> None:
+    texts = {seed: RandomResidualNet(seed).text for seed in RESIDUAL_SEEDS}
+    twice(lambda: scripts(path, texts), layer_by_layer)
     assert sum(passes) > len(passes) / 8
 
 
-def test_cache_blocking(tmp_path: Path, layer_by_layer: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_blocking(path: Path, layer_by_layer: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """An image at a time, however small the net is."""
     if not session.engine().records:
         pytest.skip("oneDNN is missing, and NumPy's engine takes whole batches")
     monkeypatch.setattr(cache_blocking, "SMALLEST", 0)
     monkeypatch.setattr(cache_blocking, "MOST_WEIGHTS", 1000)
     monkeypatch.setattr(cache_blocking, "wanted_threads", lambda: 1)
-    path, blocked = tmp_path / "net.prototxt", []
+    blocked = []
     forward = CacheBlocked.forward
     monkeypatch.setattr(CacheBlocked, "forward", lambda self, *blobs: (blocked.append(self), forward(self, *blobs))[1])
 
-    def scripts() -> Seen:
-        seen = []
-        for seed in SEEDS:
-            path.write_text(text_of(seed))
-            seen += [(f"seed {seed}: {what}", array) for what, array in Script(path, seed, False).run()]
-        return seen
-
-    twice(scripts, layer_by_layer)
+    twice(lambda: scripts(path, {seed: text_of(seed) for seed in SEEDS}), layer_by_layer)
     assert blocked
 
 
@@ -313,6 +297,14 @@ NET = """
     num_output: 5 weight_filler { type: "xavier" } } }
   layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
 """
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A file of the net above, which a test may write anew."""
+    path = tmp_path / "net.prototxt"
+    path.write_text(NET)
+    return path
 
 
 @pytest.mark.parametrize("watched", [False, True])
@@ -359,21 +351,12 @@ def test_test_nets_of_a_solver(
     assert sum(passes) > len(passes) / 8
 
 
-def test_layers_in_place_of_a_net_that_goes_backward(tmp_path: Path, layer_by_layer: Callable[[], None]) -> None:
-    path = tmp_path / "net.prototxt"
-    path.write_text(
-        "force_backward: true" + NET.replace('top: "scale"', 'top: "conv"').replace('"scale" top', '"conv" top')
-    )
-
-    def scripts() -> Seen:
-        return [entry for seed in range(6) for entry in Script(path, seed, goes_backward=True).run()]
-
-    twice(scripts, layer_by_layer)
+def test_layers_in_place_of_a_net_that_goes_backward(path: Path, layer_by_layer: Callable[[], None]) -> None:
+    text = "force_backward: true" + NET.replace('top: "scale"', 'top: "conv"').replace('"scale" top', '"conv" top')
+    twice(lambda: scripts(path, dict.fromkeys(range(6), text), lambda seed: True), layer_by_layer)
 
 
-def test_a_blob_keeps_its_values_when_the_input_is_reshaped(tmp_path: Path, layer_by_layer: Callable[[], None]) -> None:
-    path = tmp_path / "net.prototxt"
-    path.write_text(NET)
+def test_a_blob_keeps_its_values_when_the_input_is_reshaped(path: Path, layer_by_layer: Callable[[], None]) -> None:
 
     def script() -> Seen:
         caffe.set_random_seed(1)
@@ -389,9 +372,7 @@ def test_a_blob_keeps_its_values_when_the_input_is_reshaped(tmp_path: Path, laye
     twice(script, layer_by_layer)
 
 
-def test_each_blob_costs_at_most_one_second_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "net.prototxt"
-    path.write_text(NET)
+def test_each_blob_costs_at_most_one_second_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net, again = caffe.Net(str(path), caffe.TEST), []
     run_again = OnDemand._run_again
     monkeypatch.setattr(OnDemand, "_run_again", lambda self, hidden: (again.append(1), run_again(self, hidden))[1])
@@ -401,8 +382,7 @@ def test_each_blob_costs_at_most_one_second_run(tmp_path: Path, monkeypatch: pyt
     assert 0 < len(again) <= len(net.blobs)
 
 
-def test_what_backward_reads_is_there(tmp_path: Path, layer_by_layer: Callable[[], None]) -> None:
-    path = tmp_path / "net.prototxt"
+def test_what_backward_reads_is_there(path: Path, layer_by_layer: Callable[[], None]) -> None:
     path.write_text("force_backward: true" + NET)
 
     def script() -> Seen:
@@ -429,12 +409,8 @@ def test_what_backward_reads_is_there(tmp_path: Path, layer_by_layer: Callable[[
 
 
 @pytest.mark.parametrize("holds", [False, True])
-def test_a_script_finds_in_an_input_what_is_there(
-    tmp_path: Path, layer_by_layer: Callable[[], None], holds: bool
-) -> None:
+def test_a_script_finds_in_an_input_what_is_there(path: Path, layer_by_layer: Callable[[], None], holds: bool) -> None:
     """Its copy in C order lasts while nobody else writes, which a reshape does."""
-    path = tmp_path / "net.prototxt"
-    path.write_text(NET)
 
     def script() -> Seen:
         caffe.set_random_seed(1)
@@ -462,10 +438,8 @@ def test_a_script_finds_in_an_input_what_is_there(
     twice(script, layer_by_layer)
 
 
-def test_an_array_of_a_blob_that_has_grown_stays_live(tmp_path: Path) -> None:
+def test_an_array_of_a_blob_that_has_grown_stays_live(path: Path) -> None:
     """A larger batch has other memory, of which the script holds an array before the next pass leaves blobs out."""
-    path = tmp_path / "net.prototxt"
-    path.write_text(NET)
     net = caffe.Net(str(path), caffe.TEST)
     net.forward()
     net.forward()
@@ -480,10 +454,8 @@ def test_an_array_of_a_blob_that_has_grown_stays_live(tmp_path: Path) -> None:
             assert np.array_equal(held, net.blobs["ip"].data)
 
 
-def test_statistics_that_another_net_adds_to(tmp_path: Path, layer_by_layer: Callable[[], None]) -> None:
+def test_statistics_that_another_net_adds_to(path: Path, layer_by_layer: Callable[[], None]) -> None:
     """A net in TEST that shares the parameters of one in TRAIN normalises by what the latter's passes make of them."""
-    path = tmp_path / "net.prototxt"
-    path.write_text(NET)
 
     def script() -> Seen:
         caffe.set_random_seed(1)
@@ -502,9 +474,8 @@ def test_statistics_that_another_net_adds_to(tmp_path: Path, layer_by_layer: Cal
 
 
 @pytest.mark.parametrize("holds", [False, True])
-def test_an_input_whose_splits_are_looked_at_before_they_are_reshaped(tmp_path: Path, holds: bool) -> None:
+def test_an_input_whose_splits_are_looked_at_before_they_are_reshaped(path: Path, holds: bool) -> None:
     """They still have the shape of the last pass, of the same memory."""
-    path = tmp_path / "net.prototxt"
     path.write_text(
         'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: [2, 3, 12, 12] } } }'
         'layer { name: "conv" type: "Convolution" bottom: "x" top: "conv" '
