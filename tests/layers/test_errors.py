@@ -84,7 +84,7 @@ def net_of(layer, *shapes, force_backward=False):
             "its matrix has 12 values, not 3^2 for the 3 classes of (4, 3)",
         ),
         ('type: "Softmx" top: "y"', [(2, 3)], "did you mean Softmax"),
-        ('type: "ImageLabelData" top: "y"', [(2, 3)], "(did you mean ImageData or DenseImageData?); if it is a fork's, a layer of type"),
+        ('type: "ImageLabelData" top: "y"', [(2, 3)], "(did you mean ImageData or DenseImageData?); if it is a fork's"),
         ('type: "INNER_PRODUCT" top: "y"', [(2, 3)], "did you mean InnerProduct?"),
     ],
 )
