@@ -14,7 +14,7 @@ from fcaffe.errors import SnapshotError, SolverError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_binary
 from fcaffe.solvers import Solver
-from fcaffe.solvers.snapshot.paths import paths
+from fcaffe.solvers.snapshot.paths import paths, remove_states
 from fcaffe.solvers.snapshot.read import restore_newest
 from tests.golden_values import blob_values
 from tests.solvers.training import INTEROP, NOISY, assert_near, losses_of, weights_of
@@ -142,3 +142,16 @@ def test_nan_names_the_blob_and_keeps_the_last_good_state(interop: Any) -> None:
     again = interop(snapshot_prefix="ours")
     again.restore(str(state))
     assert np.isfinite(losses_of(again, 1)[0])
+
+
+def test_temporary_snapshots_are_removed_whole(tmp_path: Path) -> None:
+    """Also the model of a worker that was killed before it wrote the state, and nothing of another prefix."""
+    names = [f"a_temporary_iter_{number}.{kind}" for number in (1, 2, 3) for kind in ("caffemodel", "solverstate")]
+    others = ["a_iter_1.caffemodel", "a_iter_1.solverstate", "a_temporary_iter_x.caffemodel"]
+    for name in [*names, "a_temporary_iter_9.caffemodel", *others]:
+        (tmp_path / name).touch()
+    prefix = str(tmp_path / "a_temporary")
+    remove_states(prefix, but=2)
+    assert {path.name for path in tmp_path.iterdir()} == {*names[2:], *others}
+    remove_states(prefix)
+    assert {path.name for path in tmp_path.iterdir()} == set(others)

@@ -55,8 +55,13 @@ def temporary_prefix(prefix: str) -> str:
 
 
 def remove_states(prefix: str, but: int = 0) -> None:
-    """Remove the states under a prefix and their models, but for the latest ones."""
-    for path in states(prefix)[but:]:
-        for each in (path, path.replace(".solverstate", ".caffemodel")):
+    """Remove the states and models under a prefix, but for the latest states and their models.
+
+    A worker that was killed between the two files of a snapshot has left a model without a state.
+    """
+    kept = states(prefix)[:but]
+    pattern = re.compile(re.escape(os.path.basename(prefix)) + r"_iter_\d+\.(solverstate|caffemodel)(\.h5)?")
+    for path in sorted(glob.glob(f"{glob.escape(prefix)}_iter_*"), reverse=True):  # a state before its model
+        if pattern.fullmatch(os.path.basename(path)) and path.replace(".caffemodel", ".solverstate") not in kept:
             with contextlib.suppress(OSError):  # another worker or the launcher was faster
-                os.unlink(each)
+                os.unlink(path)
