@@ -1,4 +1,4 @@
-"""The GPUs of each host, and those that Caffe's `--gpu` and `solver_mode` and `--gpus` choose."""
+"""The GPUs of each host, and which of them Caffe's `--gpu` and `solver_mode` and `--gpus` choose."""
 
 from __future__ import annotations
 
