@@ -44,7 +44,7 @@ def convolve(
     """y = the convolution of x, plus `bias` (K,) and the array `plus` of y's shape unless these are empty, after ReLU
     if asked for. `sgemm`: the address of oneDNN's product of matrices.
 
-    Each thread computes as many blocks. All threads share the tiles and the products of those that remain.
+    Each thread computes as many blocks. All threads share the tiles and the products of the blocks that remain.
     """
     channels, outputs = x.shape[3], y.shape[3]
     number = tiles(y)
