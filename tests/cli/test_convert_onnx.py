@@ -80,7 +80,7 @@ def test_preprocessing_and_folding(run: Run) -> None:
         (["net.caffemodel", "x.onnx", "--model", "net.prototxt", "--mean", "1,x"], "--mean takes a file, or a number"),
         (["net.caffemodel", "x.onnx", "--model", "net.prototxt", "--opset", "9"], "version 17 to 21, not 9"),
         (["net.prototxt", "x.onnx"], "is a net, which is written to a file that ends in .prototxt"),
-        (["none.onnx", "x.caffemodel"], "cannot read none.onnx as an ONNX file"),
+        (["none.onnx", "x.caffemodel"], "none.onnx does not exist"),
     ],
 )
 def test_errors_are_one_line(words: list[str], message: str, run: Run) -> None:
