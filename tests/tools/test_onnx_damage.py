@@ -183,8 +183,8 @@ def test_external_data(tmp_path: Path) -> None:
     model, folder = whole_model(), tmp_path / "model"
     folder.mkdir()
     path, raw = folder / "model.onnx", next(one for one in model.graph.initializer if one.name == "w").raw_data
-    for place in (folder / "weights", tmp_path / "outside"):
-        place.write_bytes(b"1234" + raw)
+    for data in (folder / "weights", tmp_path / "outside"):
+        data.write_bytes(b"1234" + raw)
     os.symlink(tmp_path / "outside", folder / "link")
     path.write_bytes(_external(whole_model(), location="weights", offset=4, length=len(raw)))
     assert outcome(path) == ""
