@@ -223,8 +223,8 @@ def run(code: str, **environment: str) -> str:
 def test_the_log_says_that_it_compiles(tmp_path: Path) -> None:
     code = """
 import numpy as np
-from fcaffe.engines.winograd.blocks import VALUES, store
-store(np.ones(VALUES * 32, np.float32), np.ones((VALUES, 1, 32), np.float32), 0, 0)"""
+from fcaffe.engines.winograd.blocks import load
+load(np.ones((1, 1, 1, 16), np.float32), 0, 0, 0, 0, 1, np.ones(16, np.float32))"""
     logs = [run(code, XDG_CACHE_HOME=str(tmp_path)) for _ in range(2)]
     assert [log.count("Numba compiles the convolutions") for log in logs] == [1, 0]
     assert "once on this machine" in logs[0]
@@ -245,19 +245,10 @@ main(["time", "--model", "{tmp_path}/net.prototxt", "--iterations", "1", "--math
     assert line == kind
 
 
-def test_the_transforms_are_those_of_the_matrices() -> None:
-    matrices = {
-        "input_axis": transforms.B_T,
-        "kernel_axis": transforms.G,
-        "output_axis": transforms.A_T,
-        "gradient_axis": transforms.A_T.T,
-        "kernel_gradient_axis": transforms.G.T,
-    }
-    for name, matrix in matrices.items():
-        source = drawn(np.random.default_rng(4), matrix.shape[1], transforms.CHANNELS)
-        target = np.zeros((len(matrix), transforms.CHANNELS), np.float32)
-        getattr(transforms, name)(source.ravel(), 0, transforms.CHANNELS, target.ravel(), 0, transforms.CHANNELS)
-        np.testing.assert_allclose(target, matrix @ source, rtol=0, atol=1e-5, err_msg=name)
+def test_a_tile_is_transformed_along_both_axes() -> None:
+    tile = np.random.default_rng(4).standard_normal((6, 6))
+    for matrix in (transforms.B_T, transforms.A_T, transforms.G.T):
+        np.testing.assert_allclose(transforms.along_both_axes(matrix, tile), matrix @ tile @ matrix.T, atol=1e-12)
 
 
 def test_the_matrices_give_a_convolution() -> None:

@@ -1,9 +1,11 @@
 """Convolutions in blocks of tiles, whose transformed values stay in a core's cache between transform and product.
 
 Arrays are float32 in C order: x (N, H, W, C), y (N, rows, columns, K), kernels (K, C, 3, 3), transformed kernels
-(36, C, K). C and K are at least CHANNELS. Tiles are numbered by image, then row, then column. `pad` is the padding
-above and to the left of x; what a tile needs beyond x is 0. Loops take CHANNELS channels at a time. If their number is
-no multiple of that, some channels are computed twice.
+(36, lines, CHANNELS). These consist of panels of CHANNELS outputs, of C lines each. C and K are at least CHANNELS.
+Tiles are numbered by image, then row, then column. `pad` is the padding above and to the left of x; what a tile needs
+beyond x is 0. A loop takes CHANNELS channels of x or y at a time. If their number is no multiple of that, some are
+computed twice. Lengths of rows and numbers of lines are odd multiples of a vector, so that the 36 values of a tile lie
+in different sets of a cache.
 """
 
 from __future__ import annotations
@@ -14,54 +16,46 @@ import numpy as np
 from numba import prange
 
 from fcaffe.engines.winograd.compiling import compiled, inlined, parallel
-from fcaffe.engines.winograd.intrinsics import copy, product
-from fcaffe.engines.winograd.transforms import (
-    CHANNELS,
-    IN,
-    KERNEL,
-    OUT,
-    gradient_axis,
-    input_axis,
-    kernel_axis,
-    kernel_gradient_axis,
-    output_axis,
-)
+from fcaffe.engines.winograd.transforms import A_T, B_T, CHANNELS, IN, KERNEL, OUT, G
+from fcaffe.engines.winograd.vectors import ROWS, add, copy, copy_above, multiply, tile_transform
 
-TOGETHER = 64  # tiles of a block: their transformed values and products fit a core's cache
-ROOM = TOGETHER + 1  # tiles of an array: with a power of 2 the 36 matrices would lie in the same lines of a cache
+TOGETHER = 144  # tiles of a block, a multiple of ROWS: their transformed values and products fit a core's cache
+ROOM = TOGETHER + 1  # tiles of an array: reading a row of ROWS numbers may begin in the last tile
 VALUES = IN * IN  # of a transformed tile
 ROW = IN * CHANNELS  # values of a row of a tile of CHANNELS channels
-WORK = 2, VALUES * CHANNELS  # shape of a tile, and of one that is transformed along one axis
+WORK = VALUES * CHANNELS
 
 Array = Any
 Pair = tuple[int, int]
 
+transform_input, transform_gradient = tile_transform(B_T), tile_transform(A_T.T)
+transform_kernel, transform_kernel_gradient = tile_transform(G), tile_transform(G.T)
+transform_output = tile_transform(A_T)
+
 
 @parallel
-def convolve(
-    x: Array, kernels: Array, bias: Array, plus: Array, relu: bool, y: Array, pad: Pair, threads: int, sgemm: int
-) -> None:
-    """y = the convolution of x, plus `bias` (K,) and the array `plus` of y's shape unless these are empty, after ReLU
-    if asked for. `sgemm`: the address of oneDNN's product of matrices.
+def convolve(x: Array, kernels: Array, bias: Array, plus: Array, relu: bool, y: Array, pad: Pair, threads: int) -> None:
+    """y = the convolution of x, plus `bias` (K,) and the array `plus` of y's shape unless that is empty, after ReLU if
+    asked for.
 
     Each thread computes as many blocks. All threads share the tiles and the products of the blocks that remain.
     """
-    channels, outputs = x.shape[3], y.shape[3]
+    inner, outer = padded(x.shape[3]), padded(y.shape[3])
     number = tiles(y)
     blocks = (number + TOGETHER - 1) // TOGETHER
     separate = blocks // threads * threads
     for thread in prange(threads):
         work = np.empty(WORK, np.float32)
-        transformed = np.empty((VALUES, ROOM, channels), np.float32)
-        products = np.empty((VALUES, ROOM, outputs), np.float32)
+        transformed = np.empty((VALUES, ROOM, inner), np.float32)
+        products = np.empty((VALUES, ROOM, outer), np.float32)
         for block in range(separate * thread // threads, separate * (thread + 1) // threads):
             first, end = block * TOGETHER, min(number, (block + 1) * TOGETHER)
             transform_tiles(x, y, pad, IN, first, end, transformed, first, work)
             for value in range(VALUES):
-                product(sgemm, False, transformed[value], kernels[value], products[value], end - first, False)
+                multiply_tiles(transformed[value], kernels[value], products[value], x.shape[3], end - first)
             transform_outputs(products, bias, plus, relu, y, first, end, first, work)
-    shared = np.empty((VALUES, ROOM, channels), np.float32)
-    shared_products = np.empty((VALUES, ROOM, outputs), np.float32)
+    shared = np.empty((VALUES, ROOM, inner), np.float32)
+    shared_products = np.empty((VALUES, ROOM, outer), np.float32)
     for block in range(separate, blocks):
         first, end = block * TOGETHER, min(number, (block + 1) * TOGETHER)
         for thread in prange(threads):
@@ -69,7 +63,7 @@ def convolve(
             begin, stop = share(first, end, thread, threads)
             transform_tiles(x, y, pad, IN, begin, stop, shared, first, work)
         for value in prange(VALUES):
-            product(sgemm, False, shared[value], kernels[value], shared_products[value], end - first, False)
+            multiply_tiles(shared[value], kernels[value], shared_products[value], x.shape[3], end - first)
         for thread in prange(threads):
             work = np.empty(WORK, np.float32)
             begin, stop = share(first, end, thread, threads)
@@ -77,12 +71,13 @@ def convolve(
 
 
 @parallel
-def kernel_gradient(x: Array, dy: Array, gradient: Array, pad: Pair, threads: int, sgemm: int) -> None:
-    """gradient (36, C, K) = the gradient of the transformed kernels. The order of its sums does not depend on the
-    number of threads: these share each block's tiles, and then its 36 products."""
+def kernel_gradient(x: Array, dy: Array, gradient: Array, pad: Pair, threads: int) -> None:
+    """gradient (36, lines, CHANNELS) = the gradient of the transformed kernels. The order of its sums does
+    not depend on the number of threads: these share each block's tiles, and then its 36 products. A panel of the
+    gradient has C + ROWS lines, of which the last are undefined."""
     number = tiles(dy)
-    inputs = np.empty((VALUES, ROOM, x.shape[3]), np.float32)
-    outputs = np.empty((VALUES, ROOM, dy.shape[3]), np.float32)
+    inputs = np.empty((VALUES, ROOM, padded(x.shape[3])), np.float32)
+    outputs = np.empty((VALUES, ROOM, padded(dy.shape[3])), np.float32)
     for block in range((number + TOGETHER - 1) // TOGETHER):
         first, end = block * TOGETHER, min(number, (block + 1) * TOGETHER)
         for thread in prange(threads):
@@ -91,7 +86,13 @@ def kernel_gradient(x: Array, dy: Array, gradient: Array, pad: Pair, threads: in
             transform_tiles(x, dy, pad, IN, begin, stop, inputs, first, work)
             transform_tiles(dy, dy, (0, 0), OUT, begin, stop, outputs, first, work)
         for value in prange(VALUES):
-            product(sgemm, True, inputs[value], outputs[value], gradient[value], end - first, block > 0)
+            add_gradient(inputs[value], outputs[value], gradient[value], x.shape[3], end - first, block > 0)
+
+
+@inlined
+def padded(channels: int) -> int:
+    """The length of a row with room for these channels."""
+    return ((channels + CHANNELS - 1) // CHANNELS | 1) * CHANNELS
 
 
 @inlined
@@ -116,36 +117,54 @@ def corner(y: Array, tile: int) -> tuple[int, int, int]:
 
 @inlined
 def pixel(x: Array, image: int, row: int, column: int) -> int:
-    """The offset of this pixel's first channel."""
+    """The position of this pixel's first channel."""
     return ((image * x.shape[1] + row) * x.shape[2] + column) * x.shape[3]
+
+
+@compiled
+def multiply_tiles(tiles: Array, kernels: Array, products: Array, channels: int, used: int) -> None:
+    """products (ROOM, padded K) = the first `used` of the tiles (ROOM, padded C) times the kernels (lines, CHANNELS),
+    for one of the 36 values. A panel stays in the cache while all tiles are multiplied."""
+    inner, outer = tiles.shape[1], products.shape[1]
+    for panel in range(kernels.shape[0] // channels):
+        begin = panel * channels * CHANNELS
+        for row in range(0, used, ROWS):
+            to = row * outer + panel * CHANNELS
+            multiply(tiles, row * inner, inner, 1, kernels, begin, CHANNELS, products, to, outer, channels, False)
+
+
+@compiled
+def add_gradient(inputs: Array, outputs: Array, gradient: Array, channels: int, used: int, adds: bool) -> None:
+    """gradient = inputs.T @ outputs, or plus that, of the first `used` tiles and one of the 36 values."""
+    inner, outer, rows = inputs.shape[1], outputs.shape[1], channels + ROWS
+    for panel in range(gradient.shape[0] // rows):
+        begin = panel * CHANNELS
+        for row in range(0, channels, ROWS):
+            to = (panel * rows + row) * CHANNELS
+            multiply(inputs, row, 1, inner, outputs, begin, outer, gradient, to, CHANNELS, used, adds)
 
 
 @compiled
 def transform_tiles(
     x: Array, y: Array, pad: Pair, size: int, first: int, end: int, target: Array, origin: int, work: Array
 ) -> None:
-    """Transform the tiles `first` to `end` of x into target (36, tiles, C), in which the tile `origin` comes first.
+    """Transform the tiles `first` to `end` of x into target (36, ROOM, padded C), in which the tile `origin` comes
+    first.
 
     With `size` IN they are input tiles d, of which target gets B^T d B; with OUT they are tiles dY of the output's
     gradient, of which it gets A dY A^T. y is the output, whose tiles are numbered.
     """
-    tile, half = work[0], work[1]
+    width, beside = target.shape[2], target.shape[1] * target.shape[2]
     for number in range(first, end):
         image, row, column = corner(y, number)
         for begin in range(0, x.shape[3], CHANNELS):
             channel = min(begin, x.shape[3] - CHANNELS)
-            load(x, image, row - pad[0], column - pad[1], channel, size, tile)
-            for i in range(size):
-                if size == IN:
-                    input_axis(tile, i * CHANNELS, ROW, half, i * CHANNELS, ROW)
-                else:
-                    gradient_axis(tile, i * CHANNELS, ROW, half, i * CHANNELS, ROW)
-            for i in range(IN):
-                if size == IN:
-                    input_axis(half, i * ROW, CHANNELS, tile, i * ROW, CHANNELS)
-                else:
-                    gradient_axis(half, i * ROW, CHANNELS, tile, i * ROW, CHANNELS)
-            store(tile, target, number - origin, channel)
+            load(x, image, row - pad[0], column - pad[1], channel, size, work)
+            to = (number - origin) * width + channel
+            if size == IN:
+                transform_input(work, 0, ROW, CHANNELS, target, to, IN * beside, beside)
+            else:
+                transform_gradient(work, 0, ROW, CHANNELS, target, to, IN * beside, beside)
 
 
 @compiled
@@ -161,89 +180,64 @@ def load(x: Array, image: int, row: int, column: int, channel: int, size: int, t
 
 
 @compiled
-def store(tile: Array, target: Array, index: int, channel: int) -> None:
-    """Copy the 36 values of a transformed tile into `target`."""
-    for value in range(VALUES):
-        copy(tile, value * CHANNELS, target, (value * target.shape[1] + index) * target.shape[2] + channel)
-
-
-@compiled
 def transform_outputs(
     products: Array, bias: Array, plus: Array, relu: bool, y: Array, first: int, end: int, origin: int, work: Array
 ) -> None:
     """y = A^T m A of the tiles `first` to `end`, plus `bias` and `plus`, after ReLU. The tile `origin` comes first in
-    m, the products (36, tiles, K)."""
-    tile, half = work[0], work[1]
+    m, the products (36, ROOM, padded K)."""
+    least = np.float32(0 if relu else -np.inf)
+    width, beside = products.shape[2], products.shape[1] * products.shape[2]
     for number in range(first, end):
         image, row, column = corner(y, number)
         for begin in range(0, y.shape[3], CHANNELS):
             channel = min(begin, y.shape[3] - CHANNELS)
-            for value in range(VALUES):
-                copy(products, (value * ROOM + number - origin) * y.shape[3] + channel, tile, value * CHANNELS)
-            for i in range(IN):
-                output_axis(tile, i * CHANNELS, ROW, half, i * CHANNELS, ROW)
-            for i in range(OUT):
-                output_axis(half, i * ROW, CHANNELS, tile, i * ROW, CHANNELS)
+            start = (number - origin) * width + channel
+            transform_output(products, start, IN * beside, beside, work, 0, ROW, CHANNELS)
             for i in range(min(OUT, y.shape[1] - row)):
                 for j in range(min(OUT, y.shape[2] - column)):
                     value = i * ROW + j * CHANNELS
                     to = pixel(y, image, row + i, column + j) + channel
                     if plus.size:
-                        copy(plus, to, half, 0)
-                        for c in range(CHANNELS):
-                            tile[value + c] += half[c]
-                    if bias.size:
-                        for c in range(CHANNELS):
-                            tile[value + c] += bias[channel + c]
-                    if relu:
-                        for c in range(CHANNELS):
-                            tile[value + c] = np.float32(0) if tile[value + c] < 0 else tile[value + c]
-                    copy(tile, value, y, to)
+                        add(plus, to, work, value)
+                    add(bias, channel, work, value)
+                    copy_above(work, value, least, y, to)
 
 
 @parallel
 def transform_kernels(weights: Array, turned: bool, target: Array, threads: int) -> None:
-    """target (36, C, K) = G g G^T of the kernels g; or (36, K, C) of the kernels turned by 180 degrees, with which the
-    gradient of the input is a convolution."""
-    rows, columns = target.shape[1], target.shape[2]
+    """target (36, lines, CHANNELS) = G g G^T of the kernels g; or, with C and K exchanged, of the kernels turned by 180
+    degrees, with which the gradient of the input is a convolution."""
+    outputs, rows = (weights.shape[1], weights.shape[0]) if turned else (weights.shape[0], weights.shape[1])
+    beside = target.shape[1] * CHANNELS
     for thread in prange(threads):
-        work = np.empty(WORK, np.float32)
-        tile, half = work[0], work[1]
-        for begin in range(0, columns, CHANNELS):
-            column = min(begin, columns - CHANNELS)
-            for row in range(rows * thread // threads, rows * (thread + 1) // threads):
-                for c in range(CHANNELS):
-                    kernel = weights[row, column + c] if turned else weights[column + c, row]
+        work = np.zeros(WORK, np.float32)
+        first, end = share(0, rows, thread, threads)
+        for column in range(0, outputs, CHANNELS):
+            for row in range(first, end):
+                for c in range(min(CHANNELS, outputs - column)):
                     for i in range(KERNEL):
                         for j in range(KERNEL):
-                            value = kernel[2 - i, 2 - j] if turned else kernel[i, j]
-                            tile[i * ROW + j * CHANNELS + c] = value
-                for i in range(KERNEL):
-                    kernel_axis(tile, i * CHANNELS, ROW, half, i * CHANNELS, ROW)
-                for i in range(IN):
-                    kernel_axis(half, i * ROW, CHANNELS, tile, i * ROW, CHANNELS)
-                store(tile, target, row, column)
+                            value = weights[row, column + c, 2 - i, 2 - j] if turned else weights[column + c, row, i, j]
+                            work[i * ROW + j * CHANNELS + c] = value
+                to = column * rows + row * CHANNELS
+                transform_kernel(work, 0, ROW, CHANNELS, target, to, IN * beside, beside)
 
 
 @parallel
-def gradient_of_kernels(transformed: Array, add: bool, gradient: Array, threads: int) -> None:
-    """gradient (K, C, 3, 3) = G^T t G of the gradient t (36, C, K) of the transformed kernels, or plus that."""
-    rows, columns = transformed.shape[1], transformed.shape[2]
+def gradient_of_kernels(transformed: Array, adds: bool, gradient: Array, threads: int) -> None:
+    """gradient (K, C, 3, 3) = G^T t G of the gradient t of the transformed kernels (see `kernel_gradient`), or plus
+    that."""
+    rows = gradient.shape[1] + ROWS
+    beside = transformed.shape[1] * CHANNELS
     for thread in prange(threads):
         work = np.empty(WORK, np.float32)
-        tile, half = work[0], work[1]
-        for begin in range(0, columns, CHANNELS):
-            column = min(begin, columns - CHANNELS)
-            for row in range(rows * thread // threads, rows * (thread + 1) // threads):
-                for value in range(VALUES):
-                    copy(transformed, (value * rows + row) * columns + column, tile, value * CHANNELS)
-                for i in range(IN):
-                    kernel_gradient_axis(tile, i * CHANNELS, ROW, half, i * CHANNELS, ROW)
-                for i in range(KERNEL):
-                    kernel_gradient_axis(half, i * ROW, CHANNELS, tile, i * ROW, CHANNELS)
-                for c in range(begin - column, CHANNELS):
-                    kernel = gradient[column + c, row]
+        first, end = share(0, gradient.shape[1], thread, threads)
+        for column in range(0, gradient.shape[0], CHANNELS):
+            for row in range(first, end):
+                start = column * rows + row * CHANNELS
+                transform_kernel_gradient(transformed, start, IN * beside, beside, work, 0, ROW, CHANNELS)
+                for c in range(min(CHANNELS, gradient.shape[0] - column)):
                     for i in range(KERNEL):
                         for j in range(KERNEL):
-                            value = tile[i * ROW + j * CHANNELS + c]
-                            kernel[i, j] = kernel[i, j] + value if add else value
+                            value = work[i * ROW + j * CHANNELS + c]
+                            gradient[column + c, row, i, j] = gradient[column + c, row, i, j] + value if adds else value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -17,12 +16,13 @@ from fcaffe.engines.windows import Windows
 from fcaffe.engines.winograd import blocks
 from fcaffe.engines.winograd.compiling import SETTINGS
 from fcaffe.engines.winograd.transforms import CHANNELS, KERNEL, OUT
+from fcaffe.engines.winograd.vectors import ROWS
 from fcaffe.threads import wanted_threads
 
 LEAST_TILES = 32  # of a batch; with fewer, reading the transformed kernels takes longer than the products
 
 Array = Any
-NO_BIAS, NO_ARRAY = np.empty(0, np.float32), np.empty((0, 0, 0, 0), np.float32)
+NO_ARRAY = np.empty((0, 0, 0, 0), np.float32)
 TRANSFORMED = -1  # use of temporary memory
 
 
@@ -39,7 +39,6 @@ class WinogradEngine(OneDnnEngine):
         self._numba_threads = min(wanted_threads(), SETTINGS.NUMBA_NUM_THREADS)
         with self.library.threads.restored():
             numba.set_num_threads(1)  # starts Numba's threads, which sets OpenMP's number to that of all cores
-        self._sgemm = ctypes.cast(self.library.functions.dnnl_sgemm, ctypes.c_void_p).value or 0
 
     def convolution_forward(
         self, x: Array, weights: Array, bias: Array, y: Array, windows: Windows, group: int, relu: bool = False
@@ -48,7 +47,10 @@ class WinogradEngine(OneDnnEngine):
             super().convolution_forward(x, weights, bias, y, windows, group, relu)
             return
         with self.library.lock, self.channels_last([x], [y]) as (x_, y_):
-            self._convolve(x_, self._kernels(weights), bias, None, relu, y_, windows.pad)
+            kernels = self.of_weights([weights], "Winograd", lambda: self._transform(weights, np.empty))
+            if kernels is None:
+                kernels = self._transform(weights, self._temporary)
+            self._convolve(x_, kernels, bias, None, relu, y_, windows.pad)
 
     def folded_convolution(
         self, x: Array, folded: Folded, y: Array, windows: Windows, group: int, relu: bool, plus: Array | None
@@ -84,48 +86,24 @@ class WinogradEngine(OneDnnEngine):
             super().convolution_backward_weights(x, dy, dweights, windows, group, add)
             return
         with self.library.lock, self.channels_last([x, dy], []) as (x_, dy_):
-            gradient = self._temporary((blocks.VALUES, x.shape[1], dy.shape[1]))
+            gradient = self._temporary(_shape(dy.shape[1], x.shape[1] + ROWS))
             ends = channels_last(x_), channels_last(dy_)
-            self._run(
-                blocks.kernel_gradient,
-                *ends,
-                gradient,
-                windows.pad,
-                self._numba_threads,
-                self._sgemm,
-            )
+            self._run(blocks.kernel_gradient, *ends, gradient, windows.pad, self._numba_threads)
             self._run(blocks.gradient_of_kernels, gradient, add, dweights, self._numba_threads)
 
     def _convolve(
         self, x: Array, kernels: Array, bias: Array | None, plus: Array | None, relu: bool, y: Array, pad: Any
     ) -> None:
         """All arrays are channels-last."""
-        self._run(
-            blocks.convolve,
-            channels_last(x),
-            kernels,
-            NO_BIAS if bias is None else bias,
-            NO_ARRAY if plus is None else channels_last(plus),
-            relu,
-            channels_last(y),
-            pad,
-            self._numba_threads,
-            self._sgemm,
-        )
-
-    def _kernels(self, weights: Array) -> Array:
-        """The transformed kernels (36, C, K), cached while the weights are fixed."""
-        cache = self.library.cache
-        if cache is not None:
-            derived = cache.get((address(weights),), "Winograd", lambda: self._transform(weights, np.empty))
-            if derived is not None:
-                return derived
-        return self._transform(weights, self._temporary)
+        bias = np.zeros(y.shape[1], np.float32) if bias is None else bias
+        plus = NO_ARRAY if plus is None else channels_last(plus)
+        ends = channels_last(x), kernels, bias, plus, relu, channels_last(y)
+        self._run(blocks.convolve, *ends, pad, self._numba_threads)
 
     def _transform(self, weights: Array, new: Callable[..., Array], turned: bool = False) -> Array:
         outputs, channels = weights.shape[:2]
-        shape = (outputs, channels) if turned else (channels, outputs)
-        target = new((blocks.VALUES, *shape), dtype=np.float32)
+        inner, outer = (outputs, channels) if turned else (channels, outputs)
+        target = new(_shape(outer, inner), dtype=np.float32)
         self._run(blocks.transform_kernels, weights, turned, target, self._numba_threads)
         return target
 
@@ -152,3 +130,8 @@ def suits(x: Array, weights: Array, y: Array, windows: Windows, group: int) -> b
         and min(weights.shape[:2]) >= CHANNELS
         and y.shape[0] * -(-y.shape[2] // OUT) * -(-y.shape[3] // OUT) >= LEAST_TILES
     )
+
+
+def _shape(outputs: int, rows: int) -> tuple[int, ...]:
+    """Of 36 matrices in panels of CHANNELS outputs, with an odd number of lines."""
+    return blocks.VALUES, -(-outputs // CHANNELS) * rows | 1, CHANNELS

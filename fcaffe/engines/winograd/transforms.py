@@ -21,20 +21,24 @@ the kernel, with dY of a tile, is
 
     dg = G^T [(A dY A^T) * (B^T d B)] G,   summed over tiles
 
-Each function below transforms one axis of a tile: it reads `step`-spaced rows of CHANNELS values and writes as many.
-Numba compiles the loops over channels to vector instructions.
+`along_both_axes` computes with anything that adds and scales: numbers, arrays, or the registers of a program that is
+being compiled (`vectors.py`).
 """
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from fcaffe.engines.winograd.compiling import inlined
-
 OUT, IN, KERNEL = 4, 6, 3  # pixels along an axis of an output tile, of an input tile and of a kernel
-CHANNELS = 32
+CHANNELS = 16  # of a vector, with which compiled code computes
+
+Value = Any
+Tile = Sequence[Sequence[Value]]
 
 B_T = np.array(
     [
@@ -60,80 +64,13 @@ G = np.array(
 )
 A_T = np.array([[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]], np.float32)
 
-SIXTH = np.float32(1 / 6)
 
-Array = Any
-
-
-@inlined
-def input_axis(source: Array, first: int, step: int, target: Array, begin: int, stride: int) -> None:
-    """B^T along one axis: the six rows at first + i * step become those at begin + i * stride."""
-    for c in range(CHANNELS):
-        d0, d1 = source[first + c], source[first + step + c]
-        d2, d3 = source[first + 2 * step + c], source[first + 3 * step + c]
-        d4, d5 = source[first + 4 * step + c], source[first + 5 * step + c]
-        even, odd = d4 - 4 * d2, d3 - 4 * d1
-        even_2, odd_2 = d4 - d2, 2 * (d3 - d1)
-        target[begin + c] = 4 * d0 - 5 * d2 + d4
-        target[begin + stride + c] = even + odd
-        target[begin + 2 * stride + c] = even - odd
-        target[begin + 3 * stride + c] = even_2 + odd_2
-        target[begin + 4 * stride + c] = even_2 - odd_2
-        target[begin + 5 * stride + c] = 4 * d1 - 5 * d3 + d5
+def along_both_axes(matrix: np.ndarray, tile: Tile) -> Tile:
+    """matrix @ tile @ matrix.T, where the tile is a list of lines."""
+    columns = [_transformed(matrix, column) for column in zip(*tile, strict=True)]
+    return [_transformed(matrix, line) for line in zip(*columns, strict=True)]
 
 
-@inlined
-def output_axis(source: Array, first: int, step: int, target: Array, begin: int, stride: int) -> None:
-    """A^T along one axis: six rows become four."""
-    for c in range(CHANNELS):
-        m1, m2 = source[first + step + c], source[first + 2 * step + c]
-        m3, m4 = source[first + 3 * step + c], source[first + 4 * step + c]
-        even, odd = m1 + m2, m1 - m2
-        even_2, odd_2 = m3 + m4, m3 - m4
-        target[begin + c] = source[first + c] + even + even_2
-        target[begin + stride + c] = odd + 2 * odd_2
-        target[begin + 2 * stride + c] = even + 4 * even_2
-        target[begin + 3 * stride + c] = odd + 8 * odd_2 + source[first + 5 * step + c]
-
-
-@inlined
-def gradient_axis(source: Array, first: int, step: int, target: Array, begin: int, stride: int) -> None:
-    """A along one axis: four rows become six."""
-    for c in range(CHANNELS):
-        y0, y1 = source[first + c], source[first + step + c]
-        y2, y3 = source[first + 2 * step + c], source[first + 3 * step + c]
-        even, odd = y0 + y2, y1 + y3
-        even_2, odd_2 = y0 + 4 * y2, 2 * y1 + 8 * y3
-        target[begin + c] = y0
-        target[begin + stride + c] = even + odd
-        target[begin + 2 * stride + c] = even - odd
-        target[begin + 3 * stride + c] = even_2 + odd_2
-        target[begin + 4 * stride + c] = even_2 - odd_2
-        target[begin + 5 * stride + c] = y3
-
-
-@inlined
-def kernel_axis(source: Array, first: int, step: int, target: Array, begin: int, stride: int) -> None:
-    """G along one axis: three rows become six."""
-    for c in range(CHANNELS):
-        g0, g1, g2 = source[first + c], source[first + step + c], source[first + 2 * step + c]
-        even, odd = (g0 + g2) * SIXTH, g1 * SIXTH
-        even_2, odd_2 = g0 * (SIXTH / 4) + g2 * SIXTH, g1 * (SIXTH / 2)
-        target[begin + c] = g0 * np.float32(0.25)
-        target[begin + stride + c] = -even - odd
-        target[begin + 2 * stride + c] = odd - even
-        target[begin + 3 * stride + c] = even_2 + odd_2
-        target[begin + 4 * stride + c] = even_2 - odd_2
-        target[begin + 5 * stride + c] = g2
-
-
-@inlined
-def kernel_gradient_axis(source: Array, first: int, step: int, target: Array, begin: int, stride: int) -> None:
-    """G^T along one axis: six rows become three."""
-    for c in range(CHANNELS):
-        m1, m2 = source[first + step + c], source[first + 2 * step + c]
-        m3, m4 = source[first + 3 * step + c], source[first + 4 * step + c]
-        ones, twos = (m1 + m2) * SIXTH, (m3 + m4) * SIXTH
-        target[begin + c] = source[first + c] * np.float32(0.25) - ones + twos * np.float32(0.25)
-        target[begin + stride + c] = (m2 - m1) * SIXTH + (m3 - m4) * (SIXTH / 2)
-        target[begin + 2 * stride + c] = twos - ones + source[first + 5 * step + c]
+def _transformed(matrix: np.ndarray, values: Sequence[Value]) -> list[Value]:
+    terms = ([float(f) * value for f, value in zip(row, values, strict=True) if f] for row in matrix)
+    return [functools.reduce(operator.add, each) for each in terms]

@@ -1,0 +1,172 @@
+"""Vectors of channels for compiled code: tile transforms, products and copies, written in LLVM's instructions.
+
+Loops over channels would do the same, but Numba's check in each loop whether arrays overlap. A position in an array is
+an index of its elements in C order. All arrays are float32 in C order.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite.binding
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from fcaffe.engines.winograd.transforms import CHANNELS, Tile, along_both_axes
+
+INDEX, LONG, FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
+VECTOR = ir.VectorType(FLOAT, CHANNELS)
+FUSED = ("contract",)  # a product and a sum may become one instruction
+
+# Rows of a product that are summed side by side: their sums fill most of a processor's registers.
+ROWS = 12 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 6
+
+Array = Any
+
+
+class Vector:
+    """Values of CHANNELS channels in a register, with the arithmetic that the transforms need."""
+
+    def __init__(self, builder: Any, value: Any) -> None:
+        self.builder = builder
+        self.value = value
+
+    def __add__(self, other: Vector) -> Vector:
+        return Vector(self.builder, self.builder.fadd(self.value, other.value, flags=FUSED))
+
+    def __rmul__(self, factor: float) -> Vector:
+        constant = ir.Constant(VECTOR, [factor] * CHANNELS)
+        return Vector(self.builder, self.builder.fmul(constant, self.value, flags=FUSED))
+
+
+class Memory:
+    """The elements of an array that compiled code reads and writes."""
+
+    def __init__(self, context: Any, builder: Any, kind: Any, array: Any) -> None:
+        self.builder = builder
+        self.data = context.make_array(kind)(context, builder, array).data
+
+    def number(self, position: Any) -> Any:
+        return self.builder.load(self.builder.gep(self.data, [position]))
+
+    def vector(self, position: Any) -> Any:
+        value = self.builder.load(self._pointer(position))
+        value.align = 4
+        return value
+
+    def write(self, position: Any, vector: Any) -> None:
+        self.builder.store(vector, self._pointer(position)).align = 4
+
+    def _pointer(self, position: Any) -> Any:
+        return self.builder.bitcast(self.builder.gep(self.data, [position]), VECTOR.as_pointer())
+
+
+def _operation(arguments: str, generate: Callable[..., None]) -> Any:
+    """A function for compiled code. `arguments` has a letter for each argument: array, int, bool or float.
+
+    `generate` gets LLVM's builder and the arguments, arrays as Memory.
+    """
+    numbers = {"i": types.int64, "b": types.boolean, "f": types.float32}
+
+    def typed(_: Any, *kinds: Any) -> Any:
+        signature = types.void(*(numbers.get(letter, kind) for letter, kind in zip(arguments, kinds, strict=True)))
+
+        def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            pairs = zip(signature.args, values, strict=True)
+            generate(builder, *(Memory(context, builder, k, v) if isinstance(k, types.Array) else v for k, v in pairs))
+            return context.get_dummy_value()
+
+        return signature, code
+
+    names = [f"argument_{i}" for i in range(1 + len(arguments))]  # Numba reads them
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+    typed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return intrinsic(typed)
+
+
+def tile_transform(matrix: np.ndarray) -> Any:
+    """(source, first, row, column, target, to, below, beside): transform a tile of vectors by the matrix, on both axes.
+
+    Vectors lie at first + i * row + j * column in the source, and at to + i * below + j * beside in the target.
+    """
+
+    def generate(builder: Any, *arguments: Any) -> None:
+        source, first, row, column, target, to, below, beside = arguments
+
+        def position(begin: Any, i: int, down: Any, j: int, right: Any) -> Any:
+            offset = builder.add(builder.mul(down, LONG(i)), builder.mul(right, LONG(j)))
+            return builder.add(begin, offset)
+
+        def read(i: int, j: int) -> Vector:
+            return Vector(builder, source.vector(position(first, i, row, j, column)))
+
+        size = range(matrix.shape[1])
+        tile: Tile = [[read(i, j) for j in size] for i in size]
+        for i, line in enumerate(along_both_axes(matrix, tile)):
+            for j, vector in enumerate(line):
+                target.write(position(to, i, below, j, beside), vector.value)
+
+    return _operation("aiiiaiii", generate)
+
+
+def _multiply(builder: Any, *arguments: Any) -> None:
+    a, first, row, step, b, begin, below, c, to, down, length, adds = arguments
+    corners = [builder.add(first, builder.mul(row, LONG(i))) for i in range(ROWS)]
+    targets = [builder.add(to, builder.mul(down, LONG(i))) for i in range(ROWS)]
+    zeros = ir.Constant(VECTOR, [0.0] * CHANNELS)
+    old = [builder.select(adds, c.vector(target), zeros) for target in targets]
+    before, loop, after = builder.block, builder.append_basic_block("sum"), builder.append_basic_block("summed")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    n, sums = builder.phi(LONG), [builder.phi(VECTOR) for _ in targets]
+    line = b.vector(builder.add(begin, builder.mul(n, below)))
+    across = builder.mul(n, step)
+    new = []
+    for corner, total in zip(corners, sums, strict=True):
+        factors = _repeated(builder, a.number(builder.add(corner, across)))
+        new.append(builder.fadd(total, builder.fmul(factors, line, flags=FUSED), flags=FUSED))
+    following = builder.add(n, LONG(1))
+    builder.cbranch(builder.icmp_signed("<", following, length), loop, after)
+    for phi, start, next_ in zip([n, *sums], [LONG(0), *old], [following, *new], strict=True):
+        phi.add_incoming(start, before)
+        phi.add_incoming(next_, loop)
+    builder.position_at_end(after)
+    for target, total in zip(targets, new, strict=True):
+        c.write(target, total)
+
+
+def _repeated(builder: Any, number: Any) -> Any:
+    """A vector of equal numbers."""
+    first = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), number, INDEX(0))
+    return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(INDEX, CHANNELS), None))
+
+
+def _copy(builder: Any, source: Memory, first: Any, target: Memory, to: Any) -> None:
+    target.write(to, source.vector(first))
+
+
+def _add(builder: Any, source: Memory, first: Any, target: Memory, to: Any) -> None:
+    target.write(to, builder.fadd(target.vector(to), source.vector(first)))
+
+
+def _copy_above(builder: Any, source: Memory, first: Any, least: Any, target: Memory, to: Any) -> None:
+    vector = source.vector(first)
+    bounds = _repeated(builder, least)
+    target.write(to, builder.select(builder.fcmp_ordered("<", vector, bounds), bounds, vector))
+
+
+# (a, first, row, step, b, begin, below, c, to, down, length, adds): ROWS rows of a product of matrices. The vector of c
+# at to + i * down becomes the sum of a[first + i * row + n * step] times the vector of b at begin + n * below, over n
+# below length, for each i below ROWS. With `adds`, it is increased by that.
+multiply: Any = _operation("aiiiaiiaiiib", _multiply)
+
+# (source, first, target, to): copy a vector; or add it to the target's.
+copy: Any = _operation("aiai", _copy)
+add: Any = _operation("aiai", _add)
+
+# (source, first, least, target, to): copy a vector, with `least` for the values below that. NaN stays.
+copy_above: Any = _operation("aifai", _copy_above)
