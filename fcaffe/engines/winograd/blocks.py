@@ -17,13 +17,14 @@ from numba import prange
 
 from fcaffe.engines.winograd.compiling import compiled, inlined, parallel
 from fcaffe.engines.winograd.transforms import A_T, B_T, CHANNELS, IN, KERNEL, OUT, G
-from fcaffe.engines.winograd.vectors import ROWS, add, copy, copy_above, multiply, tile_transform
+from fcaffe.engines.winograd.vectors import ROWS, add, copy, multiply, tile_transform
 
 TOGETHER = 144  # tiles of a block, a multiple of ROWS: their transformed values and products fit a core's cache
 ROOM = TOGETHER + 1  # tiles of an array: reading a row of ROWS numbers may begin in the last tile
 VALUES = IN * IN  # of a transformed tile
 ROW = IN * CHANNELS  # values of a row of a tile of CHANNELS channels
 WORK = VALUES * CHANNELS
+NO_BOUND = np.float32(-np.inf)
 
 Array = Any
 Pair = tuple[int, int]
@@ -174,7 +175,7 @@ def load(x: Array, image: int, row: int, column: int, channel: int, size: int, t
         for j in range(size):
             to = i * ROW + j * CHANNELS
             if 0 <= row + i < x.shape[1] and 0 <= column + j < x.shape[2]:
-                copy(x, pixel(x, image, row + i, column + j) + channel, tile, to)
+                copy(x, pixel(x, image, row + i, column + j) + channel, NO_BOUND, tile, to)
             else:
                 tile[to : to + CHANNELS] = 0
 
@@ -185,7 +186,7 @@ def transform_outputs(
 ) -> None:
     """y = A^T m A of the tiles `first` to `end`, plus `bias` and `plus`, after ReLU. The tile `origin` comes first in
     m, the products (36, ROOM, padded K)."""
-    least = np.float32(0 if relu else -np.inf)
+    least = np.float32(0) if relu else NO_BOUND
     width, beside = products.shape[2], products.shape[1] * products.shape[2]
     for number in range(first, end):
         image, row, column = corner(y, number)
@@ -200,7 +201,7 @@ def transform_outputs(
                     if plus.size:
                         add(plus, to, work, value)
                     add(bias, channel, work, value)
-                    copy_above(work, value, least, y, to)
+                    copy(work, value, least, y, to)
 
 
 @parallel

@@ -101,8 +101,7 @@ class WinogradEngine(OneDnnEngine):
         self._run(blocks.convolve, *ends, pad, self._numba_threads)
 
     def _transform(self, weights: Array, new: Callable[..., Array], turned: bool = False) -> Array:
-        outputs, channels = weights.shape[:2]
-        inner, outer = (outputs, channels) if turned else (channels, outputs)
+        outer, inner = weights.shape[1::-1] if turned else weights.shape[:2]
         target = new(_shape(outer, inner), dtype=np.float32)
         self._run(blocks.transform_kernels, weights, turned, target, self._numba_threads)
         return target

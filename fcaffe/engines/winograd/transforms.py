@@ -72,5 +72,5 @@ def along_both_axes(matrix: np.ndarray, tile: Tile) -> Tile:
 
 
 def _transformed(matrix: np.ndarray, values: Sequence[Value]) -> list[Value]:
-    terms = ([float(f) * value for f, value in zip(row, values, strict=True) if f] for row in matrix)
-    return [functools.reduce(operator.add, each) for each in terms]
+    rows = ([float(f) * value for f, value in zip(row, values, strict=True) if f] for row in matrix)
+    return [functools.reduce(operator.add, terms) for terms in rows]

@@ -145,15 +145,11 @@ def _repeated(builder: Any, number: Any) -> Any:
     return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(INDEX, CHANNELS), None))
 
 
-def _copy(builder: Any, source: Memory, first: Any, target: Memory, to: Any) -> None:
-    target.write(to, source.vector(first))
-
-
 def _add(builder: Any, source: Memory, first: Any, target: Memory, to: Any) -> None:
     target.write(to, builder.fadd(target.vector(to), source.vector(first)))
 
 
-def _copy_above(builder: Any, source: Memory, first: Any, least: Any, target: Memory, to: Any) -> None:
+def _copy(builder: Any, source: Memory, first: Any, least: Any, target: Memory, to: Any) -> None:
     vector = source.vector(first)
     bounds = _repeated(builder, least)
     target.write(to, builder.select(builder.fcmp_ordered("<", vector, bounds), bounds, vector))
@@ -164,9 +160,8 @@ def _copy_above(builder: Any, source: Memory, first: Any, least: Any, target: Me
 # below length, for each i below ROWS. With `adds`, it is increased by that.
 multiply: Any = _operation("aiiiaiiaiiib", _multiply)
 
-# (source, first, target, to): copy a vector; or add it to the target's.
-copy: Any = _operation("aiai", _copy)
+# (source, first, target, to): add a vector to the target's.
 add: Any = _operation("aiai", _add)
 
 # (source, first, least, target, to): copy a vector, with `least` for the values below that. NaN stays.
-copy_above: Any = _operation("aifai", _copy_above)
+copy: Any = _operation("aifai", _copy)
