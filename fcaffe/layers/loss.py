@@ -158,6 +158,7 @@ class SoftmaxWithLoss(LossLayer):
             loss /= self.divisor
 
     def _divisor(self) -> Any:
+        """The divisor of the loss, as a number or an array without axes."""
         return self.xp.maximum(self.valid.data, 1) if self.divisor is None else self.divisor
 
     def _classes(self, labels: Array) -> tuple[Array, Array | None, Array]:
