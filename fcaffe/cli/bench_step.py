@@ -218,7 +218,7 @@ class SyntheticBatch(Layer):
         with self.context.timeline.span(DATA):
             for blob, values in zip(top, self._values, strict=True):
                 blob.reshape(rows.stop - rows.start, *values.shape[1:])
-                self.engine.upload(blob, values[rows], blob.data).wait()
+                self.engine.upload(values[rows], blob.data).wait()
 
 
 def steps_only(

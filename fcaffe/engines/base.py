@@ -61,6 +61,7 @@ class EngineBase:
     half_arithmetic = True  # `xp` computes with arrays of that dtype
     records = False  # see recorded
     cache: WeightCache | None = None  # set while weights do not change
+    host_views: Any = None  # see fcaffe.net.host_arrays
     updates_at_once = False  # update_all updates all parameters in one call
     scales_gradients = False  # see scale_losses
 
@@ -124,9 +125,8 @@ class EngineBase:
         """Uninitialised host memory, from which `upload` is fastest. For any thread."""
         return numpy.empty(shape, dtype)
 
-    def upload(self, key: Any, host: numpy.ndarray, target: Any) -> Pending:
-        """target[...] = host, of one shape; `host` must stay as it is until the result is done. The key, an object,
-        stands for this and later uploads of the same thing."""
+    def upload(self, host: numpy.ndarray, target: Any) -> Pending:
+        """target[...] = host, of one shape; `host` must stay as it is until the result is done."""
         target[...] = self.from_numpy(host)
         return DONE
 
@@ -138,9 +138,10 @@ class EngineBase:
         """Wait until all operators have run."""
 
     def scale_losses(self, tops: Iterable[tuple[Any, float]]) -> None:
-        """Before a backward pass: `tops` has, for each loss, the gradient of its top and its weight, with which the
-        gradient is filled. An engine whose gradients have 16 bits may fill it with a multiple of the weight, by which
-        it divides the gradients in the update again."""
+        """Before a backward pass: fill the gradient of each loss. `tops` has the gradients and weights of the losses.
+
+        This base leaves the gradients, which hold the weights. An engine whose gradients have 16 bits may multiply them
+        by a factor, and divide by it in the update."""
 
     def gradient_scale(self) -> float:
         """The factor of scale_losses in the gradients of the last backward pass. Waits for the device."""

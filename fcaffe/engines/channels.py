@@ -29,16 +29,8 @@ def is_channels_last(x: Array) -> bool:
     return bool(channels_last(x).flags.c_contiguous)
 
 
-def channel_sums(xp: Any, x: Array) -> Array:
-    """(C,) float32: x (N, C, spatial...) summed over all other axes."""
-    if xp is np:
-        return sum_channels(x)
-    rows = channels_last(x).reshape(-1, x.shape[1]).astype(xp.float32, copy=False)
-    return xp.ones(rows.shape[0], xp.float32) @ rows
-
-
 def sum_channels(x: Array) -> Array:
-    """`channel_sums` of a NumPy array."""
+    """(C,) float32: a NumPy array (N, C, spatial...) summed over all other axes."""
     if x.size <= FEW:
         return x.sum(axis=(0, *range(2, x.ndim)), dtype=np.float64).astype(np.float32)
     rows = None if x.flags.c_contiguous else channels_last(x).reshape(-1, x.shape[1])

@@ -16,8 +16,9 @@ PATCH_BYTES = 8 << 20  # patches of this many bytes are unfolded at a time, so t
 
 @dataclass(frozen=True, eq=False)
 class Folded:
-    """Weights and bias of a convolution that are computed of others: `make` gives new arrays, from what is in the
-    `sources`, the first of which is of the shape of the weights."""
+    """Weights and bias of a convolution that are computed from the `sources`: `make` returns new arrays.
+
+    The first source has the shape of the weights."""
 
     sources: Callable[[], Sequence[Array]]
     make: Callable[[], tuple[Array, Array]]

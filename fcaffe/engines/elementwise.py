@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from fcaffe.engines.base import EngineBase
-from fcaffe.engines.channels import channel_sums
 
 Array = Any
 
@@ -85,7 +84,7 @@ class PlainElementwise(EngineBase):
 
     def channel_sums(self, x: Array) -> Array:
         """x (N, C, ...) summed over all axes but 1, (C,) in float32."""
-        return channel_sums(self.xp, x)
+        return x.sum(axis=(0, *range(2, x.ndim)), dtype=self.xp.float32)
 
 
 def _slices(sizes: Sequence[int], axis: int) -> list[tuple[slice, ...]]:

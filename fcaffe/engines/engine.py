@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from fcaffe.engines.convolution import PlainConvolution
 from fcaffe.engines.inner_product import PlainInnerProduct
-from fcaffe.engines.losses import PlainLosses
 from fcaffe.engines.noise import PlainNoise
+from fcaffe.engines.normalization import PlainNormalization
 from fcaffe.engines.pooling import PlainPooling
 from fcaffe.engines.rows import PlainRows
 from fcaffe.engines.update import PlainUpdate
@@ -19,7 +19,7 @@ from fcaffe.engines.update import PlainUpdate
 class Engine(
     PlainConvolution,
     PlainPooling,
-    PlainLosses,  # and PlainNormalization
+    PlainNormalization,
     PlainInnerProduct,
     PlainNoise,
     PlainRows,

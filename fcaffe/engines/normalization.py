@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from fcaffe.engines.channels import Array, channel_sums
+from fcaffe.engines.channels import Array
 from fcaffe.engines.elementwise import PlainElementwise
 
 
@@ -64,9 +64,9 @@ class PlainNormalization(PlainElementwise):
     def batch_norm_moments(self, x: Array, mean: Array, variance: Array) -> None:
         """mean, variance (C,) = those of x over all axes but 1."""
         values = self.xp.float32(max(1, x.size // x.shape[1]))
-        mean[...] = channel_sums(self.xp, x) / values
+        mean[...] = self.channel_sums(x) / values
         centred = x - self._along_channels(mean, x)
-        variance[...] = channel_sums(self.xp, centred * centred) / values
+        variance[...] = self.channel_sums(centred * centred) / values
 
     def merge_moments(self, parts: Array, mean: Array, variance: Array) -> None:
         """mean, variance (C,) = those of several batches together.
@@ -117,7 +117,7 @@ class PlainNormalization(PlainElementwise):
             dy = dy * (y > 0)
 
         def sums_of(dy: Array) -> Array:
-            return xp.stack([channel_sums(xp, dy * normalized), channel_sums(xp, dy)])
+            return xp.stack([self.channel_sums(dy * normalized), self.channel_sums(dy)])
 
         sums, values = sums_of(dy), x.size // x.shape[1]
         if gradients:

@@ -68,7 +68,7 @@ class PlainPooling(PlainElementwise):
         dx[...] = planes[:, :size].reshape(dx.shape)
 
     def average_pool_forward(self, x: Array, y: Array, windows: Windows) -> None:
-        """y = the window's sum over its area, of which padding counts but what lies beyond the padding does not."""
+        """y = the window's sum over its area. Padding counts as area; positions beyond the padding do not."""
         out = channels_last(y)
         output_size = out.shape[1:-1]
         padded = pad_channels_last(self.xp, channels_last(x), windows, output_size)

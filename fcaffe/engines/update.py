@@ -1,4 +1,4 @@
-"""The solvers' pass over parameters: plain array code on slices of the flat buffers."""
+"""What an engine needs to know of a solver to update all parameters at once."""
 
 from __future__ import annotations
 
@@ -28,77 +28,7 @@ class Settings(NamedTuple):
 
 
 class PlainUpdate(EngineBase):
-    """Arrays are flat and of one length: weights w, gradients g, histories. Afterwards g holds what w was lowered by.
-
-    The rate and the other numbers are rounded to float32 first, as Caffe's are.
-    """
-
-    def add_decay(self, w: Array, g: Array, decay: float, kind: str) -> None:
-        """g += decay * w (L2) or decay * sign(w) (L1)."""
-        g += self.xp.float32(decay) * (w if kind == "L2" else self.xp.sign(w))
-
-    def sgd_update(self, w: Array, g: Array, h: Array, rate: float, momentum: float) -> None:
-        """h = momentum * h + rate * g; w -= h."""
-        h *= self.xp.float32(momentum)
-        g *= self.xp.float32(rate)
-        h += g
-        g[...] = h
-        w -= g
-
-    def nesterov_update(self, w: Array, g: Array, h: Array, rate: float, momentum: float) -> None:
-        """h' = momentum * h + rate * g; w -= (1 + momentum) * h' - momentum * h."""
-        momentum = self.xp.float32(momentum)
-        looked_back = momentum * h
-        h *= momentum
-        g *= self.xp.float32(rate)
-        h += g
-        self.xp.multiply(h, self.xp.float32(1) + momentum, out=g)
-        g -= looked_back
-        w -= g
-
-    def adagrad_update(self, w: Array, g: Array, h: Array, rate: float, delta: float) -> None:
-        """h += g^2; w -= rate * g / (sqrt(h) + delta)."""
-        h += g * g
-        g /= self.xp.sqrt(h) + self.xp.float32(delta)
-        g *= self.xp.float32(rate)
-        w -= g
-
-    def rmsprop_update(self, w: Array, g: Array, h: Array, rate: float, decay: float, delta: float) -> None:
-        """h = decay * h + (1 - decay) * g^2; w -= rate * g / (sqrt(h) + delta)."""
-        self._average(h, g * g, decay)
-        g /= self.xp.sqrt(h) + self.xp.float32(delta)
-        g *= self.xp.float32(rate)
-        w -= g
-
-    def adadelta_update(
-        self, w: Array, g: Array, h: Array, s: Array, rate: float, momentum: float, delta: float
-    ) -> None:
-        """h, s: running means of squared gradients and of squared steps u = g * sqrt((s + delta) / (h + delta));
-        w -= rate * u."""
-        delta = self.xp.float32(delta)
-        self._average(h, g * g, momentum)
-        g *= self.xp.sqrt((s + delta) / (h + delta))
-        self._average(s, g * g, momentum)
-        g *= self.xp.float32(rate)
-        w -= g
-
-    def adam_update(
-        self, w: Array, g: Array, a: Array, b: Array, rate: float, momentum: float, momentum2: float, delta: float
-    ) -> None:
-        """a, b: running means of g and g^2; w -= rate * a / (sqrt(b) + delta). The rate holds the bias correction."""
-        self._average(a, g, momentum)
-        self._average(b, g * g, momentum2)
-        self.xp.divide(a, self.xp.sqrt(b) + self.xp.float32(delta), out=g)
-        g *= self.xp.float32(rate)
-        w -= g
-
-    def _average(self, mean: Array, values: Array, keep: float) -> None:
-        """mean = keep * mean + (1 - keep) * values."""
-        keep = self.xp.float32(keep)
-        mean *= keep
-        mean += (self.xp.float32(1) - keep) * values
-
-    # --- all parameters at once, for engines that do so (Engine.updates_at_once) --------------------------------------
+    """The update of all parameters by one operator, for engines that have it (`updates_at_once`)."""
 
     def prepare_update(self, parts: Sequence[Part], regularization: str) -> Any:
         """The table of parameters that update_all takes; the regularization is "L1" or "L2"."""

@@ -137,7 +137,7 @@ class ReadingLayer(Reader):
             data, labels = self._batch.data[rows], self.labels(self._batch, rows)
             self._reshape(top, data.shape, labels.shape)
             for blob, values in zip(top, (data, labels), strict=False):
-                self._copies.append(self.engine.upload(blob, values, blob.data))
+                self._copies.append(self.engine.upload(values, blob.data))
 
     def read_batch(self) -> None:
         with reading_errors(self), self.context.timeline.span(DATA):

@@ -40,7 +40,7 @@ class DummyData(Layer):
             if (filler.type in FILLERS and filler.type != "constant") == drawn:
                 values = np.empty(blob.shape, np.float32)
                 fill(values, filler, self.context.random)
-                self.engine.upload(blob, values, blob.data).wait()
+                self.engine.upload(values, blob.data).wait()
 
     def _shapes(self, tops: int) -> list[tuple[int, ...]]:
         """One for each top, from `shape` or from the old four fields."""

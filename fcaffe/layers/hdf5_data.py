@@ -38,7 +38,7 @@ class HDF5Data(Reader):
         with self.samples(self.share):
             rows = self._reshape(top)
             for blob, array in zip(top, self._batch, strict=True):
-                self.engine.upload(blob, array[rows], blob.data).wait()
+                self.engine.upload(array[rows], blob.data).wait()
 
     def _reshape(self, top: list[Blob]) -> slice:
         """Give the tops the shapes of this pass; returns its rows in this worker's share."""

@@ -17,6 +17,9 @@ FULL, VALID, BATCH_SIZE, NONE, PRE_FIXED = (
 )
 
 
+FLT_MIN = 1.1754943508222875e-38  # probabilities below it count as this before the logarithm
+
+
 class FromForward:
     """An attribute that forward sets and backward reads; LayerError where there was no forward pass."""
 
@@ -140,30 +143,54 @@ class SoftmaxWithLoss(LossLayer):
         else:
             batch = math.prod(bottom[0].shape[: self.axis])
             self.divisor = divisor(self, bottom[1], bottom[1].count, batch)
-        self.engine.softmax_loss_forward(
-            bottom[0].data,
-            bottom[1].data,
-            self.probability.data,
-            loss,
-            valid,
-            self.axis,
-            ignored,
-            self.divisor,
-        )
+        xp, probability = self.xp, self.probability.data
+        self.engine.softmax_forward(self.engine.as_float32(bottom[0].data), probability, self.axis)
+        classes, skipped, wrong = self._classes(bottom[1].data)
+        true = xp.take_along_axis(probability, classes, self.axis)
+        losses = xp.where(wrong, xp.float32("nan"), -xp.log(xp.maximum(true, FLT_MIN)))
+        valid[...] = losses.size
+        if skipped is not None:
+            losses = xp.where(skipped, 0, losses)
+            valid -= skipped.sum()
+        loss[...] = losses.sum() / self._divisor()
         if over_workers:
             self.divisor = divisor(self, bottom[1], valid, 0)
             loss /= self.divisor
+
+    def _divisor(self) -> Any:
+        """The divisor of the loss, as a number or an array without axes."""
+        return self.xp.maximum(self.valid.data, 1) if self.divisor is None else self.divisor
+
+    def _classes(self, labels: Array) -> tuple[Array, Array | None, Array]:
+        """The labels as integers (0 for those that are no class), and a mask each for labels that are ignored (None if
+        there is no such label) and for those that are wrong. The shape is that of the scores with one class."""
+        xp, count, ignored = self.xp, self.probability.shape[self.axis], self.ignored_label()
+        shape = (*self.probability.shape[: self.axis], 1, *self.probability.shape[self.axis + 1 :])
+        classes = labels.reshape(shape).astype(xp.int64)
+        wrong = (classes < 0) | (classes >= count)
+        skipped = None if ignored is None else classes == ignored
+        if skipped is not None:
+            wrong &= ~skipped
+            classes = xp.where(skipped, 0, classes)
+        return xp.where(wrong, 0, classes), skipped, wrong
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [*bottom[1:], self.probability]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            labels, probability, valid = bottom[1].data, self.probability.data, self.valid.data
-            dx, slope = bottom[0].diff, top[0].diff
-            self.engine.softmax_loss_backward(
-                probability, labels, dx, slope, valid, self.axis, self.ignored_label(), self.divisor
-            )
+        if not propagate_down[0]:
+            return
+        xp, probability, dx = self.xp, self.probability.data, bottom[0].diff
+        scale = top[0].diff / self._divisor()
+        classes, skipped, _ = self._classes(bottom[1].data)
+        gradients = dx if dx.dtype == probability.dtype else xp.empty_like(probability)
+        xp.multiply(probability, scale, out=gradients)
+        true = xp.take_along_axis(probability, classes, self.axis)
+        xp.put_along_axis(gradients, classes, scale * (true - 1), self.axis)
+        if skipped is not None:
+            xp.copyto(gradients, 0, where=skipped)
+        if gradients is not dx:
+            self.engine.copy(gradients, dx)
 
 
 @register("SigmoidCrossEntropyLoss")

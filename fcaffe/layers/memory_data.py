@@ -72,7 +72,7 @@ class MemoryData(Layer):
             raise self.error("has no data yet: call reset(data, labels) or set_input_arrays(data, labels) first")
         part = slice(self._position, self._position + self.batch_size)
         for blob, values in zip(top, (self._data, self._labels), strict=True):
-            self.engine.upload(blob, values[part], blob.data).wait()  # a script may write its arrays now
+            self.engine.upload(values[part], blob.data).wait()  # a script may write its arrays now
         self._position = (self._position + self.batch_size) % len(self._data)
         if self._position == 0:
             self._added = False

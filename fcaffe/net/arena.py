@@ -1,4 +1,4 @@
-"""Arena: one block of memory for the activations and gradients of a program, few of which are live at a time.
+"""Arena: one block of memory for the activations and gradients of a program. Few of them are live at a time.
 
 `fcaffe.net.plan.layout` gives each storage an offset in it. Recomputed values may have another offset. Say c is written
 by forward, read by the next layer, and recomputed before the backward of node 4:

@@ -34,7 +34,7 @@ class Context:
     has read before. The others are computed when it reads them. With `shares_memory`, as in Caffe, a layer whose top
     has the values of its bottom, such as Flatten, is the memory of its bottom.
 
-    `readers` are the nodes, by name, whose layers a twin of another net takes over from it (see `fcaffe.net.twin`).
+    `readers` are the nodes, by name, whose layers a twin of another net takes over from it (see `fcaffe.solvers.twin`).
 
     `wide_products` compute products over the samples of all workers, by layer (see `fcaffe.solvers.wide_products`).
 
@@ -94,7 +94,7 @@ class Context:
             self.workers = workers
 
     def begin_pass(self, iteration: int, first_sample: int) -> None:
-        """Whose noise the next pass has: the iteration, and the index of its first sample in the global batch."""
+        """Set what the noise of the next pass depends on: the iteration, and its first sample in the global batch."""
         self.iteration, self.first_sample = iteration, first_sample
         self.engine.set_counters(iteration, first_sample)
 

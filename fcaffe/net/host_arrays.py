@@ -1,6 +1,6 @@
-"""Host arrays for user code: live, writable arrays in C order for blobs in host memory.
+"""Host arrays for user code: writable arrays in C order for blobs, in host memory or on a device.
 
-For each storage user code gets one of two arrays:
+Arrays of blobs in host memory are live. For each storage user code gets one of two:
 
     window   the storage's own memory, if it has float32 values in C order. Nothing is copied
     copy     else a float32 copy in C order. `push` writes it back to the storage, `pull` updates it from the storage
@@ -21,17 +21,18 @@ import sys
 import weakref
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from fcaffe.engines import Engine
+from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.cached_weights import CachedWeights
 from fcaffe.net.engine_lock import engine_lock
 from fcaffe.net.storage import Storage
 
-OWN = 2  # references to an array of which user code holds no view: the attribute's, and that of getrefcount's argument
+OWN = 2  # references to an array without views in user code: the attribute's, and that of getrefcount's argument
 
 
 def nothing() -> None:
@@ -42,8 +43,7 @@ class Exposure:
     """The arrays of one storage that user code may hold: a window, which is the storage's own memory, or a copy.
 
     Both are flat. The copy has the values of `blob` in C order, one of the blobs of this storage at a time. With
-    `may_differ`, user code may have written values into it that the blob does not have yet. `is_fresh`: user code has
-    asked for it since the engine last took values over. `reshaped` is the blob that user code reshaped last.
+    `may_differ`, user code may have written values into it that the blob does not have yet.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -51,10 +51,9 @@ class Exposure:
         self.window: np.ndarray | None = None
         self.address = 0  # of the window
         self.copy: np.ndarray | None = None
-        self.may_differ = self.is_fresh = False
+        self.may_differ = False
         self.shape: tuple[int, ...] = ()
         self.blob: Any = nothing
-        self.reshaped: Any = nothing
 
     @property
     def window_is_held(self) -> bool:
@@ -71,34 +70,18 @@ class Exposure:
         return self.copy[: math.prod(self.shape)].reshape(self.shape)
 
 
-class Follower(Protocol):
-    """Computes values when user code reads them, from earlier values; the class is `fcaffe.net.on_demand.OnDemand`."""
-
-    def preserve(self, storages: Iterable[Storage]) -> None:
-        """The values of these storages may change from now on."""
-
-    def runs(self, blob: Blob) -> bool:
-        """Whether it computes values of this blob."""
-
-    def complete(self) -> None:
-        """Compute all values now."""
-
-
 class HostViews:
     """The arrays that user code gets for the blobs of one engine, in host memory.
 
     Scripts call `data`, `diff` and `reshape` through their blobs. All other methods are for code that runs layers.
     """
 
-    in_host_memory = True  # the blobs are
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._windows: set[Exposure] = set()  # with a window that user code may hold
         self._copies: set[Exposure] = set()  # with a copy that user code may hold
-        self._given: weakref.WeakSet[Blob] = weakref.WeakSet()  # blobs that only user code writes
         self._weights = CachedWeights(engine)
-        self._followers: weakref.WeakSet[Follower] = weakref.WeakSet()
+        self._followers: weakref.WeakSet[Any] = weakref.WeakSet()  # of the class OnDemand
         self._changing: set[Storage] = set()  # storages that the engine's current work changes
 
     # --- for scripts --------------------------------------------------------------------------------------------------
@@ -127,8 +110,6 @@ class HostViews:
                 for storage in (blob.data_storage, blob.diff_storage):
                     samples = storage.size // (math.prod(blob.shape[1:]) or 1)
                     storage.make_contiguous((samples, *blob.shape[1:]))
-            exposure = self._exposure(blob.data_storage)
-            exposure.reshaped, exposure.may_differ = weakref.ref(blob), False
             blob.reshape(*shape)
 
     # --- around the work of the engine --------------------------------------------------------------------------------
@@ -162,19 +143,16 @@ class HostViews:
     def push(self) -> None:
         """Copy what user code has written into the blobs. To be called before the engine uses them.
 
-        Drops copies that user code neither holds nor has asked for since the last `push`. A held copy will be updated
-        by `pull`, unless only user code writes the blob: then another thread may go on writing into it while layers
-        run.
+        Drops copies that user code does not hold.
         """
         self._preserve(self._changing)
         for exposure in tuple(self._copies):
             is_held = exposure.copy_is_held  # asked first: what another thread writes meanwhile, and drops, counts
             self._write_back(exposure)
-            exposure.may_differ = is_held and self._is_given(exposure)
-            if not (is_held or exposure.is_fresh):
+            exposure.may_differ = False
+            if not is_held:
                 exposure.copy = None
                 self._copies.discard(exposure)
-            exposure.is_fresh = False
 
     def pull(self) -> None:
         """Update the arrays that user code holds. To be called after the engine has changed blobs."""
@@ -214,20 +192,16 @@ class HostViews:
     # --- what is known of blobs and of the script ---------------------------------------------------------------------
 
     def prepare(self, blobs: Iterable[Blob]) -> None:
-        """Switch these blobs, which user code reads within passes, to C order. This saves copies."""
+        """Switch these blobs, which user code writes or reads in each pass, to C order. This saves copies."""
         for blob in blobs:
             blob.make_contiguous()
 
-    def give(self, blobs: Iterable[Blob]) -> None:
-        """Only user code writes the data of these blobs: its arrays of them are not updated from the blobs."""
-        self._given.update(blobs)
-
-    def follow(self, follower: Follower) -> None:
-        """Call this follower before values change."""
+    def follow(self, follower: Any) -> None:
+        """Call this object, of the class `fcaffe.net.on_demand.OnDemand`, before values change."""
         self._followers.add(follower)
 
     def held(self) -> list[Storage]:
-        """The storages of which user code holds an array."""
+        """The storages whose arrays user code holds."""
         return [*self.exposed(), *_storages(exposure for exposure in self._copies if exposure.copy_is_held)]
 
     def exposed(self) -> list[Storage]:
@@ -242,21 +216,18 @@ class HostViews:
     def _expose(self, blob: Blob, storage: Storage) -> np.ndarray:
         exposure = self._exposure(storage)
         half = self._engine.half_dtype
-        is_wide = self.in_host_memory and (half is None or storage.dtype != half)
+        is_wide = self._engine.xp is np and (half is None or storage.dtype != half)
         if exposure.copy is None and is_wide and storage.view(blob.shape).flags.c_contiguous:
             storage.make_contiguous(blob.shape)
             return self._window(storage, exposure)[: blob.count].reshape(blob.shape)
-        reshaped = exposure.reshaped()
-        if reshaped is not None and reshaped.shape != blob.shape:  # of a Split, which the next pass reshapes
-            return np.array(storage.view(blob.shape), order="C")
         has_values = exposure.copy is not None and exposure.shape == blob.shape
         if exposure.copy is None:
             exposure.copy = np.empty(storage.size, storage.dtype if is_wide else np.float32)
             self._copies.add(exposure)
-        if not has_values or not (exposure.may_differ or self._is_given(exposure)):
+        if not (has_values and exposure.may_differ):
             self._write_back(exposure)  # a blob of another shape with the same memory
             self._fill(exposure, storage, blob)
-        exposure.may_differ = exposure.is_fresh = True
+        exposure.may_differ = True
         return exposure.array
 
     def _exposure(self, storage: Storage) -> Exposure:
@@ -287,10 +258,6 @@ class HostViews:
             self._preserve((storage,))
             self._copy_in(exposure.array, storage, exposure.shape)
 
-    def _is_given(self, exposure: Exposure) -> bool:
-        blob = exposure.blob()
-        return blob in self._given and blob.data_storage is exposure.storage()
-
     def _copy_out(self, storage: Storage, shape: tuple[int, ...], array: np.ndarray) -> None:
         self._engine.copy(storage.view(shape), array)
 
@@ -300,6 +267,49 @@ class HostViews:
     def _preserve(self, storages: Collection[Storage]) -> None:
         for follower in list(self._followers) if storages else ():
             follower.preserve(storages)
+
+
+class DeviceViews(HostViews):
+    """Copies of blobs on a device, taken when user code asks for them and written back by `push`.
+
+    As in Caffe an array from before the last pass is out of date. User code has to ask for it again.
+    """
+
+    def prepare(self, blobs: Iterable[Blob]) -> None:
+        pass
+
+    def push(self) -> None:
+        copies, self._copies = self._copies, set()
+        for exposure in copies:
+            self._write_back(exposure)
+            exposure.copy, exposure.may_differ = None, False
+
+    def pull(self) -> None:
+        pass
+
+    def device_address(self, blob: Blob, storage: Storage) -> int:
+        with engine_lock():
+            self.push()
+            blob.make_contiguous()
+            values = storage.view(blob.shape)
+        if not values.flags.c_contiguous:
+            raise NetError(f"a solver's parameter {blob.shape} is not in C order: take the address in a net of its own")
+        return int(values.data.ptr)
+
+    def _copy_out(self, storage: Storage, shape: tuple[int, ...], array: np.ndarray) -> None:
+        array[...] = self._engine.to_numpy(storage.view(shape))
+
+    def _copy_in(self, array: np.ndarray, storage: Storage, shape: tuple[int, ...]) -> None:
+        storage.view(shape)[...] = self._engine.from_numpy(array)
+
+
+def host_views(engine: Engine) -> HostViews:
+    """The host views for the blobs of this engine: one object per engine."""
+    if engine.host_views is None:
+        kind = HostViews if engine.xp is np else DeviceViews
+        engine.host_views = kind(weakref.proxy(engine))
+    views: HostViews = engine.host_views
+    return views
 
 
 def _storages(exposures: Iterable[Exposure]) -> list[Storage]:

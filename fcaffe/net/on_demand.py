@@ -25,7 +25,7 @@ from fcaffe.net.arena import Arena
 from fcaffe.net.arithmetic import silent_arithmetic
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.graph import Graph
-from fcaffe.net.host_views import host_views
+from fcaffe.net.host_arrays import host_views
 from fcaffe.net.node import Node
 from fcaffe.net.program import Program
 from fcaffe.net.rewrite import Want

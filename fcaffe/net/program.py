@@ -102,7 +102,7 @@ class Program:
         return Replay(self.nodes, self.nodes[0].layer.engine) if records else None
 
     def share_gradients(self) -> None:
-        """Let each bottom that stands in for an in-place top have the gradient of that, which may have moved."""
+        """Let each bottom that stands in for an in-place top share the top's gradient, which may have moved."""
         for copy, top in self._stand_ins:
             copy.share_diff(top)
 

@@ -1,4 +1,4 @@
-"""Rewriting the nodes of a graph into those of a program: layers are fused, and some in-place layers get a buffer.
+"""Rewrites the nodes of a graph into those of a program: fuses layers, and gives some in-place layers a buffer.
 
 The graph says what the prototxt says. If nobody reads the blobs between some layers, such as Convolution and ReLU, one
 fused layer can do the same work in fewer passes over memory:
@@ -49,7 +49,7 @@ Rule = Callable[[list[Node], Want], list[Node]]
 
 
 class FusedLayer(Layer):
-    """Base of layers that do the work of a chain of layers, each of which alone reads the top of the one before it.
+    """Base of layers that do the work of a chain of layers. Each layer of it alone reads the top of the one before it.
 
     Its bottoms are those of the first layer and what the others read from elsewhere; its tops are those of the last.
     The blobs in between are not materialised. It uses the parameters of the layers that it stands for, adds to their

@@ -19,7 +19,7 @@ MOST = 4096  # shards
 
 
 class Shards(Workers):
-    """`size` shards of each batch, of which each of the `workers` has consecutive ones, as many as others or one less.
+    """`size` shards of each batch. Each of the `workers` has consecutive shards, as many as the others or one less.
 
     A pass is over one shard, whose number is `rank`; so a net sees as many workers as there are shards. Usually a net
     computes several shards one after the other. A pass then knows of the others how many samples they have, and nothing
@@ -107,8 +107,8 @@ class Shards(Workers):
         return sum(split_batch(total, shard, self.size).count for shard in range(first, first + self.counts[worker]))
 
     def begin_pass(self, shard: int, share: Share) -> Share:
-        """The coming pass of this thread is over this shard of a batch of which the worker has that share; returns its
-        samples."""
+        """Let the next pass of this thread compute this shard; returns its samples. `share` is the worker's of the
+        batch."""
         self._passes.shard = shard
         return split_batch(share.total, shard, self.size)
 
@@ -135,7 +135,7 @@ class Shards(Workers):
         self._gathered = self.gather_of_workers(np.stack(self._given), self.counts)
 
     def gather_of_workers(self, values: Any, counts: Sequence[int]) -> Any:
-        """The rows of all workers, of which each has so many, in one array. One pass of each worker calls this."""
+        """The rows of all workers in one array. `counts`: each worker's. One pass of each worker calls this."""
         if len(counts) == 1:
             return values
         rows = np.zeros((max(counts), *values.shape[1:]), values.dtype)

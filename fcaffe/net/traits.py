@@ -15,7 +15,7 @@ class Half(Enum):
 
     NONE = "its bottoms and tops are all float32"
     FIRST = "its first bottom may have 16 bits"
-    SAME = "its bottoms and tops have one type, whichever"
+    SAME = "its bottoms and tops all have the same type, 16 bits or float32"
     SAME_IN_XP = "as SAME, if the array module computes with 16 bits: not all that the layer does is operators"
     ANY = "each bottom and top may have either type"
 

@@ -14,9 +14,8 @@ from fcaffe import net as core
 from fcaffe.errors import CallError, NetError, NoSuchLayerError, UsageError
 from fcaffe.layers.batch_norm import BatchNorm
 from fcaffe.model_files import write_hdf5, write_model
-from fcaffe.net.blob import Blob as CoreBlob
 from fcaffe.net.engine_lock import engine_lock
-from fcaffe.net.host_views import host_views
+from fcaffe.net.host_arrays import host_views
 from fcaffe.net.layer import Layer as CoreLayer
 from fcaffe.net.node import Hook
 from fcaffe.net.weights import load_weights, share_weights, to_model
@@ -75,7 +74,7 @@ class Net:
         norms = [node.layer for node in nodes if isinstance(node.layer, BatchNorm)]
         self._statistics = [blob for layer in norms for blob in layer.running_statistics]
         self._adds_to_statistics = not all(layer.use_global_stats for layer in norms)  # of other nets too, if shared
-        self._views.give(_inputs(net))
+        self._views.prepare(net.blobs[index] for index in net.input_ids)
         self._blobs = [Blob(blob, self._views) for blob in net.blobs]
         self._blob_loss_weights: list[float] = net.blob_loss_weights
         self._inputs: list[int] = net.input_ids
@@ -278,14 +277,6 @@ class Net:
 def _face(layer: CoreLayer) -> Layer:
     """A layer as user code sees it: a user's own one is the instance of its class."""
     return layer.user_layer if isinstance(layer, UserLayer) else Layer._of(layer)
-
-
-def _inputs(net: core.Net) -> list[CoreBlob]:
-    """The tops of Input layers which no layer writes."""
-    writers = [node for node in net.nodes if node.bottoms and not node.layer.traits.aliases]
-    written = {id(blob.data_storage) for node in writers for blob in node.tops}
-    inputs = (net.blobs[index] for index in net.input_ids)
-    return [blob for blob in inputs if id(blob.data_storage) not in written]
 
 
 def _samples(arrays: dict[str, np.ndarray]) -> int:

@@ -17,8 +17,7 @@ from fcaffe import log
 from fcaffe.as_caffe import provide_caffe
 from fcaffe.errors import LayerError
 from fcaffe.net.blob import Blob
-from fcaffe.net.host_arrays import HostViews
-from fcaffe.net.host_views import host_views
+from fcaffe.net.host_arrays import HostViews, host_views
 from fcaffe.net.registry import register
 from fcaffe.net.state import State
 from fcaffe.net.traits import Traits

@@ -10,8 +10,7 @@ from typing import Any
 from fcaffe import solvers
 from fcaffe.errors import CallError, UsageError
 from fcaffe.net.engine_lock import engine_lock
-from fcaffe.net.host_arrays import HostViews
-from fcaffe.net.host_views import host_views
+from fcaffe.net.host_arrays import HostViews, host_views
 from fcaffe.proto import read_solver
 from fcaffe.pycaffe import session
 from fcaffe.pycaffe.net import Net

@@ -17,7 +17,6 @@ from fcaffe.net import Context, Net
 from fcaffe.net.blob import Array
 from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.shards import Shards
-from fcaffe.net.twin import twin_of, why_no_twins
 from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import trust_ratio
@@ -30,6 +29,7 @@ from fcaffe.solvers.nets import check_same, finetune, missing_fields, test_net_p
 from fcaffe.solvers.observer import Observer
 from fcaffe.solvers.rules import Rule, create_rule
 from fcaffe.solvers.snapshot.paths import check_writable
+from fcaffe.solvers.twin import twin_of, why_no_twins
 from fcaffe.solvers.wide_products import slices_between, wide_products
 from fcaffe.threads import shard_threads
 from fcaffe.timeline import Timeline

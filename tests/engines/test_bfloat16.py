@@ -10,7 +10,7 @@ import pytest
 
 from fcaffe.engines import cpu_engine, find_onednn
 from fcaffe.net import Context, Net
-from fcaffe.net.host_views import host_views
+from fcaffe.net.host_arrays import host_views
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_solver
 from fcaffe.rng import CaffeRandom

@@ -12,10 +12,6 @@ import pytest
 pytestmark = pytest.mark.gpu
 
 
-class Key:
-    """Stands for a blob."""
-
-
 @pytest.fixture
 def busy(common_engine: Callable[[str], Any]) -> tuple[Any, Callable[[], None]]:
     """An engine, and a function that gives its stream some milliseconds of work."""
@@ -41,13 +37,13 @@ def test_batches(busy: tuple[Any, Callable[[], None]], pinned: bool, dtype: Any)
     batches = deque(allocate(shape).transpose(0, 3, 1, 2) for _ in range(3))
     copies: deque[Any] = deque()
     target = engine.xp.zeros(shape, dtype).transpose(0, 3, 1, 2)
-    key, lowest, highest = Key(), [], []
+    lowest, highest = [], []
     for index in range(12):
         if len(copies) == len(batches):
             copies.popleft().wait()
         batches.rotate()
         batches[0][...] = index
-        copies.append(engine.upload(key, batches[0], target))
+        copies.append(engine.upload(batches[0], target))
         work()
         lowest.append(target.min())
         highest.append(target.max())

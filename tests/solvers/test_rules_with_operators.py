@@ -14,6 +14,7 @@ from fcaffe.proto import parse_text, upgrade_solver
 from fcaffe.solvers import Solver
 from fcaffe.solvers.rules import Rule, register_rule
 from fcaffe.solvers.rules.rule import _registry
+from fcaffe.solvers.rules.sgd import SGD
 from tests.engine_choice import engine
 
 pytestmark = pytest.mark.usefixtures("on_each_engine", "all_threads")
@@ -25,13 +26,11 @@ class Delegating(Rule):
     """SGD by operators of the engine, of which each call has other numbers and temporary memory."""
 
     def update(self, w: Array, g: Array, histories: Sequence[Array], rate: float) -> None:
-        (h,) = histories
         columns = np.empty((SIDE, w.size // SIDE), np.float32).T
         self.engine.copy(g.reshape(columns.shape), columns)  # by way of a reorder
         self.engine.relu_forward(columns, columns, 0.5)
         self.engine.copy(columns, g.reshape(columns.shape))
-        self.engine.add_decay(w, g, rate / 2, "L2")
-        self.engine.sgd_update(w, g, h, rate, self.param.momentum)
+        SGD(self.param, self.engine).decay_and_update(w, g, histories, rate, rate / 2)
 
 
 @pytest.fixture(autouse=True)

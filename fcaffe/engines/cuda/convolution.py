@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fcaffe.engines.convolution import PlainConvolution
-from fcaffe.engines.cuda.operands import Operands, channels_last_strides, is_channels_last
+from fcaffe.engines.cuda.operands import FLOAT, Operands
 from fcaffe.engines.cuda.plans import Plans
 from fcaffe.engines.windows import Windows
 
@@ -30,8 +30,8 @@ class Convolution(Operands, PlainConvolution):
         if not x.size or not _is_supported(windows):
             super().convolution_forward(x, weights, bias, y, windows, group, relu)
             return
-        x_, weights_, of = self._images(x), self._images(weights), _on_two_axes(windows)
-        target = self._target(y, x_.dtype)
+        x_, weights_, of, out = self._factor(x), self._factor(weights), _on_two_axes(windows), _with_two_axes(y)
+        target = self.result(out, x_.dtype)
 
         def build(graph: Any) -> None:
             result = graph.conv_fprop(
@@ -50,14 +50,14 @@ class Convolution(Operands, PlainConvolution):
                 self.add_bias(target, bias)
             if relu:
                 self.relu_forward(target, target, 0)
-        self._deliver(target, y)
+        self.deliver(target, out)
 
     def convolution_backward_data(self, dy: Array, weights: Array, dx: Array, windows: Windows, group: int) -> None:
         if not dx.size or not dy.size or not _is_supported(windows):
             super().convolution_backward_data(dy, weights, dx, windows, group)
             return
-        dy_, weights_, of = self._images(dy), self._images(weights), _on_two_axes(windows)
-        target = self._target(dx, dy_.dtype)
+        dy_, weights_, of, out = self._factor(dy), self._factor(weights), _on_two_axes(windows), _with_two_axes(dx)
+        target = self.result(out, dy_.dtype)
 
         def build(graph: Any) -> None:
             result = graph.conv_dgrad(
@@ -72,7 +72,7 @@ class Convolution(Operands, PlainConvolution):
             super().convolution_backward_data(dy_, weights_, target, of, group)
         else:
             self.plans.execute(plan, {Y: dy_.data.ptr, WEIGHTS: weights_.data.ptr, X: target.data.ptr})
-        self._deliver(target, dx)
+        self.deliver(target, out)
 
     def convolution_backward_weights(
         self, x: Array, dy: Array, dweights: Array, windows: Windows, group: int, add: bool
@@ -80,9 +80,8 @@ class Convolution(Operands, PlainConvolution):
         if not x.size or not _is_supported(windows):
             super().convolution_backward_weights(x, dy, dweights, windows, group, add)
             return
-        x_, dy_, of = self._images(x), self._images(dy), _on_two_axes(windows)
-        gradients = _with_two_axes(dweights)
-        target = self.empty_channels_last(gradients.shape, x_.dtype) if add else self._target(dweights, x_.dtype)
+        x_, dy_, of, out = self._factor(x), self._factor(dy), _on_two_axes(windows), _with_two_axes(dweights)
+        target = self.empty_channels_last(out.shape, x_.dtype) if add else self.result(out, x_.dtype)
 
         def build(graph: Any) -> None:
             result = graph.conv_wgrad(
@@ -94,42 +93,27 @@ class Convolution(Operands, PlainConvolution):
 
         plan = self.plans.find(("weights", x_.dtype.name, x_.shape, target.shape, dy_.shape, of), build)
         if plan is None:
-            super().convolution_backward_weights(x_, dy_, gradients, of, group, add)
+            super().convolution_backward_weights(x_, dy_, out, of, group, add)
             return
         self.plans.execute(plan, {X: x_.data.ptr, Y: dy_.data.ptr, WEIGHTS: target.data.ptr})
         if add:
-            gradients += target
+            out += target
         else:
-            self._deliver(target, dweights)
+            self.deliver(target, out)
 
-    def _images(self, array: Array) -> Array:
+    def _factor(self, array: Array) -> Array:
         """The array, or a copy that cuDNN can take."""
-        images = self.channels_last(self.factor(_with_two_axes(array)))
-        if not _is_aligned(images):
-            images, given = self.empty_channels_last(images.shape, images.dtype), images
-            self.copy(given, images)
-        return images
-
-    def _target(self, output: Array, dtype: Any) -> Array:
-        """The output, or a temporary array that cuDNN can write."""
-        target = _with_two_axes(output)
-        if target.dtype == dtype and is_channels_last(target) and _is_aligned(target):
-            return target
-        return self.empty_channels_last(target.shape, dtype)
-
-    def _deliver(self, target: Array, output: Array) -> None:
-        if target.data.ptr != output.data.ptr:
-            self.copy(target.reshape(output.shape), output)
+        return self.operand(_with_two_axes(array), FLOAT if self.half_dtype is None else self.half_dtype)
 
     def _tensor(self, graph: Any, number: int, dtype: Any, shape: Shape) -> Any:
         return graph.tensor(
-            dim=list(shape), stride=list(channels_last_strides(shape)), data_type=self._type(dtype), uid=number
+            dim=list(shape), stride=_channels_last_strides(shape), data_type=self._type(dtype), uid=number
         )
 
     def _output(self, graph: Any, tensor: Any, number: int, target: Array) -> None:
         tensor.set_uid(number)
         tensor.set_output(True).set_data_type(self._type(target.dtype))
-        tensor.set_dim(list(target.shape)).set_stride(list(channels_last_strides(target.shape)))
+        tensor.set_dim(list(target.shape)).set_stride(_channels_last_strides(target.shape))
 
     def _type(self, dtype: Any) -> Any:
         types = self.plans.cudnn.data_type
@@ -140,9 +124,13 @@ def _is_supported(windows: Windows) -> bool:
     return 1 <= len(windows.kernel) <= 3
 
 
-def _is_aligned(array: Array) -> bool:
-    """Whether it begins at a multiple of 16 bytes, as cuDNN requires."""
-    return not array.data.ptr % 16
+def _channels_last_strides(shape: Shape) -> list[int]:
+    """Of (N, C, spatial...), in elements."""
+    strides, step = [0] * len(shape), 1
+    for axis in (1, *range(len(shape) - 1, 1, -1), 0):
+        strides[axis] = step
+        step *= shape[axis]
+    return strides
 
 
 def _geometry(windows: Windows) -> dict[str, list[int]]:

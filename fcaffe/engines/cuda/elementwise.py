@@ -1,4 +1,4 @@
-"""Elementwise operators, biases and copies between layouts, by kernels that read and write memory once."""
+"""Elementwise operators and biases, by kernels that read and write memory once."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ from typing import Any
 import numpy as np
 
 from fcaffe.engines.cuda.kernels import CPP_TYPES, FLOATS, MOST_BLOCKS, THREADS, Kernels, blocks_for
-from fcaffe.engines.cuda.layouts import Axis, alike, common_axes, is_flat, rows_of_channels, strides
-from fcaffe.engines.cuda.packs import NULL, pack_of
+from fcaffe.engines.cuda.operands import NULL, is_flat, pack_of, rows_of_channels
 from fcaffe.engines.elementwise import PlainElementwise
 
 SOURCE = "elementwise"
-TILE = 64  # of copy_transposed
-LARGEST = (1 << 31) - 1
 
 Array = Any
 
 
 class Elementwise(PlainElementwise):
-    """Kernels for float32, float16 and bfloat16 arrays of one memory layout. Array code computes on others."""
+    """Kernels for float32, float16 and bfloat16 arrays of one memory order. Array code computes on others."""
 
     kernels: Kernels
 
@@ -64,50 +61,12 @@ class Elementwise(PlainElementwise):
         self.kernels.launch(SOURCE, kernel, types, _blocks(like), THREADS, *args, np.int64(like.size))
 
     def copy(self, x: Array, y: Array) -> None:
-        """y = x, of one shape. Kernels also convert types, copy between C order and channels-last, and copy slices of
-        whole rows."""
-        if not (_is_float(x) and _is_float(y) and x.shape == y.shape and self._copy(x, y)):
+        """y = x, of one shape. The kernel also converts types."""
+        if not (_is_float(x) and _is_float(y) and is_flat(x, y)):
             super().copy(x, y)
-
-    def _copy(self, x: Array, y: Array) -> bool:
-        """Copy if a kernel can, and return whether it did."""
-        if not x.size:
-            return True
-        x_strides, y_strides = strides(x), strides(y)
-        types = x.dtype, y.dtype
-        if is_flat(x.shape, x_strides, y_strides):
-            wide = y if y.dtype.itemsize > x.dtype.itemsize else x
-            self.kernels.launch(SOURCE, "copy", types, _blocks(wide), THREADS, x, y, np.int64(x.size))
-            return True
-        axes = common_axes(x.shape, x_strides, y_strides)
-        if len(axes) > 3 or any(axis.size > LARGEST or axis.x <= 0 or axis.y <= 0 for axis in axes):
-            return False
-        if len(axes) < 3 and axes[-1].x == axes[-1].y == 1 and x.size <= LARGEST:
-            self._copy_rows(x, y, axes)
-            return True
-        if len(axes) > 1 and axes[-1].y == 1:
-            inner = [axis for axis in axes[:-1] if axis.x == 1]
-            if len(inner) == 1:
-                batch = [axis for axis in axes[:-1] if axis.x != 1] or [Axis(1, 0, 0)]
-                self._copy_transposed(x, y, axes[-1], inner[0], batch[0])
-                return True
-        return False
-
-    def _copy_rows(self, x: Array, y: Array, axes: tuple[Axis, ...]) -> None:
-        rows = axes[0] if len(axes) == 2 else Axis(1, 0, 0)
-        columns = axes[-1].size
-        blocks = _blocks(y if y.dtype.itemsize > x.dtype.itemsize else x)
-        sizes = np.int32(rows.size), np.int32(columns), np.int64(rows.x), np.int64(rows.y)
-        self.kernels.launch(SOURCE, "copy_rows", (x.dtype, y.dtype), blocks, THREADS, x, y, *sizes)
-
-    def _copy_transposed(self, x: Array, y: Array, rows: Axis, columns: Axis, batch: Axis) -> None:
-        """x[batch][row][column] to y[batch][column][row]."""
-        types = x.dtype, y.dtype
-        batches = np.int64(batch.x), np.int64(batch.y)
-        blocks = -(-rows.size // TILE) * -(-columns.size // TILE) * batch.size
-        pitches = np.int64(rows.x), np.int64(columns.y), *batches
-        extent = np.int32(rows.size), np.int32(columns.size)
-        self.kernels.launch(SOURCE, "copy_transposed", types, blocks, THREADS, x, y, *extent, *pitches)
+            return
+        wide = y if y.dtype.itemsize > x.dtype.itemsize else x
+        self.kernels.launch(SOURCE, "copy", (x.dtype, y.dtype), _blocks(wide), THREADS, x, y, np.int64(x.size))
 
     def add_bias(self, y: Array, bias: Array) -> None:
         rows = rows_of_channels(y)
@@ -127,7 +86,7 @@ class Elementwise(PlainElementwise):
 
     def channel_sums(self, x: Array) -> Array:
         if not (rows_of_channels(x) and _is_float(x)):
-            return x.sum(axis=(0, *range(2, x.ndim)), dtype=np.float32)
+            return super().channel_sums(x)
         sums = self.xp.empty(x.shape[1], np.float32)
         self._sum_by_channel(x, sums, add=False)
         return sums
@@ -164,7 +123,7 @@ def _is_float(array: Array) -> bool:
 
 
 def _is_fast(*arrays: Array) -> bool:
-    return _is_float(arrays[0]) and alike(*arrays)
+    return _is_float(arrays[0]) and len({array.dtype for array in arrays}) == 1 and is_flat(*arrays)
 
 
 def _is_vector(array: Array) -> bool:

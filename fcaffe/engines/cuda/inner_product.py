@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from fcaffe.engines.cuda.cublas import Cublas
-from fcaffe.engines.cuda.operands import Operands
 from fcaffe.engines.inner_product import PlainInnerProduct
 
 Array = Any
 
 
-class InnerProduct(Operands, PlainInnerProduct):
+class InnerProduct(PlainInnerProduct):
     """x (M, K), weights (N, K), or (K, N) with `transpose`, bias (N,) or None, y (M, N); see PlainInnerProduct.
 
     Factors are of the engine's 16-bit type if it has one; sums are float32.
     """
 
     cublas: Cublas
+    math: str
 
     def matmul(self, a: Array, b: Array, transpose_b: bool = False) -> Array:
         if not _is_usual(a, b):
@@ -51,7 +51,8 @@ class InnerProduct(Operands, PlainInnerProduct):
         self, a: Array, b: Array, c: Array, transpose_a: bool = False, transpose_b: bool = False, add: bool = False
     ) -> None:
         """c = a b, or with `add` c += a b; all in C order, factors perhaps transposed."""
-        a, b = self.factor(a), self.factor(b)
+        if self.half_dtype is not None:
+            a, b = (factor.astype(self.half_dtype, copy=False) for factor in (a, b))
         self.cublas.multiply(a, b, c, transpose_a, transpose_b, add, tf32=self.math == "tf32")
 
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fcaffe.engines.cuda.kernels import MOST_BLOCKS, THREADS, blocks_for
-from fcaffe.engines.cuda.packs import FLOAT, NULL, Packs, common_type, pack_of
+from fcaffe.engines.cuda.kernels import MOST_BLOCKS, THREADS
+from fcaffe.engines.cuda.operands import FLOAT, NULL, Operands, common_type, pack_of
 from fcaffe.engines.normalization import Normalizer, PlainNormalization, Whole
 
 Array = Any
@@ -19,7 +19,7 @@ ROWS_AT_ONCE = 4  # that a thread loads at a time
 COLUMNS = 32  # channels of a block that finishes sums
 
 
-class Normalization(Packs, PlainNormalization):
+class Normalization(Operands, PlainNormalization):
     """Arrays are best channels-last and of one type; others are copied first. Sums are float32 and have one order."""
 
     lrn_memory = 0
@@ -58,13 +58,6 @@ class Normalization(Packs, PlainNormalization):
         partial = self.xp.empty((split.parts, 2, channels), FLOAT)
         self._launch("batch_norm_moments", (x.dtype, pack), split, x, partial, *split.sizes)
         self._finish("moments", partial, mean, variance, *split.sizes)
-
-    def add_to_statistics(
-        self, sums: tuple[Array, Array, Array], mean: Array, variance: Array, unbiased: float, fraction: float
-    ) -> None:
-        channels, numbers = mean.size, (np.float32(unbiased), np.float32(fraction))
-        args = (*sums, mean, variance, *numbers, np.int32(channels))
-        self.kernels.launch("normalization", "add_to_statistics", (), blocks_for(channels), THREADS, *args)
 
     def batch_norm_apply(self, x: Array, y: Array, norm: Normalizer) -> None:
         if not x.size:

@@ -1,50 +1,74 @@
-"""Operands of products on the GPU: factors in the type and layout of NVIDIA's libraries."""
+"""Operands of the GPU engine's kernels and libraries: arrays in the type and the memory order that they take."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from fcaffe.engines.channels import is_channels_last
+from fcaffe.engines.cuda.kernels import Kernels
 from fcaffe.engines.elementwise import PlainElementwise
 
 Array = Any
 
+FLOAT = np.dtype(np.float32)
+BYTES = 16  # of an access to memory, and the alignment that cuDNN requires
+NULL = np.uint64(0)  # in the position of an optional array
+
 
 class Operands(PlainElementwise):
-    """Base of operators that multiply. Factors are converted to `half_dtype`, unless that is None."""
+    """Base of operators on channels-last arrays (N, C, spatial...) of one type. Other arrays are copied."""
 
-    math: str
+    kernels: Kernels
 
-    def factor(self, array: Array) -> Array:
-        """The array as a factor of a product: itself, or a copy of type `half_dtype`."""
-        if self.half_dtype is None or array.dtype == self.half_dtype:
+    def operand(self, array: Array, dtype: np.dtype[Any]) -> Array:
+        """The array, or a copy of it, channels-last, of this type, and aligned."""
+        if _is_suitable(array, dtype):
             return array
-        narrow = self.xp.empty_like(array, dtype=self.half_dtype)
-        self.copy(array, narrow)
-        return narrow
-
-    def channels_last(self, array: Array) -> Array:
-        """The array, or a copy of it, (N, C, spatial...) in channels-last memory."""
-        if is_channels_last(array):
-            return array
-        copied = self.empty_channels_last(array.shape, array.dtype)
+        copied = self.empty_channels_last(array.shape, dtype)
         self.copy(array, copied)
         return copied
+
+    def result(self, array: Array, dtype: np.dtype[Any]) -> Array:
+        """The array or a temporary one that a kernel can write. `deliver` copies it back."""
+        return array if _is_suitable(array, dtype) else self.empty_channels_last(array.shape, dtype)
+
+    def deliver(self, result: Array, array: Array) -> None:
+        if result is not array:
+            self.copy(result, array)
 
     def empty_channels_last(self, shape: tuple[int, ...], dtype: Any) -> Array:
         return self.xp.moveaxis(self.xp.empty((shape[0], *shape[2:], shape[1]), dtype), -1, 1)
 
 
-def channels_last_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Of (N, C, spatial...), in elements."""
-    strides, step = [0] * len(shape), 1
-    for axis in (1, *range(len(shape) - 1, 1, -1), 0):
-        strides[axis] = step
-        step *= shape[axis]
-    return tuple(strides)
+def is_flat(*arrays: Array) -> bool:
+    """Whether arrays of one shape are all in C order, or all channels-last, so that one loop over memory computes
+    all."""
+    if all(array.flags.c_contiguous for array in arrays):
+        return True
+    return arrays[0].ndim > 2 and all(map(is_channels_last, arrays))
 
 
-def is_channels_last(array: Array) -> bool:
-    """Whether the array is dense and channels-last. Strides along axes of length 1 do not count."""
-    size = array.itemsize
-    wanted = channels_last_strides(array.shape)
-    return all(n == 1 or s == size * w for n, s, w in zip(array.shape, array.strides, wanted, strict=True))
+def rows_of_channels(array: Array) -> tuple[int, int] | None:
+    """(rows, channels) of a non-empty channels-last array (N, C, ...) as a matrix; None if it is none."""
+    if array.ndim < 2 or not array.size or not is_channels_last(array):
+        return None
+    return array.size // array.shape[1], array.shape[1]
+
+
+def common_type(*arrays: Array) -> np.dtype[Any]:
+    """The arrays' type, or float32 if they do not have one in common."""
+    first = arrays[0].dtype
+    return first if all(array.dtype == first for array in arrays) else FLOAT
+
+
+def pack_of(channels: int, *arrays: Array) -> int:
+    """The channels that a thread computes at a time: as many as fill an access of the first array, or 1 if that does
+    not divide `channels` or an array is not aligned."""
+    pack = BYTES // arrays[0].itemsize
+    return pack if channels % pack == 0 and not any(array.data.ptr % BYTES for array in arrays) else 1
+
+
+def _is_suitable(array: Array, dtype: np.dtype[Any]) -> bool:
+    return array.dtype == dtype and is_channels_last(array) and not array.data.ptr % BYTES

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe.engines.channels import is_channels_last
 from fcaffe.engines.cuda.kernels import MOST_BLOCKS, THREADS, Kernels
-from fcaffe.engines.cuda.operands import is_channels_last
 from fcaffe.engines.rows import PlainRows
 
 Array = Any

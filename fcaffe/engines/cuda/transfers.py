@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import weakref
 from collections import deque
 from functools import cached_property
 from typing import Any
@@ -15,8 +14,6 @@ from fcaffe.engines.elementwise import PlainElementwise
 from fcaffe.engines.memory import address
 
 Array = Any
-
-BUFFERS = 2  # on the device for each key: the work stream reads one while the copy stream fills the other
 
 
 class Transfers(PlainElementwise):
@@ -40,15 +37,13 @@ class Transfers(PlainElementwise):
         memory = self.xp.cuda.alloc_pinned_memory(count * np.dtype(dtype).itemsize)
         return np.frombuffer(memory, dtype, count).reshape(shape)
 
-    def upload(self, key: Any, host: np.ndarray, target: Array) -> Pending:
+    def upload(self, host: np.ndarray, target: Array) -> Pending:
         """target[...] = host, after all work so far. `host` may be written again when the result is done.
 
         A dense array of `host_array` is copied while earlier work still runs. Any other is first copied into such an
         array, so it may be written again at once.
 
         Args:
-            key: Stands for this and later uploads of the same thing, such as a blob. It has two buffers on the device,
-                and is held weakly.
             host: A float32 array with any strides.
             target: An array of the same shape and any dtype.
         """
@@ -63,14 +58,13 @@ class Transfers(PlainElementwise):
         if not is_direct:
             source = self.host_array(dense.shape)
             source[...] = dense
-        slot = self._next_slot(key, host.size)
-        self._copy_stream.wait_event(slot.taken)
-        kind = self.xp.cuda.runtime.memcpyHostToDevice
-        copying = self._begin_copy(slot.device.data.ptr, source, kind, self._copy_stream, slot.device)
+        # Memory of this pool has no other use, so that the copy need not wait for earlier work.
+        with self.xp.cuda.using_allocator(self._landing_memory.malloc):
+            landing = self.xp.empty(dense.shape, np.float32)
+        copying = self._begin_copy(landing.data.ptr, source, self.xp.cuda.runtime.memcpyHostToDevice, self._copy_stream)
         self.stream.wait_event(copying.event)
-        arrived = slot.device[: host.size].reshape(dense.shape).transpose(np.argsort(axes).tolist())
-        self.copy(arrived, target)
-        slot.taken.record(self.stream)
+        self.copy(landing.transpose(np.argsort(axes).tolist()), target)
+        self._hold(self.stream, landing)
         return copying if is_direct else DONE
 
     def read_later(self, array: Array) -> Pending:
@@ -86,46 +80,34 @@ class Transfers(PlainElementwise):
         memory[...] = values
         self._begin_copy(target.data.ptr, memory, self.xp.cuda.runtime.memcpyHostToDevice, self.stream)
 
-    def _begin_copy(self, device: int, host: np.ndarray, kind: int, stream: Any, *held: Any) -> Copying:
-        """Begin a copy between an address on the device and a pinned array. Keeps the array and `held` alive until the
-        copy is done, even if the net is deleted."""
+    def _begin_copy(self, device: int, host: np.ndarray, kind: int, stream: Any) -> Copying:
+        """Begin a copy between an address on the device and a pinned array."""
         runtime, there = self.xp.cuda.runtime, address(host)
         target, source = (device, there) if kind == runtime.memcpyHostToDevice else (there, device)
         runtime.memcpyAsync(target, source, host.nbytes, kind, stream.ptr)
-        copying = Copying(self._event())
-        copying.event.record(stream)
-        self._under_way.append((copying, host, *held))
-        while self._under_way and self._under_way[0][0].done:
-            self._under_way.popleft()
-        return copying
+        return self._hold(stream, host)
+
+    def _hold(self, stream: Any, memory: Any) -> Copying:
+        """Keep this memory alive until all work of the stream so far is done, even if the net is deleted."""
+        work = Copying(self.xp.cuda.Event(block=True, disable_timing=True))  # for which the host waits asleep
+        work.event.record(stream)
+        self._held.append((work, memory))
+        while self._held and self._held[0][0].done:
+            self._held.popleft()
+        return work
 
     @cached_property
     def _copy_stream(self) -> Any:
         return self.xp.cuda.Stream(non_blocking=True)
 
     @cached_property
-    def _slots(self) -> weakref.WeakKeyDictionary[Any, deque[Slot]]:
-        return weakref.WeakKeyDictionary()
+    def _landing_memory(self) -> Any:
+        return self.xp.cuda.MemoryPool()
 
     @cached_property
-    def _under_way(self) -> deque[tuple[Any, ...]]:
-        """Unfinished copies, each with the memory that it uses."""
+    def _held(self) -> deque[tuple[Copying, Any]]:
+        """Unfinished work, each with the memory that it uses."""
         return deque()
-
-    def _event(self) -> Any:
-        """An event for which the host waits asleep instead of spinning."""
-        return self.xp.cuda.Event(block=True, disable_timing=True)
-
-    def _next_slot(self, key: Any, count: int) -> Slot:
-        slots = self._slots.get(key)
-        if slots is None:
-            slots = self._slots[key] = deque(Slot(self._event()) for _ in range(BUFFERS))
-        slots.rotate()
-        slot = slots[0]
-        if slot.device is None or slot.device.size < count:
-            slot.device = self.xp.empty(count, np.float32)
-            slot.taken.record(self.stream)  # the memory may have belonged to an array that this stream still uses
-        return slot
 
     def _is_pinned(self, array: np.ndarray) -> bool:
         owner: Any = array
@@ -134,16 +116,8 @@ class Transfers(PlainElementwise):
         return isinstance(getattr(owner, "obj", owner), self.xp.cuda.PinnedMemoryPointer)
 
 
-class Slot:
-    """The device buffer of an upload: the copy stream fills it, the work stream copies it to the target."""
-
-    def __init__(self, taken: Any) -> None:
-        self.device: Array = None  # flat
-        self.taken = taken  # event: the work stream has read it
-
-
 class Copying(Pending):
-    """A copy that is done when its event is."""
+    """A copy, or other work of a stream, that is done when its event is."""
 
     def __init__(self, event: Any) -> None:
         super().__init__()

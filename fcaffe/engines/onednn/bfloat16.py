@@ -50,7 +50,7 @@ class Copies:
 
 
 def on_copies(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """The operator on float32 copies of its bfloat16 arguments, all of which are copied back."""
+    """The operator on float32 copies of its bfloat16 arguments. All copies are copied back."""
 
     @functools.wraps(operator)
     def with_copies(self: Any, *arguments: Any, **settings: Any) -> Any:

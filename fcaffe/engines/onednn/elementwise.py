@@ -12,9 +12,8 @@ from fcaffe.engines.channels import is_channels_last
 from fcaffe.engines.elementwise import PlainElementwise
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
-from fcaffe.engines.onednn.library import LARGEST, RELU, type_of
+from fcaffe.engines.onednn.library import LARGEST, RELU
 from fcaffe.engines.onednn.operation import Operation
-from fcaffe.engines.onednn.primitives import Layout
 from fcaffe.engines.onednn.steps import Step, Steps
 
 # Of x + x: ReLU, but of -FLT_MAX, which has become -inf and then NaN, it is -FLT_MAX.
@@ -24,7 +23,7 @@ Array = Any
 
 
 class Elementwise(Steps, PlainElementwise):
-    """Arrays of equal strides are used in place; others are reordered to channels-last first."""
+    """Arrays of equal strides are used in place; others are copied to channels-last first."""
 
     def relu_forward(self, x: Array, y: Array, slope: float) -> None:
         if self.is_left_to_numpy(x) or slope < 0:
@@ -44,16 +43,12 @@ class Elementwise(Steps, PlainElementwise):
             return
         steps = (dnnl.LINEAR, LARGEST, 0), (dnnl.CLIP, slope, 1)  # 1 for positive values, the slope for others and NaN
         with self._of_one_layout([y, dy], [dx]) as (y_, dy_, dx_):
-            self._map(y_, dx_, steps, factor=dy_)
+            self.in_steps(y_, dx_, [(dnnl.MAX, y_), *steps, (dnnl.MULTIPLY, dy_)])
 
-    def _map(
-        self, x: Array, y: Array, steps: Sequence[Step], kind: int = dnnl.MAX, factor: Array | None = None
-    ) -> None:
-        """y = f(x), or f(x) * factor. f applies the operation `kind` to x and x, and then the steps. The factor lies as
-        x and y do."""
-        library = self.library
-        rest: list[Step] = [] if factor is None else [(dnnl.MULTIPLY, factor)]
-        self.in_steps(x, y, [(kind, x), *steps, *rest], False, lambda _: library.common(x, y), library.layout)
+    def _map(self, x: Array, y: Array, steps: Sequence[Step], kind: int = dnnl.MAX) -> None:
+        """y = f(x), where f applies the operation `kind` to x and x, and then the steps."""
+        with self._of_one_layout([x], [y]) as (x_, y_):
+            self.in_steps(x_, y_, [(kind, x_), *steps])
 
     def weighted_sum(self, arrays: Sequence[Array], factors: Sequence[float], y: Array) -> None:
         if self.is_left_to_numpy(y) or set(factors) != {1.0}:
@@ -68,17 +63,14 @@ class Elementwise(Steps, PlainElementwise):
         if self.is_left_to_numpy(y):
             super().multiply(a, b, y)
             return
-
-        def wanted(array: Array) -> Layout:
-            return self.library.common(a, b, y, data_type=type_of(array))
-
-        self.in_steps(a, y, [(dnnl.MULTIPLY, b)], wanted=wanted, given=self.library.layout)
+        with self._of_one_layout([a, b], [y]) as (a_, b_, y_):
+            self.in_steps(a_, y_, [(dnnl.MULTIPLY, b_)])
 
     @contextlib.contextmanager
     def _of_one_layout(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Iterator[list[Array]]:
         """Yields the arrays if all have the same dense layout; else as `channels_last` does."""
         first, *others = inside = [*inputs, *outputs]
-        is_dense = first.flags.c_contiguous or is_channels_last(first)
+        is_dense = first.flags.c_contiguous or (first.ndim > 2 and is_channels_last(first))
         if is_dense and all(other.strides == first.strides for other in others):
             yield inside
             return

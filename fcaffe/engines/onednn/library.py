@@ -54,15 +54,6 @@ class Library(Calls):
         order = (0, *range(2, array.ndim), 1) if array.ndim > 1 else (0,)
         return Layout(self, array.shape, data_type or type_of(array), _dense(array.shape, order))
 
-    def common(self, *arrays: np.ndarray, data_type: int | None = None) -> Layout:
-        """The descriptor of arrays of one shape if all have the same dense layout, else `channels_last`; of the first
-        array's type or the given one."""
-        first, *others = map(_strides, arrays)
-        shape, axes = arrays[0].shape, range(arrays[0].ndim)
-        if first in (_dense(shape, order) for order in _orders(axes)) and all(other == first for other in others):
-            return Layout(self, shape, data_type or type_of(arrays[0]), first)
-        return self.channels_last(arrays[0], data_type)
-
     def attributes(self, relu: bool = False, add: bool = False) -> c_void_p:
         """Attributes of a primitive that adds to its output with `add`, and then applies ReLU with `relu`."""
         key = (relu, add)

@@ -24,25 +24,22 @@ class Steps(Operations):
         y: Array,
         steps: Sequence[Step],
         relu: bool = False,
-        wanted: LayoutOf | None = None,
-        given: LayoutOf | None = None,
+        layout: LayoutOf | None = None,
     ) -> None:
-        """y = x after these steps, of which the first has an array, then Caffe's ReLU with `relu`.
+        """y = x after these steps, then Caffe's ReLU with `relu`. The first step has an array.
 
-        Every step rounds. x, y and the first array have the layouts that `given` returns, and are reordered to those
-        that `wanted` returns. All other arrays have the latter. Both default to the arrays' own layouts.
+        Every step rounds. All arrays lie in the same dense order. `layout` describes one; by default as it is.
         """
         arrays = [step[1] for step in steps if len(step) == 2]
 
         def build() -> Operation:
-            library, lying = self.library, given or wanted or self.library.layout
-            computed = wanted or library.layout
-            others = [(step[0], computed(step[1])) if len(step) == 2 else step for step in steps[1:]]
-            layouts = c_int(steps[0][0]), computed(x), computed(arrays[0]), computed(y)
+            library, of = self.library, layout or self.library.layout
+            others = [(step[0], of(step[1])) if len(step) == 2 else step for step in steps[1:]]
+            inputs, outputs = {dnnl.SRC: of(x), dnnl.SRC_1: of(arrays[0])}, {dnnl.DST: of(y)}
+            layouts = c_int(steps[0][0]), *inputs.values(), *outputs.values()
             description = library.describe("binary", library.engine, *layouts, library.chain(others, relu))
-            inputs = {dnnl.SRC: lying(x), dnnl.SRC_1: lying(arrays[0])}
             chained = {index: step[1] for index, step in enumerate(others) if len(step) == 2}
-            return Operation(library, description, inputs, {dnnl.DST: lying(y)}, chained=chained)
+            return Operation(library, description, inputs, outputs, chained=chained)
 
         kinds = [(step[0], step[1].shape, step[1].strides) if len(step) == 2 else step for step in steps]
         whole = [array for array in arrays if array.size == x.size]

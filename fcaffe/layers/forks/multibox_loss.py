@@ -8,7 +8,6 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.data import boxes
-from fcaffe.engines.losses import SMALLEST
 from fcaffe.layers.forks.host_loss import HostLoss
 from fcaffe.layers.forks.smooth_l1 import smooth_l1, smooth_l1_slope
 from fcaffe.layers.forks.ssd import (
@@ -19,7 +18,7 @@ from fcaffe.layers.forks.ssd import (
     read_ground_truth,
     read_predictions,
 )
-from fcaffe.layers.loss import BATCH_SIZE, FULL, NONE, VALID, normalization
+from fcaffe.layers.loss import BATCH_SIZE, FLT_MIN, FULL, NONE, VALID, normalization
 from fcaffe.net import Blob, register
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import forks
@@ -225,7 +224,7 @@ class MultiBoxLoss(HostLoss):
         if softmax:
             probability = np.exp(scores - scores.max(axis=2, keepdims=True))
             probability /= probability.sum(axis=2, keepdims=True)
-            true = np.maximum((probability * targets).sum(axis=2), np.float32(SMALLEST))
+            true = np.maximum((probability * targets).sum(axis=2), np.float32(FLT_MIN))
             return -np.log(true), probability - targets
         positive = scores >= 0
         losses = np.log1p(np.exp(scores - 2 * scores * positive)) - scores * (targets - positive)

@@ -66,7 +66,7 @@ class Choice:
 
 
 class Recompute:
-    """Chooses checkpoints: groups whose outputs are saved. The outputs between them are recomputed.
+    """Chooses checkpoints: groups whose outputs and internal values are saved. Those between them are recomputed.
 
     Before a backward step that reads dropped values, the groups that compute them run again, from the last checkpoints
     on. In all this is less work than one more forward pass.
@@ -87,7 +87,7 @@ class Recompute:
 
     def again(self, choice: Choice) -> Again:
         """The nodes to run again, by the node whose backward they precede. Groups that are not repeatable are saved."""
-        valid = set().union(*(self._kept(self.groups[number]) for number in choice.checkpoints))
+        valid = set().union(*(self.groups[number].made for number in choice.checkpoints))
         for group in self.groups:
             if not group.repeatable:
                 valid |= group.made
@@ -118,10 +118,6 @@ class Recompute:
             extra = self.usual * (PRICE * sum(again_parts) / 2 + 10 * max(0, max(again_parts) - 1))
             self._costs[choice] = fullest(self.program, again)[0] + extra
         return self._costs[choice]
-
-    def _kept(self, group: Group) -> set[Storage]:
-        """What a checkpoint saves: its outputs, and its internal values if these are small compared with its inputs."""
-        return group.made if 2 * bytes_of(group.internal) <= bytes_of(group.inputs) else group.outputs
 
     def _work(self, again: Again) -> int:
         firsts = {group.nodes[0]: group.work for group in self.groups}

@@ -27,7 +27,11 @@ class AdaGrad(WithoutMomentum):
     """Duchi et al. 2011: h += g^2; w -= rate * g / (sqrt(h) + delta)."""
 
     def update(self, w: Array, g: Array, histories: Sequence[Array], rate: float) -> None:
-        self.engine.adagrad_update(w, g, histories[0], rate, self.param.delta)
+        h = histories[0]
+        h += g * g
+        g /= self.xp.sqrt(h) + self.xp.float32(self.param.delta)
+        g *= self.xp.float32(rate)
+        w -= g
 
 
 @register_rule("RMSProp")
@@ -40,33 +44,58 @@ class RMSProp(WithoutMomentum):
             raise SolverError(f"rms_decay should lie between 0 and 1 (1 excluded), not {self.param.rms_decay:g}")
 
     def update(self, w: Array, g: Array, histories: Sequence[Array], rate: float) -> None:
-        self.engine.rmsprop_update(w, g, histories[0], rate, self.param.rms_decay, self.param.delta)
+        h = histories[0]
+        _average(h, g * g, self.param.rms_decay)
+        g /= self.xp.sqrt(h) + self.xp.float32(self.param.delta)
+        g *= self.xp.float32(rate)
+        w -= g
 
 
 @register_rule("AdaDelta")
 class AdaDelta(Rule):
-    """Zeiler 2012, with `momentum` as the decay of both running means."""
+    """Zeiler 2012: h, s are running means, by `momentum`, of g^2 and of u^2; w -= rate * u.
+
+    The step is u = g * sqrt((s + delta) / (h + delta)).
+    """
 
     histories = 2
     all_at_once = True
 
     def update(self, w: Array, g: Array, histories: Sequence[Array], rate: float) -> None:
-        h, s = histories
-        self.engine.adadelta_update(w, g, h, s, rate, self.param.momentum, self.param.delta)
+        (h, s), momentum, delta = histories, self.param.momentum, self.xp.float32(self.param.delta)
+        _average(h, g * g, momentum)
+        g *= self.xp.sqrt((s + delta) / (h + delta))
+        _average(s, g * g, momentum)
+        g *= self.xp.float32(rate)
+        w -= g
 
 
 @register_rule("Adam")
 class Adam(Rule):
-    """Kingma and Ba 2015, `momentum` and `momentum2` being beta1 and beta2."""
+    """Kingma and Ba 2015: a, b are running means, by `momentum` and `momentum2`, of g and g^2.
+
+    w -= rate * a / (sqrt(b) + delta), where the rate includes the `correction`.
+    """
 
     histories = 2
     all_at_once = True
 
     def update(self, w: Array, g: Array, histories: Sequence[Array], rate: float) -> None:
-        (a, b), p = histories, self.param
-        self.engine.adam_update(w, g, a, b, rate, p.momentum, p.momentum2, p.delta)
+        a, b = histories
+        _average(a, g, self.param.momentum)
+        _average(b, g * g, self.param.momentum2)
+        self.xp.divide(a, self.xp.sqrt(b) + self.xp.float32(self.param.delta), out=g)
+        g *= self.xp.float32(rate)
+        w -= g
 
     def correction(self, iteration: int) -> float:
         """For running means that have started at 0."""
         beta1, beta2 = float(np.float32(self.param.momentum)), float(np.float32(self.param.momentum2))
         return math.sqrt(1 - beta2 ** (iteration + 1)) / (1 - beta1 ** (iteration + 1))
+
+
+def _average(mean: Array, values: Array, decay: float) -> None:
+    """mean = decay * mean + (1 - decay) * values."""
+    keep = np.float32(decay)
+    mean *= keep
+    mean += (np.float32(1) - keep) * values

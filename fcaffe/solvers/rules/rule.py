@@ -26,6 +26,7 @@ class Rule:
     def __init__(self, param: Any, engine: Engine) -> None:
         self.param = param
         self.engine = engine
+        self.xp = engine.xp
 
     def check(self) -> None:
         """Raise SolverError for parameters that the rule cannot do with."""
@@ -34,13 +35,15 @@ class Rule:
         """Lower the weights `w`, by their gradients `g`; afterwards `g` holds what `w` was lowered by.
 
         All are flat float32 slices of one parameter; `histories` keep from iteration to iteration what the rule writes.
+        The rate and the other numbers are rounded to float32 first, as Caffe's are.
         """
         raise NotImplementedError
 
     def decay_and_update(self, w: Array, g: Array, histories: Sequence[Array], rate: float, decay: float) -> None:
         """`update`, after the gradient of the regularisation has been added."""
         if decay:
-            self.engine.add_decay(w, g, decay, self.param.regularization_type)
+            slope = w if self.param.regularization_type == "L2" else self.xp.sign(w)
+            g += self.xp.float32(decay) * slope
         self.update(w, g, histories, rate)
 
     def correction(self, iteration: int) -> float:

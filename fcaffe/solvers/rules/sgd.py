@@ -18,7 +18,12 @@ class SGD(Rule):
     all_at_once = True
 
     def update(self, w: Array, g: Array, histories: Sequence[Array], rate: float) -> None:
-        self.engine.sgd_update(w, g, histories[0], rate, self.param.momentum)
+        h = histories[0]
+        h *= self.xp.float32(self.param.momentum)
+        g *= self.xp.float32(rate)
+        h += g
+        g[...] = h
+        w -= g
 
     def with_momentum_applied(self) -> Rule:
         return DecayWithMomentum(self.param, self.engine)
@@ -33,7 +38,7 @@ class DecayWithMomentum(SGD):
         gradients = g.copy()
         g[...] = 0
         Rule.decay_and_update(self, w, g, histories, rate, decay)
-        gradients *= self.engine.xp.float32(rate)
+        gradients *= self.xp.float32(rate)
         w -= gradients
         g += gradients
 
@@ -45,4 +50,11 @@ class Nesterov(Rule):
     all_at_once = True
 
     def update(self, w: Array, g: Array, histories: Sequence[Array], rate: float) -> None:
-        self.engine.nesterov_update(w, g, histories[0], rate, self.param.momentum)
+        h, momentum = histories[0], self.xp.float32(self.param.momentum)
+        looked_back = momentum * h
+        h *= momentum
+        g *= self.xp.float32(rate)
+        h += g
+        self.xp.multiply(h, self.xp.float32(1) + momentum, out=g)
+        g -= looked_back
+        w -= g

@@ -164,7 +164,6 @@ def test_copy_between_c_order_and_channels_last(
         for offset in (0, 1):
             source, target = Guarded(x, dtypes[0], layouts[0], offset), Guarded(x * 0, dtypes[1], layouts[1])
             gpu.copy(source.array, target.array)
-            assert launched("copy_transposed")
             np.testing.assert_array_equal(target.get(), rounded(x, dtypes[1]))
 
 
@@ -175,7 +174,6 @@ def test_copy_of_channels(gpu: Gpu, dtypes: tuple[np.dtype, np.dtype], layout: s
     whole = numbers((3, 24, 5, 4), dtypes[0])
     big, small = Guarded(whole, dtypes[0], layout), Guarded(whole[:, part] * 0, dtypes[1], layout)
     gpu.copy(big.array[:, part], small.array)
-    assert launched("copy_rows") or part == slice(5, 6)
     np.testing.assert_array_equal(small.get(), rounded(whole[:, part], dtypes[1]))
     back = Guarded(whole * 0 - 1, dtypes[0], layout)
     gpu.copy(small.array, back.array[:, part])

@@ -16,7 +16,6 @@ from tests.engines.cuda import emulator
 from tests.engines.cuda.device_arrays import (
     OnStandIn,
     blank,
-    launched,
     on_device,
     random,
     to_host,
@@ -201,17 +200,6 @@ def test_batch_norm_of_two_workers(gpu: Gpu, dtype: np.dtype) -> None:
         assert_near(dx, of.dx[part], dtype)
     for one, other, expected in zip(found[0][1:], found[1][1:], of.gradients, strict=True):
         assert_near(one + other, expected)
-
-
-def test_running_statistics(gpu: Gpu) -> None:
-    sums = [random((300,)), np.abs(random((300,), seed=1)), random((1,))]
-    mean, variance = random((300,), seed=2), np.abs(random((300,), seed=3))
-    there = tuple(map(on_device, sums))
-    gpu.add_to_statistics(there, on_device(mean), on_device(variance), 10 / 9, 0.999)
-    assert len(launched()) == 1
-    PLAIN.add_to_statistics(tuple(sums), mean, variance, 10 / 9, 0.999)
-    for actual, expected in zip(there, sums, strict=True):
-        np.testing.assert_array_equal(to_host(actual, np.float32), expected)
 
 
 # ---- long sums ------------------------------------------------------------------------------------------------------

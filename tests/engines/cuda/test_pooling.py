@@ -13,6 +13,7 @@ from fcaffe.engines.cuda import pooling as pooling_module
 from fcaffe.engines.cuda.pooling import Pooling
 from fcaffe.engines.elementwise import PlainElementwise
 from fcaffe.engines.windows import Windows
+from fcaffe.errors import FcaffeError
 from tests.engines.cuda import emulator
 from tests.engines.cuda.device_arrays import (
     C_ORDER,
@@ -81,7 +82,7 @@ def test_memory_that_begins_anywhere(gpu: Gpu) -> None:
     plain("average_pool_forward", x, y, of)
     gpu.average_pool_forward(on_device(x, offset=1), y_there, of)
     np.testing.assert_array_equal(to_host(y_there, np.float32), y)
-    assert launched() == ["average_pool_forward<float, 1>"]
+    assert launched() == ["average_pool_forward<float, 4>"]  # of a copy
     gpu.average_pool_forward(on_device(x, offset=4), y_there, of)
     np.testing.assert_array_equal(to_host(y_there, np.float32), y)
     assert launched() == ["average_pool_forward<float, 4>"]
@@ -101,14 +102,10 @@ def test_loops_of_threads(gpu: Gpu, dtype: np.dtype) -> None:
     np.testing.assert_allclose(to_host(dx_there), rounded(dx, dtype), **close(dtype))
 
 
-def test_images_too_large_for_the_kernels_are_left_to_plain_code(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pooling_module, "MOST", 100)
-    of, x = windows((2, 2), (2, 2)), random((1, 8, 4, 4))
-    y, y_there, mask = np.empty((1, 8, 2, 2), np.float32), blank((1, 8, 2, 2)), np.empty((1, 8, 2, 2))
-    plain("max_pool_with_indices", x, y, mask, of)
-    gpu.max_pool_forward(on_device(x), y_there, None, of)
-    np.testing.assert_array_equal(to_host(y_there), y)
-    assert not launched()
+def test_too_many_values_for_the_kernels(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pooling_module, "LARGEST", 100)
+    with pytest.raises(FcaffeError, match=r"\(1, 8, 4, 4\) to \(1, 8, 2, 2\) has too many values"):
+        gpu.max_pool_forward(blank((1, 8, 4, 4)), blank((1, 8, 2, 2)), None, windows((2, 2), (2, 2)))
 
 
 def test_no_images(gpu: Gpu) -> None:

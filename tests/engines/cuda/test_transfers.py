@@ -18,10 +18,6 @@ from tests.layers.test_data_layer import GOLDEN, data_layer
 cupy = stand_in_cupy.cupy
 
 
-class Key:
-    """Stands for a blob."""
-
-
 class Device(Transfers):
     """A device that does nothing but copy; `seen` has what its work stream has found in targets."""
 
@@ -69,23 +65,22 @@ def test_batches_are_written_anew_while_earlier_ones_are_under_way(device):
     target = device_array(2, 3, 4, 5, channels_last=True)
     batches = [pinned(device, 2, 3, 4, 5) for _ in range(3)]
     copies = [None] * 3
-    key = Key()
     for index in range(12):
         if copies[index % 3] is not None:
             copies[index % 3].wait()
         batches[index % 3][...] = index
-        copies[index % 3] = device.upload(key, batches[index % 3], target)
+        copies[index % 3] = device.upload(batches[index % 3], target)
         device.look(target)
     device.wait()
     assert [seen.min() for seen in device.seen] == [seen.max() for seen in device.seen] == list(range(12))
 
 
 def test_other_memory_is_free_at_once(device):
-    target, key = device_array(2, 3), Key()
+    target = device_array(2, 3)
     values = np.empty((2, 3), np.float32)
     for index in range(9):
         values[...] = index
-        assert device.upload(key, values, target).done
+        assert device.upload(values, target).done
         device.look(target)
     values[...] = 99
     device.wait()
@@ -113,39 +108,22 @@ def test_any_layout(device, layout, shape, dtype, is_pinned):
         memory = device.host_array(shape)
         memory[...] = values
         values = memory
-    host, key = LAYOUTS[layout](values), Key()
+    host = LAYOUTS[layout](values)
     for channels_last in (False, True):
         target = device_array(*shape, dtype=dtype, channels_last=channels_last)
-        device.upload(key, host, target)
+        device.upload(host, target)
         device.look(target)
         device.wait()
         assert np.array_equal(device.seen.pop(), host)
 
 
 def test_sizes_may_change(device):
-    key = Key()
     for size in (3, 1, 0, 200, 7, 300):
         target = device_array(size)
-        device.upload(key, np.full(size, size, np.float32), target)
+        device.upload(np.full(size, size, np.float32), target)
         device.look(target)
     device.wait()
     assert [seen.tolist() for seen in device.seen] == [[size] * size for size in (3, 1, 0, 200, 7, 300)]
-
-
-def test_fresh_memory_on_the_device_may_still_be_in_use(device):
-    """A buffer that is handed out had another use before, which the work stream may not be through with."""
-    freed = device_array(4)
-    put(lambda: live(freed).fill(-1), device.stream)
-    original, cupy.empty = cupy.empty, lambda *_: freed
-    try:
-        target, key = cupy.zeros(4, np.float32), Key()
-        device.upload(key, np.full(4, 5, np.float32), target)
-    finally:
-        cupy.empty = original
-    device.look(target)
-    device._copy_stream.synchronize()  # may now go as far ahead as it is let
-    device.wait()
-    assert device.seen[0].tolist() == [5] * 4
 
 
 def test_results_come_when_they_are_asked_for(device):

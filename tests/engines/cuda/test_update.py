@@ -7,6 +7,8 @@ from fcaffe.engines import NumpyEngine
 from fcaffe.engines.cuda.loss_scale import LossScale
 from fcaffe.engines.cuda.update import CHUNK, RULES
 from fcaffe.engines.update import Part, Settings
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.solvers.rules.rule import _registry
 from tests.engines.cuda import stand_in_cupy
 from tests.engines.cuda.emulated_engine import DeviceEngine, EmulatedEngine
 from tests.engines.cuda.emulator import EmulatedKernel, has_compiler
@@ -35,21 +37,11 @@ def numbers(seed):
 
 
 def plain_update(rule, part, data, diff, history, regularization, rate=RATE, gain=GAIN):
-    engine, span, s = NumpyEngine(), part.span, SETTINGS
+    span, param = part.span, pb.SolverParameter(type=rule, regularization_type=regularization, **SETTINGS._asdict())
+    diff[span] *= np.float32(gain)
     rate = np.float32(rate) * np.float32(part.lr_mult)
-    w, g, histories = data[span], diff[span], [h[span] for h in history]
-    g *= np.float32(gain)
-    if part.decay:
-        engine.add_decay(w, g, part.decay, regularization)
-    further = {
-        "SGD": (s.momentum,),
-        "Nesterov": (s.momentum,),
-        "AdaGrad": (s.delta,),
-        "RMSProp": (s.rms_decay, s.delta),
-        "AdaDelta": (s.momentum, s.delta),
-        "Adam": (s.momentum, s.momentum2, s.delta),
-    }[rule]
-    getattr(engine, f"{rule.lower()}_update")(w, g, *histories, rate, *further)
+    slices = data[span], diff[span], [h[span] for h in history]
+    _registry[rule](param, NumpyEngine()).decay_and_update(*slices, rate, part.decay)
 
 
 def histories(rule):

@@ -1,4 +1,4 @@
-// What is done value by value, copies between layouts, and what goes by channel: biases and their gradients.
+// What is done value by value, and what goes by channel: biases and their gradients.
 // All of it is bound by memory: 16-byte accesses where pointers allow, several of them in flight for each thread.
 
 __device__ __forceinline__ float positive(float value) { return value < 0 ? 0.0f : value; }  // no number stays none
@@ -84,57 +84,6 @@ template <typename X, typename Y>
 __global__ void __launch_bounds__(256) copy(const X* x, Y* y, int64 count) {
     const X* inputs[] = {x};
     map(inputs, y, count, [](const float (&at)[1]) { return at[0]; });
-}
-
-// Rows of neighbouring values, at steps of `pitch` in memory.
-template <int N, typename X, typename Y>
-__device__ __forceinline__ void copy_rows_by(const X* x, Y* y, unsigned rows, unsigned columns, int64 x_pitch,
-                                             int64 y_pitch) {
-    const unsigned packs = columns / N;
-    GRID_STRIDE(unsigned, i, rows * packs) {
-        const unsigned row = i / packs, column = (i - row * packs) * N;
-        float values[N];
-        load(x + row * x_pitch + column, values);
-        store(y + row * y_pitch + column, values);
-    }
-}
-
-// There are fewer than 2^31 values.
-INSTANCES(copy_rows, <FLOATS, FLOATS>)
-template <typename X, typename Y>
-__global__ void __launch_bounds__(256)
-    copy_rows(const X* x, Y* y, int rows, int columns, int64 x_pitch, int64 y_pitch) {
-    constexpr int N = PACK<X> < PACK<Y> ? PACK<X> : PACK<Y>;
-    bool whole = columns % N == 0 && x_pitch % N == 0 && y_pitch % N == 0;
-    if (whole && is_aligned(x, N * sizeof(X)) && is_aligned(y, N * sizeof(Y)))
-        copy_rows_by<N>(x, y, rows, columns, x_pitch, y_pitch);
-    else
-        copy_rows_by<1>(x, y, rows, columns, x_pitch, y_pitch);
-}
-
-// y[batch][column][row] = x[batch][row][column]: the columns of x and the rows of y are neighbours in memory, everything
-// else lies at steps of a pitch. A block moves a tile, so that both sides are read and written along memory.
-INSTANCES(copy_transposed, <FLOATS, FLOATS>)
-template <typename X, typename Y>
-__global__ void __launch_bounds__(256)
-    copy_transposed(const X* x, Y* y, int rows, int columns, int64 x_pitch, int64 y_pitch, int64 x_batch, int64 y_batch) {
-    constexpr int TILE = 64, STEP = 256 / TILE;
-    __shared__ float tile[TILE][TILE + 1];
-    unsigned across = (columns + TILE - 1) / TILE, down = (rows + TILE - 1) / TILE;
-    unsigned left = blockIdx.x % across * TILE, top = blockIdx.x / across % down * TILE;
-    int64 batch = blockIdx.x / across / down;
-    int lane = threadIdx.x % TILE, first = threadIdx.x / TILE;
-    int height = left + lane < columns ? (int)(rows - top) - first : 0;  // of what there is for this thread to read
-    int width = top + lane < rows ? (int)(columns - left) - first : 0;   // and to write
-    x += batch * x_batch + (top + first) * x_pitch + left + lane;
-    y += batch * y_batch + (left + first) * y_pitch + top + lane;
-#pragma unroll
-    for (int i = 0; i < TILE; i += STEP, x += STEP * x_pitch)
-        if (i < height) tile[first + i][lane] = to_float(*x);
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < TILE; i += STEP, y += STEP * y_pitch)
-        if (i < width) *y = from_float<Y>(tile[lane][first + i]);
 }
 
 // By channel: arrays are rows of channels. A block is blockDim.x packs of N channels wide and takes blockDim.y rows at a

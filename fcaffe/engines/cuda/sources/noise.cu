@@ -45,34 +45,19 @@ __device__ __forceinline__ bool in_eights(const T* x, const T* y, const unsigned
     return is_aligned(x) && is_aligned(y) && is_aligned(mask, 8);
 }
 
-// x, y and mask hold `samples` samples of `size` values in C order, so that eight neighbours take their words from one
-// block: mask = 1 where kept, else 0; y = x * mask * scale. counters = (iteration, first sample).
-template <typename T>
-__global__ void dropout_forward(const T* x, T* y, unsigned char* mask, const uint64* counters, uint64 key0, uint64 key1,
-                                unsigned limit, float scale, int64 samples, int64 size) {
+// mask has `samples` samples of `size` values in C order, so that eight neighbours take their words from one block: 1
+// where kept, else 0. counters = (iteration, first sample).
+__global__ void draw_mask(unsigned char* mask, const uint64* counters, uint64 key0, uint64 key1, unsigned limit,
+                          int64 samples, int64 size) {
     const int64 blocks = (size + 7) / 8;
     const Stream stream{key0, key1, counters[0], (uint64)blocks};
-    const bool whole = size % 8 == 0 && in_eights(x, y, mask);
-    const float dropped = 0.0f * scale;  // no number if everything is dropped, as in Caffe
     GRID_STRIDE(int64, i, samples * blocks) {
         const int64 sample = i / blocks, block = i % blocks;
         const unsigned kept = stream.kept(counters[1] + sample, block, limit);
-        if (whole) {
-            uint64 flags = 0;
-#pragma unroll
-            for (int k = 0; k < 8; ++k) flags |= (uint64)(kept >> k & 1) << 8 * k;
-            *reinterpret_cast<uint64*>(mask + 8 * i) = flags;
-            scale_eight(x + 8 * i, y + 8 * i, kept, scale, dropped);
-        } else {
-            for (int k = 0; k < 8 && block * 8 + k < size; ++k) {
-                const int64 at = sample * size + block * 8 + k;
-                mask[at] = kept >> k & 1;
-                y[at] = from_float<T>(to_float(x[at]) * (kept >> k & 1 ? scale : dropped));
-            }
-        }
+        for (int k = 0; k < 8 && block * 8 + k < size; ++k) mask[sample * size + block * 8 + k] = kept >> k & 1;
     }
 }
-INSTANCES(dropout_forward, FLOATS)
+INSTANCES(draw_mask)
 
 // y = x * mask * scale; all three in one order.
 template <typename T>

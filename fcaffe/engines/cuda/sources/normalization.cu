@@ -191,19 +191,6 @@ __global__ void __launch_bounds__(32 * SLICES)
 }
 INSTANCES(batch_norm_finish_moments)
 
-// Each sum times `fraction`, plus what is new: the mean, the variance times `unbiased`, and 1 in `weight` (1,). All
-// steps are rounded by themselves, as in plain code.
-__global__ void __launch_bounds__(NORMALIZATION_THREADS)
-    add_to_statistics(float* mean_sums, float* variance_sums, float* weight, const float* mean, const float* variance,
-                      float unbiased, float fraction, int channels) {
-    GRID_STRIDE(int, c, channels) {
-        mean_sums[c] = __fadd_rn(__fmul_rn(mean_sums[c], fraction), mean[c]);
-        variance_sums[c] = __fadd_rn(__fmul_rn(variance_sums[c], fraction), __fmul_rn(unbiased, variance[c]));
-        if (c == 0) *weight = __fadd_rn(__fmul_rn(*weight, fraction), 1.0f);
-    }
-}
-INSTANCES(add_to_statistics)
-
 // Of normalization.py's Normalizer.
 #define NORMALIZER                                                                                              \
     const float *__restrict__ mean, const float *__restrict__ variance, const float *__restrict__ scale,        \
