@@ -134,12 +134,12 @@ def _convert_onnx(
     print(f"{target}, {weights}: {len(made.net.layer)} layers from {source}")
     if inputs is None:
         return 0
-    from fcaffe.tools.onnx.reading.check import check, differs
+    from fcaffe.tools.check_conversion import check_net, too_far
 
-    found, first = check(source, made, tuple(inputs))
+    found, first = check_net(source, made, inputs)
     for one in found:
         print(f"{one.output}: largest difference {one.largest:.3g}, of values up to {one.magnitude:.3g}")
-    if wrong := [one.output for one in found if differs(one)]:
+    if wrong := [one.output for one in found if too_far(one, 0)]:
         raise FcaffeError(f'{target} differs from {source} in {", ".join(wrong)}, first in layer "{first}"')
     return 0
 

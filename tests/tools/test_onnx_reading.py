@@ -16,11 +16,11 @@ from fcaffe.engines import cpu_engine
 from fcaffe.errors import FcaffeError, NetError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.forks import fork_of_layer_type
+from fcaffe.tools.check_conversion import check_net
 from fcaffe.tools.nets import load_net
 from fcaffe.tools.onnx.check import random_inputs, run_net
 from fcaffe.tools.onnx.export import to_onnx, write_onnx
 from fcaffe.tools.onnx.files import deploy_net
-from fcaffe.tools.onnx.reading.check import check
 from fcaffe.tools.onnx.reading.convert import from_onnx
 from tests.tools.onnx_graphs import converted, largest_difference, model_of
 from tests.tools.onnx_nets import with_random_weights
@@ -319,10 +319,10 @@ def test_the_first_layer_that_differs(tmp_path: Path) -> None:
         "a = Conv (x, w) b = Relu (a) c = Conv (b, v) y = Tanh (c)", IMAGE, {"w": (4, 4, 1, 1), "v": (3, 4, 1, 1)}
     )
     made, path = converted(tmp_path, model)
-    assert check(str(path), made)[1] == ""
+    assert check_net(str(path), made)[1] == ""
     weights = made.model.layers[3].blobs[0]
     weights.data = weights.data * 1.01
-    found, first = check(str(path), made)
+    found, first = check_net(str(path), made)
     assert [one.output for one in found] == ["y"] and first == "Conv_2"
     assert 1e-4 < found[0].largest < 0.1
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fcaffe import log
-from fcaffe.errors import NetError, SnapshotError
+from fcaffe.errors import FcaffeError, NetError, SnapshotError
 from fcaffe.model_files import Model, StoredLayer, write_model
 from fcaffe.proto import StoredBlob, write_text
 from fcaffe.proto import caffe_pb2 as pb
@@ -21,13 +22,11 @@ from fcaffe.tools.onnx.reading import (  # noqa: F401 - each fills the registry
     normalization,
     pooling,
     recurrent,
-    reductions,
     refused,
     reorder,
     resize,
-    shape,
 )
-from fcaffe.tools.onnx.reading.folding import fold
+from fcaffe.tools.onnx.reading.folding import fold, shapes_of
 from fcaffe.tools.onnx.reading.graph import Draft, Known, Step, Value, readers
 from fcaffe.tools.onnx.reading.load import Node, Source, load
 
@@ -95,6 +94,7 @@ def _read(draft: Draft, node: Node) -> Sequence[Known]:
     """The outputs of a node. Raises NetError, which names the node."""
     step, reader = Step(draft, node), readers.get(node.op)
     try:
+        step.shapes = shapes_of(step)
         constants = fold(step)
         if constants is not None:
             return constants
@@ -102,15 +102,18 @@ def _read(draft: Draft, node: Node) -> Sequence[Known]:
             return [step.refuse("fcaffe knows no layers for this operator", "compute it by others")] * len(node.outputs)
         with np.errstate(all="ignore"):
             found = reader(step)
-    except NetError as problem:
+    except FcaffeError as problem:
         raise problem if str(problem).startswith("node ") else step.error(str(problem)) from problem
     except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as problem:  # of a damaged file
         words = " ".join(str(problem).split())[:200]
         raise step.error(f"its inputs or attributes are not valid: {words or type(problem).__name__}") from problem
-    _name(step)
     values = found if isinstance(found, list) else [found]
     if len(values) < sum(1 for name in node.outputs if name):
         raise step.error(f"it has {len(node.outputs)} outputs")
+    for index, (value, shape) in enumerate(zip(values, step.shapes, strict=False)):
+        if shape is not None and math.prod(shape) == math.prod(value.shape):  # for old poolings onnx infers wrong sizes
+            values[index] = step.reshape(value, shape)
+    _name(step)
     return values
 
 

@@ -71,7 +71,7 @@ class Draft:
     """Layers in order, and what each ONNX value has become."""
 
     def __init__(self, source: Source, forks: bool, merge: bool) -> None:
-        self.nodes, self.opset, self.forks, self.merge = source.nodes, source.opset, forks, merge
+        self.opset, self.forks, self.merge = source.opset, forks, merge
         self.known: dict[str, Known] = {}
         self.makers: dict[str, Node] = {}  # nodes by the names of their outputs
         self.layers: list[Made] = []
@@ -112,6 +112,7 @@ class Step:
 
     net: Draft
     node: Node
+    shapes: Sequence[Shape | None] = ()  # of the outputs, if they follow from the inputs
     made: list[Made] = field(default_factory=list)  # the layers that it has become
 
     # --- the node ---
@@ -177,6 +178,16 @@ class Step:
     def x(self) -> Value:
         return self.value(0)
 
+    @property
+    def shape(self) -> Shape:
+        """The shape of the first output."""
+        if self.shapes[0] is None:
+            raise self.refuse(
+                "its shape does not follow from the shapes of its inputs and from constants",
+                "export it for fixed sizes (no dynamic axes, or with --input-shape)",
+            )
+        return self.shapes[0]
+
     def node_before(self, index: int) -> Node | None:
         """The node that writes an input."""
         return self.net.makers.get(self.node.inputs[index]) if self.has(index) else None
@@ -220,7 +231,10 @@ class Step:
         return self.layer("Parameter", blobs=[array], fixed=True, parameter_param={"shape": {"dim": array.shape}})
 
     def power(self, x: Value, scale: float = 1, shift: float = 0, power: float = 1, name: str = "") -> Value:
-        """(shift + scale * x) ** power."""
+        """(shift + scale * x) ** power. A term behind a factor becomes that of the same layer."""
+        before, p = x.maker, x.maker.param.power_param
+        if scale == power == 1 and before.kind == "Power" and p.power == 1 and p.shift == 0:
+            x, scale, name = before.bottoms[0], p.scale, before.wanted
         given = {"power": power, "scale": scale, "shift": shift}
         given = {key: value for key, value in given.items() if value != (0 if key == "shift" else 1)}
         return self.layer("Power", x, power_param=given, name=name) if given else x

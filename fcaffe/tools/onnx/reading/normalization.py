@@ -62,9 +62,9 @@ def layer_normalization(step: Step) -> Value:
         raise step.refuse("it normalises over the batch", "normalise over later axes")
     rows = math.prod(x.shape[1:axis])
     y = standardised(step, x, rows, step.attribute("epsilon", 1e-5), step.op == "LayerNormalization")
-    scale = np.broadcast_to(step.weights(1, "scales"), x.shape[axis:]) if step.has(1) else None
+    scale = np.broadcast_to(step.weights(1, "scales"), x.shape[axis:])
     shift = np.broadcast_to(step.weights(2, "shifts"), x.shape[axis:]) if step.has(2) else None
-    return _affine(step, y, np.ones(x.shape[axis:]) if scale is None else scale, shift, axis)
+    return _affine(step, y, scale, shift, axis)
 
 
 def _affine(step: Step, x: Value, scale: np.ndarray, shift: np.ndarray | None, axis: int) -> Value:
@@ -80,5 +80,4 @@ def softmax(step: Step) -> Value:
     if not new and any(n != 1 for n in x.shape[axis + 1 :]):
         x, axis = step.reshape(x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))), 1
     y = step.layer("Softmax", x, softmax_param={"axis": axis} if axis != 1 else {})
-    y = step.reshape(y, step.x.shape)
     return step.layer("Log", y) if step.op == "LogSoftmax" else y

@@ -1,4 +1,4 @@
-"""Pooling.
+"""Pooling, and operators that reduce axes.
 
 Caffe's windows begin at -pad, as ONNX's do, and may end beyond the image. So whatever the padding at the end is,
 Caffe's pooling has ONNX's windows if their number is the same: rounded up, Caffe's default, or down (`round_mode:
@@ -13,20 +13,12 @@ import numpy as np
 
 from fcaffe.tools.onnx.reading.arithmetic import times_constant
 from fcaffe.tools.onnx.reading.graph import Step, Value, reads
-from fcaffe.tools.onnx.reading.reductions import global_pool
-from fcaffe.tools.onnx.reading.reorder import padded
+from fcaffe.tools.onnx.reading.reorder import padded, permuted
 from fcaffe.tools.onnx.reading.windows import each, padding, sizes
+from fcaffe.tools.onnx.shape import REDUCTIONS
 
 Windows = tuple[int, int, int, int, int]  # along an axis: its size, kernel, stride, padding at its begin and its end
 LOWEST = float(np.finfo(np.float32).min)
-
-
-@reads("GlobalAveragePool", "GlobalMaxPool")
-def global_pooling(step: Step) -> Value:
-    shape = step.x.shape
-    flat = step.reshape(step.x, (*shape[:2], 1, math.prod(shape[2:]))) if len(shape) != 4 else step.x
-    y = global_pool(step, flat, "AVE" if step.op == "GlobalAveragePool" else "MAX")
-    return step.reshape(y, (*shape[:2], *(1,) * (len(shape) - 2)))
 
 
 @reads("MaxPool", "AveragePool")
@@ -84,3 +76,51 @@ def _areas(windows: list[Windows], counts: list[int], more: list[int] | None) ->
         end = np.minimum(start + k, n + (more[axis] if more is not None else 0))
         lengths.append(end - (start if more is not None else np.maximum(start, 0)))
     return np.outer(*lengths).astype(np.float64)
+
+
+# --- reductions ---
+
+
+@reads(*REDUCTIONS, "ReduceL2", "ReduceMax", "ReduceMin", "GlobalAveragePool", "GlobalMaxPool")
+def reduction(step: Step) -> Value:
+    x, given, operator = step.x, step.list_of(1, "axes"), step.op
+    if operator.startswith("Global"):
+        given, operator = list(range(2, len(x.shape))), "ReduceMax" if "Max" in operator else "ReduceMean"
+    if not given and step.attribute("noop_with_empty_axes", 0):
+        return x
+    axes = sorted({step.axis(axis, x.shape) for axis in given or range(len(x.shape))})
+    kept = [axis for axis in range(len(x.shape)) if axis not in axes]
+    if operator in ("ReduceMax", "ReduceMin"):
+        sign = -1 if operator == "ReduceMin" else 1
+        return step.power(_largest(step, step.power(x, scale=sign), axes, kept), scale=sign)
+    y = _summed(step, x, axes, kept, operator.replace("L2", "SumSquare"))
+    return step.power(y, power=0.5) if operator == "ReduceL2" else y
+
+
+def _summed(step: Step, x: Value, axes: list[int], kept: list[int], operator: str) -> Value:
+    """The sums, by a convolution with equal weights where they are over the channels of images."""
+    if len(x.shape) == 4 and axes == [2, 3] and operator == "ReduceMean":
+        return step.layer("Pooling", x, pooling_param={"pool": "AVE", "global_pooling": True})
+    if len(x.shape) != 4 or axes != [1]:
+        p = {"operation": REDUCTIONS[operator], "axis": len(kept)}
+        return step.layer("Reduction", permuted(step, x, [*kept, *axes]), reduction_param=p)
+    x = step.layer("AbsVal", x) if operator == "ReduceL1" else x
+    x = step.power(x, power=2) if operator == "ReduceSumSquare" else x
+    weights = np.full((1, x.shape[1], 1, 1), 1 / x.shape[1] if operator == "ReduceMean" else 1)
+    p = {"num_output": 1, "kernel_size": 1, "bias_term": False}
+    return step.layer("Convolution", x, blobs=[weights], fixed=True, convolution_param=p)
+
+
+def _largest(step: Step, x: Value, axes: list[int], kept: list[int]) -> Value:
+    """The maxima, by a pooling of images (N, kept, 1, reduced)."""
+    if len(x.shape) != 4 or axes != [2, 3]:
+        x = permuted(step, x, [*kept, *axes])
+        images, rows = x.shape[0] if kept else 1, math.prod(x.shape[: len(kept)])
+        x = step.reshape(x, (images, rows // images, 1, math.prod(x.shape[len(kept) :])))
+    return step.layer("Pooling", x, pooling_param={"pool": "MAX", "global_pooling": True})
+
+
+@reads("ArgMax")
+def argmax(step: Step) -> Value:
+    """Of equal values Caffe takes the last, and ONNX the first unless select_last_index is set."""
+    return step.layer("ArgMax", step.x, argmax_param={"axis": step.axis(step.attribute("axis", 0), step.x.shape)})
