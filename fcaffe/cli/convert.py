@@ -125,12 +125,15 @@ def _convert_onnx(
     inputs: Sequence[str] | None,
 ) -> int:
     """Convert an ONNX file to a net and its weights, and check them unless `inputs` is None."""
-    from fcaffe.tools.onnx.reading.convert import from_onnx, write_converted
+    from fcaffe.model_files import write_model
+    from fcaffe.proto import write_text
+    from fcaffe.tools.onnx.reading.convert import from_onnx
 
     if not source.endswith(".onnx") or not target.endswith(".prototxt"):
         raise UsageError(f"IN.onnx OUT.prototxt WEIGHTS is for a net from ONNX, not for {source} and {target}")
     made = from_onnx(source, shapes, forks, merge)
-    write_converted(made, target, weights)
+    write_text(target, made.net)
+    write_model(weights, made.model)
     print(f"{target}, {weights}: {len(made.net.layer)} layers from {source}")
     if inputs is None:
         return 0

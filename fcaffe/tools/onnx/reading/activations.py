@@ -27,8 +27,12 @@ _FORMULAS: dict[str, Callable[[Step], Value]] = {
     "Neg": lambda step: step.power(step.x, scale=-1),
     "Sqrt": lambda step: step.power(step.x, power=0.5),
     "Reciprocal": lambda step: step.power(step.x, power=-1),
-    "Selu": lambda step: step.power(_elu(step, step.attribute("alpha")), step.attribute("gamma")),
-    "HardSigmoid": lambda step: _hard_sigmoid(step, step.attribute("alpha"), step.attribute("beta")),
+    "Selu": lambda step: step.power(
+        step.layer("ELU", step.x, elu_param={"alpha": step.attribute("alpha")}), step.attribute("gamma")
+    ),
+    "HardSigmoid": lambda step: clipped(
+        step, step.power(step.x, step.attribute("alpha"), step.attribute("beta")), 0, 1
+    ),
     "HardSwish": lambda step: step.product(step.x, step.power(clipped(step, step.power(step.x, 1, 3), 0, 6), 1 / 6)),
     "Swish": lambda step: step.product(step.x, step.layer("Sigmoid", step.power(step.x, step.attribute("alpha")))),
     "Mish": lambda step: step.product(step.x, step.layer("TanH", step.layer("BNLL", step.x))),
@@ -49,14 +53,6 @@ def function(step: Step) -> Value:
 @reads(*_FORMULAS)
 def formula(step: Step) -> Value:
     return _FORMULAS[step.op](step)
-
-
-def _elu(step: Step, alpha: float) -> Value:
-    return step.layer("ELU", step.x, elu_param={"alpha": alpha})
-
-
-def _hard_sigmoid(step: Step, alpha: float, beta: float) -> Value:
-    return clipped(step, step.power(step.x, alpha, beta), 0, 1)
 
 
 @reads("Pow")

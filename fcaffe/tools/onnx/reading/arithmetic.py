@@ -18,10 +18,11 @@ from fcaffe.tools.onnx.reading.graph import Made, Shape, Step, Value, reads
 from fcaffe.tools.onnx.reading.reorder import tiled
 
 TINY = 1e-12  # a limit of norms, which keeps a division from being one by 0
+Operand = Value | np.ndarray
 SAME = 1e-6  # a product of factors this near to 1 is one that undoes another
 
 
-def combined(step: Step, x: Value, y: Value | np.ndarray, kind: str) -> Value:
+def _repeated(step: Step, x: Value, y: Operand, kind: str) -> Value:
     """A Bias or Scale of a blob by a blob or a constant. The smaller one is repeated."""
     shape, field = np.broadcast_shapes(x.shape, y.shape), f"{kind.lower()}_param"
     if isinstance(y, Value) and y.shape == shape != x.shape:
@@ -39,15 +40,7 @@ def combined(step: Step, x: Value, y: Value | np.ndarray, kind: str) -> Value:
     return step.layer(kind, x, y, **{field: {"axis": first}})
 
 
-def times_constant(step: Step, x: Value, constant: np.ndarray) -> Value:
-    return _with_constant(step, x, constant, "Scale")
-
-
-def plus_constant(step: Step, x: Value, constant: np.ndarray) -> Value:
-    return _with_constant(step, x, constant, "Bias")
-
-
-def _with_constant(step: Step, x: Value, constant: np.ndarray, kind: str) -> Value:
+def with_constant(step: Step, x: Value, constant: np.ndarray, kind: str) -> Value:
     """A Power, or a Scale or Bias, which is merged with the layer before if that has a blob along the same axes."""
     if constant.size and (constant == constant.flat[0]).all():
         value = float(constant.flat[0])
@@ -55,7 +48,7 @@ def _with_constant(step: Step, x: Value, constant: np.ndarray, kind: str) -> Val
         if kind == "Scale" or x.maker.kind != "InnerProduct":
             return step.power(x, scale=value) if kind == "Scale" else step.power(x, shift=value)
         constant = np.full(x.shape[-1:], value, np.float32)
-    y = combined(step, x, constant, kind)
+    y = _repeated(step, x, constant, kind)
     made, before = y.maker, y.maker.bottoms[0].maker
     if before.kind not in _MERGED[kind] or len(before.bottoms) != 1 or len(before.blobs) != 1 or before.fixed:
         return y
@@ -86,59 +79,47 @@ def _block(made: Made) -> tuple[int, Shape]:
     return 1 if made.kind == "Convolution" else len(made.tops[0].shape) - 1, made.blobs[0].shape[:1]
 
 
-def summed(step: Step, x: Value, y: Value, sign: float = 1) -> Value:
+def combined(step: Step, x: Operand, y: Operand, kind: str) -> Value:
+    """The sum of a blob and a blob or constant by a Bias, or their product by a Scale."""
+    if not isinstance(x, Value):
+        x, y = y, x
+    assert isinstance(x, Value)
+    return _repeated(step, x, y, kind) if isinstance(y, Value) else with_constant(step, x, y, kind)
+
+
+def summed(step: Step, x: Operand, y: Operand, sign: float = 1) -> Value:
     """x + sign * y."""
-    if x.shape == y.shape:
-        for product, other in ((x, y), (y, x)) if step.net.forks and sign == 1 else ():
-            if _by_channels(product):
-                images, factors = product.maker.bottoms
-                return step.layer("Axpy", step.reshape(factors, (*x.shape[:2], 1, 1)), images, other)
+    if isinstance(x, Value) and isinstance(y, Value) and x.shape == y.shape:
+        for images, other in ((x, y), (y, x)) if step.net.forks and sign == 1 and len(x.shape) == 4 else ():
+            bottoms = images.maker.bottoms if images.maker.kind == "Scale" else []
+            if [one.shape for one in bottoms[1:]] == [x.shape[:2]]:  # a factor for each channel
+                return step.layer("Axpy", step.reshape(bottoms[1], (*x.shape[:2], 1, 1)), bottoms[0], other)
         return step.sum(x, y, coefficients=(1, sign))
-    y = y if sign == 1 else step.power(y, scale=sign)
+    if sign != 1:
+        y = step.power(y, scale=sign) if isinstance(y, Value) else y * np.float32(sign)
     return combined(step, x, y, "Bias")
 
 
-def _by_channels(x: Value) -> bool:
-    """Whether x is a product of images with one factor for each of their channels."""
-    made = x.maker
-    return made.kind == "Scale" and [one.shape for one in made.bottoms[1:]] == [x.shape[:2]] and len(x.shape) == 4
+def multiplied(step: Step, x: Operand, y: Operand) -> Value:
+    if isinstance(x, Value) and isinstance(y, Value) and x.shape == y.shape:
+        return step.product(x, y)
+    return combined(step, x, y, "Scale")
 
 
-def multiplied(step: Step, x: Value, y: Value) -> Value:
-    return step.product(x, y) if x.shape == y.shape else combined(step, x, y, "Scale")
-
-
-@reads("Add", "Sub")
-def add(step: Step) -> Value:
-    sign = -1 if step.op == "Sub" else 1
-    if step.constant(1) is not None:
-        return plus_constant(step, step.x, sign * step.weights(1, "terms"))
-    if step.constant(0) is not None:
-        return plus_constant(step, step.power(step.value(1), scale=sign), step.weights(0, "terms"))
-    return summed(step, step.x, step.value(1), sign)
-
-
-@reads("Mul")
-def multiply(step: Step) -> Value:
-    if (found := gelu_behind(step)) is not None:
+@reads("Add", "Sub", "Mul", "Div")
+def arithmetic(step: Step) -> Value:
+    found = gelu_behind(step) if step.op == "Mul" else None
+    if step.op == "Div" and step.net.forks:
+        found = _normalized(step)
+    if found is not None:
         return found
-    for constant, other in ((0, 1), (1, 0)):
-        if step.constant(constant) is not None:
-            return times_constant(step, step.value(other), step.weights(constant, "factors"))
-    return multiplied(step, step.x, step.value(1))
-
-
-@reads("Div")
-def divide(step: Step) -> Value:
-    if step.net.forks and (found := _normalized(step)) is not None:
-        return found
-    if step.constant(1) is not None:
-        divisor = step.weights(1, "divisors").astype(np.float64)
-        return times_constant(step, step.x, np.float32(1 / divisor))
-    inverse = step.power(step.value(1), power=-1)
-    if step.constant(0) is not None:
-        return times_constant(step, inverse, step.weights(0, "dividends"))
-    return multiplied(step, step.x, inverse)
+    x = step.value(0) if step.constant(0) is None or step.constant(1) is not None else step.weights(0, "operands")
+    y: Operand = step.value(1) if step.constant(1) is None else step.weights(1, "operands")
+    if step.op in ("Add", "Sub"):
+        return summed(step, x, y, -1 if step.op == "Sub" else 1)
+    if step.op == "Div":
+        y = step.power(y, power=-1) if isinstance(y, Value) else np.float32(1 / y.astype(np.float64))
+    return multiplied(step, x, y)
 
 
 def _normalized(step: Step) -> Value | None:
@@ -197,6 +178,6 @@ def where(step: Step) -> Value:
     if mask is None:
         raise step.refuse("Caffe has no conditions", "compute without them, such as by ReLU or by masks of constants")
     chosen = mask == (constant == 2)
-    y = times_constant(step, step.value(3 - constant), np.float32(chosen))
+    y = with_constant(step, step.value(3 - constant), np.float32(chosen), "Scale")
     others = np.where(chosen, np.float32(0), step.weights(constant, "values"))
-    return plus_constant(step, y, others) if others.any() else y
+    return with_constant(step, y, others, "Bias") if others.any() else y

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.tools.onnx.reading.arithmetic import plus_constant
-from fcaffe.tools.onnx.reading.graph import Step, Value, reads
-from fcaffe.tools.onnx.reading.windows import each, padding, sizes, spread
+from fcaffe.tools.onnx.reading.arithmetic import with_constant
+from fcaffe.tools.onnx.reading.graph import Step, Value, reads, sizes
 
 
 @reads("Conv", "ConvTranspose")
@@ -42,7 +41,7 @@ def convolution(step: Step) -> Value:
     p: dict[str, Any] = {"num_output": weights.shape[1] * group if transposed else len(weights)}
     p.update(sizes("kernel", weights.shape[2:]), **sizes("stride", strides), **sizes("pad", pads))
     if any(dilation != 1 for dilation in dilations):
-        p["dilation"] = dilations if len(set(dilations)) > 1 else dilations[0]
+        p["dilation"] = dilations if len(set(dilations)) > 1 else dilations[:1]
     if group > 1:
         p["group"] = group
     blobs = [weights]
@@ -65,6 +64,31 @@ def _widened(
     return wide
 
 
+def each(step: Step, name: str, count: int) -> list[int]:
+    """A positive number for each spatial axis, which is 1 by default."""
+    values = list(step.attribute(name, [1] * count))
+    if len(values) != count or min(values) < 1:
+        raise step.error(f"its {name} are {values}, and it needs {count} positive numbers")
+    return values
+
+
+def spread(kernel: Sequence[int], dilations: Sequence[int]) -> list[int]:
+    return [dilation * (k - 1) + 1 for k, dilation in zip(kernel, dilations, strict=True)]
+
+
+def padding(step: Step, kernel: Sequence[int], strides: list[int]) -> tuple[list[int], list[int]]:
+    """The padding at the beginning and at the end of each axis for windows with this kernel."""
+    auto, size, count = step.attribute("auto_pad", "NOTSET"), step.x.shape[2:], len(step.x.shape) - 2
+    pads = list(step.attribute("pads", [0] * 2 * count)) if auto == "NOTSET" else [0] * 2 * count
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        totals = [max(0, (-(-n // s) - 1) * s + k - n) for n, k, s in zip(size, kernel, strides, strict=True)]
+        less, more = [total // 2 for total in totals], [total - total // 2 for total in totals]
+        pads = less + more if auto == "SAME_UPPER" else more + less
+    if len(pads) != 2 * count:
+        raise step.error(f"it has {len(pads)} pads for {count} spatial axes")
+    return pads[:count], pads[count:]
+
+
 @reads("Gemm")
 def gemm(step: Step) -> Value:
     if step.attribute("transA", 0) or step.constant(0) is not None:
@@ -75,7 +99,7 @@ def gemm(step: Step) -> Value:
     y = _inner_product(step, x, weights, 1)
     if not step.has(2):
         return y
-    return plus_constant(step, y, step.weights(2, "biases") * np.float32(step.attribute("beta", 1.0)))
+    return with_constant(step, y, step.weights(2, "biases") * np.float32(step.attribute("beta", 1.0)), "Bias")
 
 
 @reads("MatMul")

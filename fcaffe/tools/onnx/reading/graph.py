@@ -13,12 +13,14 @@ from fcaffe.errors import NetError
 from fcaffe.net import Blob
 from fcaffe.net.registry import create_layer
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.tools.onnx.graph import registration
 from fcaffe.tools.onnx.library import onnx
 from fcaffe.tools.onnx.onnx_file import ROOM
 from fcaffe.tools.onnx.reading.load import Node, Source, attribute_of
 from fcaffe.tools.shapes import hollow_context
 
 Shape = tuple[int, ...]
+_FIXED = "export it for fixed sizes (no dynamic axes, or with --input-shape), so that sizes are constants"
 MOST_PIECES = 512  # tops of one Slice, or bottoms of one Concat, to move values by
 
 
@@ -50,21 +52,12 @@ class Made:
         return str(self.param.type)
 
 
-_REPEATED = {"kernel_size", "stride", "pad", "dilation"}
 Known = Value | np.ndarray | NetError  # what an ONNX value has become: the error is the refusal of its node
 Reader = Callable[["Step"], "Value | list[Value]"]
 readers: dict[str, Reader] = {}
 
 
-def reads(*operators: str) -> Callable[[Reader], Reader]:
-    """Decorator: register a function that adds the layers of these operators, and returns the blobs of the outputs."""
-
-    def add(reader: Reader) -> Reader:
-        for operator in operators:
-            assert readers.setdefault(operator, reader) is reader, f"{operator} has two functions that read it"
-        return reader
-
-    return add
+reads = registration(readers)  # a function that adds the layers of operators, and returns the blobs of the outputs
 
 
 class Draft:
@@ -82,9 +75,6 @@ class Draft:
         self, kind: str, bottoms: Sequence[Value], wanted: str, tops: int, blobs: Sequence[np.ndarray], **fields: Any
     ) -> Made:
         """Add a layer, and set it up for the shapes of its tops. Raises NetError."""
-        if isinstance(windows := fields.get("convolution_param"), dict):  # whose sizes are repeated fields
-            for name in _REPEATED & windows.keys():
-                windows[name] = [windows[name]] if isinstance(windows[name], int) else windows[name]
         ends = {"bottom": [value.onnx or "?" for value in bottoms], "top": [str(index) for index in range(tops)]}
         param = pb.LayerParameter(name=wanted, type=kind, phase=pb.TEST, **ends, **fields)
         layer = create_layer(param, self._context)
@@ -161,10 +151,7 @@ class Step:
             return None
         found = self.constant(index)
         if found is None:
-            raise self.refuse(
-                f"its input {index} depends on the input of the model",
-                "export it for fixed sizes (no dynamic axes, or with --input-shape), so that sizes are constants",
-            )
+            raise self.refuse(f"its input {index} depends on the input of the model", _FIXED)
         if found.dtype.kind not in "iu" or found.ndim > 1:
             raise self.error(f"its input {index} is no list of whole numbers")
         return [int(value) for value in found.reshape(-1)]
@@ -182,10 +169,7 @@ class Step:
     def shape(self) -> Shape:
         """The shape of the first output."""
         if self.shapes[0] is None:
-            raise self.refuse(
-                "its shape does not follow from the shapes of its inputs and from constants",
-                "export it for fixed sizes (no dynamic axes, or with --input-shape)",
-            )
+            raise self.refuse("its shape does not follow from the shapes of its inputs and from constants", _FIXED)
         return self.shapes[0]
 
     def node_before(self, index: int) -> Node | None:
@@ -278,3 +262,16 @@ class Step:
     def refuse(self, reason: str, remedy: str) -> NetError:
         """The error for a node that Caffe cannot express: the reason, and what to change in the exporting model."""
         return self.error(f"cannot be converted to Caffe: {reason}; {remedy}")
+
+
+def sizes(field: str, values: Sequence[int]) -> dict[str, object]:
+    """One number for each spatial axis, as the fields of convolution_param have them.
+
+    `field` is kernel, stride or pad. The defaults are left out.
+    """
+    if all(value == (0 if field == "pad" else 1) for value in values) and field != "kernel":
+        return {}
+    one = "kernel_size" if field == "kernel" else field
+    if len(set(values)) == 1:
+        return {one: [values[0]]}
+    return {f"{field}_h": values[0], f"{field}_w": values[1]} if len(values) == 2 else {one: list(values)}

@@ -11,10 +11,10 @@ import math
 
 import numpy as np
 
-from fcaffe.tools.onnx.reading.arithmetic import times_constant
-from fcaffe.tools.onnx.reading.graph import Step, Value, reads
+from fcaffe.tools.onnx.reading.arithmetic import with_constant
+from fcaffe.tools.onnx.reading.convolution import each, padding
+from fcaffe.tools.onnx.reading.graph import Step, Value, reads, sizes
 from fcaffe.tools.onnx.reading.reorder import padded, permuted
-from fcaffe.tools.onnx.reading.windows import each, padding, sizes
 from fcaffe.tools.onnx.shape import REDUCTIONS
 
 Windows = tuple[int, int, int, int, int]  # along an axis: its size, kernel, stride, padding at its begin and its end
@@ -49,7 +49,7 @@ def pooling(step: Step) -> Value:
         return y
     step.net.take(areas.size)
     own = _areas(windows, counts, [begin for *_, begin, _ in windows])
-    return y if (own == areas).all() else times_constant(step, y, np.float32(own / np.maximum(areas, 1)))
+    return y if (own == areas).all() else with_constant(step, y, np.float32(own / np.maximum(areas, 1)), "Scale")
 
 
 def _count(step: Step, n: int, kernel: int, stride: int, begin: int, end: int) -> int:
@@ -61,6 +61,7 @@ def _count(step: Step, n: int, kernel: int, stride: int, begin: int, end: int) -
 
 def _pooled(step: Step, x: Value, p: dict[str, object], counts: list[int]) -> Value | None:
     """A Pooling with so many windows, or None if Caffe has none."""
+    p = {name: value[0] if isinstance(value, list) else value for name, value in p.items()}
     for mode in ({}, {"round_mode": "FLOOR"}):
         y = step.layer("Pooling", x, pooling_param={**p, **mode})
         if list(y.shape[2:]) == counts:
@@ -107,7 +108,7 @@ def _summed(step: Step, x: Value, axes: list[int], kept: list[int], operator: st
     x = step.layer("AbsVal", x) if operator == "ReduceL1" else x
     x = step.power(x, power=2) if operator == "ReduceSumSquare" else x
     weights = np.full((1, x.shape[1], 1, 1), 1 / x.shape[1] if operator == "ReduceMean" else 1)
-    p = {"num_output": 1, "kernel_size": 1, "bias_term": False}
+    p = {"num_output": 1, "kernel_size": [1], "bias_term": False}
     return step.layer("Convolution", x, blobs=[weights], fixed=True, convolution_param=p)
 
 

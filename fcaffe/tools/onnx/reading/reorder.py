@@ -14,8 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.tools.onnx.reading.graph import MOST_PIECES, Shape, Step, Value, reads
-from fcaffe.tools.onnx.reading.windows import sizes
+from fcaffe.tools.onnx.reading.graph import MOST_PIECES, Shape, Step, Value, reads, sizes
 
 _FLOATS, _INTEGERS = (1, 10, 11, 16), (6, 7)  # numbers of types in ONNX
 

@@ -15,8 +15,7 @@ import numpy as np
 from fcaffe.input_files import asking
 from fcaffe.tools.onnx.check import run_onnx
 from fcaffe.tools.onnx.library import onnx
-from fcaffe.tools.onnx.reading.graph import Step, Value, reads
-from fcaffe.tools.onnx.reading.windows import sizes
+from fcaffe.tools.onnx.reading.graph import Step, Value, reads, sizes
 
 NEAR = 1e-5  # of weights, for which onnxruntime computes coordinates in float32
 
@@ -46,7 +45,7 @@ def resize(step: Step) -> Value:
     if step.net.forks and linear and how.get("coordinate_transformation_mode") == "align_corners":
         return step.layer("Interp", x, interp_param={"height": height, "width": width})
     y = step.reshape(x, (x.shape[0] * x.shape[1], x.shape[2], 1, x.shape[3]))
-    p = {"num_output": height, "kernel_size": 1, "bias_term": False}
+    p = {"num_output": height, "kernel_size": [1], "bias_term": False}
     y = step.layer("Convolution", y, blobs=[matrices[0][..., None, None]], fixed=True, convolution_param=p)
     p = {"num_output": width, "bias_term": False, "axis": 3}
     y = step.layer("InnerProduct", y, blobs=[matrices[1]], fixed=True, inner_product_param=p)
