@@ -100,6 +100,7 @@ CASES: list[tuple[Any, ...]] = [
     ('y = Gelu <approximate = "tanh"> (x)', IMAGE, None, None, 20),
     (GELU + "m = Mul (x, p) y = Mul (m, h)", IMAGE),
     (GELU + "m = Mul (x, h) y = Mul (p, m)", IMAGE),
+    ("q = Mul (x, x) " + GELU.replace("(x, r)", "(q, r)") + "m = Mul (p, h) y = Mul (m, q)", IMAGE),
     ("y = PRelu (x, s)", IMAGE, {"s": (4, 1, 1)}),
     ("y = PRelu (x, s)", IMAGE, {"s": (1,)}),
     ("y = Clip (x, l, h)", IMAGE, None, floats(l=-0.5, h=0.7)),

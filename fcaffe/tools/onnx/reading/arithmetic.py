@@ -13,7 +13,7 @@ import re
 import numpy as np
 
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.tools.onnx.reading.activations import clipped, gelu_behind, number_of
+from fcaffe.tools.onnx.reading.activations import clipped, gelu_behind, match, number_of
 from fcaffe.tools.onnx.reading.graph import Made, Shape, Step, Value, reads
 from fcaffe.tools.onnx.reading.reorder import tiled
 
@@ -169,11 +169,9 @@ def extreme(step: Step) -> Value:
 @reads("Where")
 def where(step: Step) -> Value:
     """A mask of constants, or Softplus as PyTorch exports it: x above a threshold of 20, where it equals x."""
-    condition, plus = step.node_before(0), step.node_before(2)
-    if condition is not None and plus is not None and (condition.op, plus.op) == ("Greater", "Softplus"):
-        same = condition.inputs[0] == plus.inputs[0] == step.node.inputs[1]
-        if same and (number_of(step, condition.inputs[1]) or 0) >= 20:
-            return step.layer("BNLL", step.value(1))
+    softplus = match(step, ("Where", ("Greater", "x", "limit"), "x", ("Softplus", "x")), step.node.outputs[0], {})
+    if softplus and (number_of(step, softplus["limit"]) or 0) >= 20:
+        return step.layer("BNLL", step.value(1))
     mask, constant = step.constant(0), 1 if step.constant(1) is not None else 2
     if mask is None:
         raise step.refuse("Caffe has no conditions", "compute without them, such as by ReLU or by masks of constants")

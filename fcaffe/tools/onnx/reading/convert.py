@@ -113,7 +113,7 @@ def _layers(step: Step) -> list[Value]:
     if len(values) < sum(1 for name in step.node.outputs if name):
         raise step.error(f"it has {len(step.node.outputs)} outputs")
     for index, (value, shape) in enumerate(zip(values, step.shapes, strict=False)):
-        if shape is not None and math.prod(shape) == math.prod(value.shape):  # for old poolings onnx infers wrong sizes
+        if shape is not None and math.prod(shape) == math.prod(value.shape):  # onnx infers some poolings' sizes wrongly
             values[index] = step.reshape(value, shape)
     learning = [made for made in step.made if made.blobs and not made.fixed]
     first = next(iter(learning or step.made[::-1]), None)

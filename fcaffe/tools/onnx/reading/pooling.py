@@ -35,7 +35,7 @@ def pooling(step: Step) -> Value:
     windows = list(zip(x.shape[2:], kernel, strides, begins, ends, strict=True))
     counts = [_count(step, *one) for one in windows]
     p = {"pool": "MAX" if maximum else "AVE", **sizes("kernel", kernel), **sizes("stride", strides)}
-    areas = _areas(windows, counts, ends if counted else None)
+    areas = _areas(windows, counts, list(zip(begins, ends, strict=True)) if counted else [(0, 0)] * 2)
     y = None
     if all(begin < k for begin, k in zip(begins, kernel, strict=True)):
         y = _pooled(step, x, {**p, **sizes("pad", begins)}, counts)
@@ -48,7 +48,7 @@ def pooling(step: Step) -> Value:
     if maximum:
         return y
     step.net.take(areas.size)
-    own = _areas(windows, counts, [begin for *_, begin, _ in windows])
+    own = _areas(windows, counts, [(begin, begin) for *_, begin, _ in windows])
     return y if (own == areas).all() else with_constant(step, y, np.float32(own / np.maximum(areas, 1)), "Scale")
 
 
@@ -69,13 +69,12 @@ def _pooled(step: Step, x: Value, p: dict[str, object], counts: list[int]) -> Va
     return None
 
 
-def _areas(windows: list[Windows], counts: list[int], more: list[int] | None) -> np.ndarray:
-    """The area of each window within the image, or within the padding too if `more` has that at the end."""
+def _areas(windows: list[Windows], counts: list[int], counted: list[tuple[int, int]]) -> np.ndarray:
+    """The area of each window within the image and this much of the padding at both ends of each axis."""
     lengths = []
-    for axis, ((n, k, stride, begin, _), count) in enumerate(zip(windows, counts, strict=True)):
+    for (n, k, stride, begin, _), count, (before, behind) in zip(windows, counts, counted, strict=True):
         start = np.arange(count) * stride - begin
-        end = np.minimum(start + k, n + (more[axis] if more is not None else 0))
-        lengths.append(end - (start if more is not None else np.maximum(start, 0)))
+        lengths.append(np.minimum(start + k, n + behind) - np.maximum(start, -before))
     return np.outer(*lengths).astype(np.float64)
 
 

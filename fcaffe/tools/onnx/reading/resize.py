@@ -57,7 +57,7 @@ def _matrix(step: Step, old: int, target: float) -> np.ndarray:
     helper, counted = onnx().helper, isinstance(target, int)
     units = step.zeros(1, old, old, 1)
     np.fill_diagonal(units[0, ..., 0], 1)
-    step.net.take(math.ceil(old * (target if counted else old * target)))
+    step.net.take(math.ceil(old * abs(target if counted else old * target)))
     to = np.array([1, old, target, 1]) if counted else np.array([1, 1, target, 1], np.float32)
     how = {name: value for name, value in step.node.attributes.items() if name != "axes"}
     inputs = ["x", "to"] if len(step.node.inputs) == 2 else ["x", "none", *["none"] * counted, "to"]
