@@ -157,6 +157,7 @@ CASES: list[tuple[Any, ...]] = [
         (f"y = Where (m, {both})", IMAGE, {"c": (8,)}, {"m": np.arange(9).reshape(9, 1) % 2 == 0})
         for both in ("x, c", "c, x")
     ),
+    ("u = Unsqueeze <axes = [-1]> (x) y = ReduceSum <axes = [-1], keepdims = 0> (u)", IMAGE, None, None, 9),
     ("t = Transpose <perm = [0, 2, 3, 1]> (x) y = Transpose <perm = [0, 3, 1, 2]> (t)", IMAGE),
     ("y = Concat <axis = -1> (x, c, x)", IMAGE, {"c": (2, 4, 9, 3)}),
     ("y = Pad (x, n, v)", IMAGE, None, {**ints(n=[0, 1, 2, 0, 0, 3, -1, 1]), **floats(v=0.5)}),

@@ -19,6 +19,7 @@ NAMES = (
     "ReduceMin ReduceProd ReduceSum Reshape Round Slice Split Sqrt Squeeze Sub Tile Transpose Unsqueeze Where"
 )
 FOLDED = set(NAMES.split())
+CHANGED = {"Clip", "Pad", "Resize", "Slice", "Upsample"}  # which have other inputs in version 11 than before
 
 
 def shapes_of(step: Step) -> list[Shape | None]:
@@ -65,4 +66,5 @@ def _model(step: Step) -> Any:
         given.append(helper.make_tensor_value_info(name, kind, known.shape))
     made = [helper.make_empty_tensor_value_info(name) for name in step.node.outputs]
     graph = helper.make_graph([step.node.proto], "node", given, made, small)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", step.net.opset)])
+    opset = step.net.opset if step.op in CHANGED else max(step.net.opset, 11)  # which has negative axes
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
