@@ -124,7 +124,7 @@ def arithmetic(step: Step) -> Value:
 
 def _normalized(step: Step) -> Value | None:
     """Normalize for x / sqrt(sum of x^2 over the channels + eps), or for x / max(norm, a tiny number)."""
-    node, path = step.node_before(1), []
+    node, path = step.net.makers.get(step.node.inputs[1]), []
     terms: dict[str, float | None] = {"Add": TINY**2, "Clip": 0}
     while node is not None and node.op in ("Expand", "Clip", "Sqrt", "Add"):
         path.append(node.op)

@@ -172,10 +172,6 @@ class Step:
             raise self.refuse("its shape does not follow from the shapes of its inputs and from constants", _FIXED)
         return self.shapes[0]
 
-    def node_before(self, index: int) -> Node | None:
-        """The node that writes an input."""
-        return self.net.makers.get(self.node.inputs[index]) if self.has(index) else None
-
     # --- layers ---
 
     def layers(

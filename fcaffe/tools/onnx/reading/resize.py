@@ -30,7 +30,7 @@ def resize(step: Step) -> Value:
     if how.get("keep_aspect_ratio_policy", "stretch") != "stretch":
         raise step.refuse("it keeps the aspect ratio", "give it the size itself")
     counts = step.list_of(3)
-    given = counts or step.weights(len(step.node.inputs) - 1, "scales").tolist()
+    given = counts or step.weights(min(2, len(step.node.inputs) - 1), "scales").tolist()
     targets = [*x.shape] if counts else [1.0] * 4
     unchanged = targets[:2]
     for axis, target in zip(how.get("axes", range(4)), given, strict=True):
