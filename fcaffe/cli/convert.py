@@ -125,21 +125,24 @@ def _convert_onnx(
     inputs: Sequence[str] | None,
 ) -> int:
     """Convert an ONNX file to a net and its weights, and check them unless `inputs` is None."""
-    from fcaffe.tools.onnx.reading.convert import from_onnx, write_converted
+    from fcaffe.model_files import write_model
+    from fcaffe.proto import write_text
+    from fcaffe.tools.onnx.reading.convert import from_onnx
 
     if not source.endswith(".onnx") or not target.endswith(".prototxt"):
         raise UsageError(f"IN.onnx OUT.prototxt WEIGHTS is for a net from ONNX, not for {source} and {target}")
     made = from_onnx(source, shapes, forks, merge)
-    write_converted(made, target, weights)
+    write_text(target, made.net)
+    write_model(weights, made.model)
     print(f"{target}, {weights}: {len(made.net.layer)} layers from {source}")
     if inputs is None:
         return 0
-    from fcaffe.tools.onnx.reading.check import check, differs
+    from fcaffe.tools.check_conversion import check_net, too_far
 
-    found, first = check(source, made, tuple(inputs))
+    found, first = check_net(source, made, inputs)
     for one in found:
         print(f"{one.output}: largest difference {one.largest:.3g}, of values up to {one.magnitude:.3g}")
-    if wrong := [one.output for one in found if differs(one)]:
+    if wrong := [one.output for one in found if too_far(one, 0)]:
         raise FcaffeError(f'{target} differs from {source} in {", ".join(wrong)}, first in layer "{first}"')
     return 0
 

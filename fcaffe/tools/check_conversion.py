@@ -1,4 +1,4 @@
-"""Checks that a converted file computes the same as its source."""
+"""Checks that a converted file, or net, computes the same as its source."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from fcaffe import log
+from fcaffe.input_files import asking
 from fcaffe.model_files import read_model
+from fcaffe.net import Net
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.nets import read_net_for
 from fcaffe.tools.numpy_files import load_numpy
 from fcaffe.tools.onnx.check import Difference, differences, random_inputs, run_net, run_onnx
 from fcaffe.tools.onnx.files import deploy_net
 from fcaffe.tools.onnx.preprocessing import Preprocessing
+from fcaffe.tools.onnx.reading.convert import Converted
 from fcaffe.tools.onnx.weights import read_weights
 
-ALLOWED = 1e-4  # of the largest value, or of 1 if that is larger
+ALLOWED = 1e-4  # of the largest value: float32 rounding of a deep net
 RANDOM = 2  # random inputs
 
 
@@ -78,6 +81,51 @@ def read_inputs(path: str, names: list[str]) -> Mapping[str, np.ndarray]:
     return content if isinstance(content, dict) else {names[0]: content}
 
 
-def too_far(difference: Difference) -> bool:
-    """Whether a difference exceeds the float32 rounding of a deep net."""
-    return not difference.largest <= ALLOWED * max(1, difference.magnitude)
+def too_far(difference: Difference, least: float = 1) -> bool:
+    """Whether a difference exceeds what is allowed for the largest value, or for `least` if that is larger."""
+    return not difference.largest <= ALLOWED * max(least, difference.magnitude)
+
+
+def check_net(path: str, made: Converted, files: Sequence[str] = ()) -> tuple[list[Difference], str]:
+    """Compare the net that an ONNX file was converted to with the file, on random values and on files with inputs.
+
+    Returns:
+        The largest difference of each output over all inputs. The name of the first layer whose top differs, or "" if
+        no output does.
+    """
+    net = deploy_net(made.net, made.model, path)
+    inputs = [_random_values(net, made, seed) for seed in range(RANDOM)]
+    inputs += [read_inputs(name, list(inputs[0])) for name in files]
+    worst: dict[str, Difference] = {}
+    for given in inputs:
+        with asking():
+            theirs = run_onnx(path, given)
+        for one in differences(theirs, run_net(net, given)):
+            worst[one.output] = max(worst.get(one.output, one), one, key=lambda one: one.largest)
+        if any(too_far(one, 0) for one in worst.values()):
+            return list(worst.values()), _first_difference(path, net, made, given)
+    return list(worst.values()), ""
+
+
+def _random_values(net: Net, made: Converted, seed: int) -> Mapping[str, np.ndarray]:
+    """Random values for inputs; for integers the indices of a table's rows."""
+    values = random_inputs(net, seed)
+    rows = min((node.layer.param.embed_param.input_dim for node in net.nodes if node.layer.type == "Embed"), default=2)
+    for name in made.integers:
+        values[name] = np.random.default_rng(seed).integers(0, rows, values[name].shape).astype(np.float32)
+    return values
+
+
+def _first_difference(path: str, net: Net, made: Converted, inputs: Mapping[str, np.ndarray]) -> str:
+    """The name of the first layer with a top that differs. The net has run on these inputs."""
+    theirs = run_onnx(path, inputs, list(made.values.values()))
+    for node in net.nodes:
+        for index in node.top_ids:
+            value = theirs.get(made.values.get(net.blob_names[index], ""))
+            ours = np.array(net.context.engine.to_numpy(net.blobs[index].data))
+            if value is None or value.size != ours.size or node.layer.type == "Split":
+                continue
+            (one,) = differences({"": value.reshape(ours.shape).astype(np.float32)}, {"": ours})
+            if too_far(one, 0):
+                return node.name
+    return net.nodes[-1].name

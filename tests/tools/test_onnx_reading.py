@@ -16,11 +16,11 @@ from fcaffe.engines import cpu_engine
 from fcaffe.errors import FcaffeError, NetError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.forks import fork_of_layer_type
+from fcaffe.tools.check_conversion import check_net
 from fcaffe.tools.nets import load_net
 from fcaffe.tools.onnx.check import random_inputs, run_net
 from fcaffe.tools.onnx.export import to_onnx, write_onnx
 from fcaffe.tools.onnx.files import deploy_net
-from fcaffe.tools.onnx.reading.check import check
 from fcaffe.tools.onnx.reading.convert import from_onnx
 from tests.tools.onnx_graphs import converted, largest_difference, model_of
 from tests.tools.onnx_nets import with_random_weights
@@ -100,6 +100,7 @@ CASES: list[tuple[Any, ...]] = [
     ('y = Gelu <approximate = "tanh"> (x)', IMAGE, None, None, 20),
     (GELU + "m = Mul (x, p) y = Mul (m, h)", IMAGE),
     (GELU + "m = Mul (x, h) y = Mul (p, m)", IMAGE),
+    ("q = Mul (x, x) " + GELU.replace("(x, r)", "(q, r)") + "m = Mul (p, h) y = Mul (m, q)", IMAGE),
     ("y = PRelu (x, s)", IMAGE, {"s": (4, 1, 1)}),
     ("y = PRelu (x, s)", IMAGE, {"s": (1,)}),
     ("y = Clip (x, l, h)", IMAGE, None, floats(l=-0.5, h=0.7)),
@@ -156,6 +157,7 @@ CASES: list[tuple[Any, ...]] = [
         (f"y = Where (m, {both})", IMAGE, {"c": (8,)}, {"m": np.arange(9).reshape(9, 1) % 2 == 0})
         for both in ("x, c", "c, x")
     ),
+    ("u = Unsqueeze <axes = [-1]> (x) y = ReduceSum <axes = [-1], keepdims = 0> (u)", IMAGE, None, None, 9),
     ("t = Transpose <perm = [0, 2, 3, 1]> (x) y = Transpose <perm = [0, 3, 1, 2]> (t)", IMAGE),
     ("y = Concat <axis = -1> (x, c, x)", IMAGE, {"c": (2, 4, 9, 3)}),
     ("y = Pad (x, n, v)", IMAGE, None, {**ints(n=[0, 1, 2, 0, 0, 3, -1, 1]), **floats(v=0.5)}),
@@ -319,10 +321,10 @@ def test_the_first_layer_that_differs(tmp_path: Path) -> None:
         "a = Conv (x, w) b = Relu (a) c = Conv (b, v) y = Tanh (c)", IMAGE, {"w": (4, 4, 1, 1), "v": (3, 4, 1, 1)}
     )
     made, path = converted(tmp_path, model)
-    assert check(str(path), made)[1] == ""
+    assert check_net(str(path), made)[1] == ""
     weights = made.model.layers[3].blobs[0]
     weights.data = weights.data * 1.01
-    found, first = check(str(path), made)
+    found, first = check_net(str(path), made)
     assert [one.output for one in found] == ["y"] and first == "Conv_2"
     assert 1e-4 < found[0].largest < 0.1
 

@@ -63,9 +63,9 @@ def run_net(
 
 
 def run_onnx(
-    path: str | os.PathLike[str], inputs: Mapping[str, np.ndarray], inner: Sequence[str] = ()
+    path: str | os.PathLike[str] | bytes, inputs: Mapping[str, np.ndarray], inner: Sequence[str] = ()
 ) -> dict[str, np.ndarray]:
-    """Run an ONNX file in onnxruntime on the CPU. Inputs of other names are matched by their order.
+    """Run an ONNX file, or the bytes of one, in onnxruntime on the CPU. Inputs of other names are matched by order.
 
     Returns the outputs, and the values `inner` of the graph, by name.
     """

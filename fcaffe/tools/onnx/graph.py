@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,20 +15,26 @@ from fcaffe.tools.onnx.library import OPSET, onnx
 Shape = tuple[int, ...]
 Writer = Callable[["Step"], Sequence[str]]
 
+F = TypeVar("F")
+
 _writers: dict[str, Writer] = {}
 
 
-def writes(*layer_types: str) -> Callable[[Writer], Writer]:
-    """Decorator: register a function that writes the nodes of these layer types. It returns the names of the tops."""
+def registration(table: dict[str, F]) -> Callable[..., Callable[[F], F]]:
+    """A decorator that enters a function into a table under the names that it is called with."""
 
-    def add(writer: Writer) -> Writer:
-        for layer_type in layer_types:
-            if layer_type in _writers:
-                raise ValueError(f"layer type {layer_type} has two functions that write its nodes")
-            _writers[layer_type] = writer
-        return writer
+    def register(*names: str) -> Callable[[F], F]:
+        def add(function: F) -> F:
+            for name in names:
+                assert table.setdefault(name, function) is function, f"{name} has two functions"
+            return function
 
-    return add
+        return add
+
+    return register
+
+
+writes = registration(_writers)  # a function that writes the nodes of layer types, and returns the names of the tops
 
 
 def writer_of(layer: Layer) -> Writer:

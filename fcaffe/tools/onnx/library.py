@@ -34,5 +34,5 @@ def onnxruntime() -> Any:
     try:
         import onnxruntime
     except ImportError as problem:
-        raise UsageError("--check runs the ONNX file with onnxruntime: pip install 'fcaffe[onnx]'") from problem
+        raise UsageError("ONNX files are run by the package onnxruntime: pip install 'fcaffe[onnx]'") from problem
     return onnxruntime

@@ -2,19 +2,18 @@
 
 1. `load.py` reads the file without trusting it: limits of size, external data inside the model's folder only, nodes in
    an order that has no cycle, attributes and tensors of known types.
-2. `convert.py` takes the nodes in order. A node whose inputs are constants is folded with NumPy (`folding.py`). Any
-   other node becomes Caffe layers, by the function that its operator is registered with (`graph.py`). These functions
-   are in the other files, by family. A layer is set up for shapes alone as soon as it is added, so each function knows
-   the shapes of its inputs, and no shape is inferred twice.
+2. `convert.py` takes the nodes in order. onnx infers the shapes of a node's outputs, and computes them if all inputs
+   are constants (`folding.py`). Any other node becomes Caffe layers, by the function that its operator is registered
+   with (`graph.py`). These functions are in the other files, by family. A layer is set up for shapes alone as soon as
+   it is added. At last the outputs are reshaped to the shapes that onnx gives.
 3. A node that Caffe cannot express gives a refusal, an error that stands for its outputs. A later node may do without:
    the last Mul of a GELU finds the Erf behind it and replaces all of it. If an output of the model needs a refused
    value, the conversion fails with that error. It names the node, the reason, and what to change in the model.
 4. Layers that no output needs are left out. Then layers and blobs get their names: a layer that of its node, a blob
    that of its ONNX value.
 
-Patterns of several nodes are recognised at their last node, by the layers that the earlier nodes have become: a Bias
-behind an InnerProduct becomes its bias term, a Reshape of a Reshape one Reshape, a transposed block of pixels a
-Deconvolution. All layers are BVLC Caffe's unless `forks` allows those of forks.
+A node is merged with the layers that earlier nodes have become: a Bias behind an InnerProduct becomes its bias term, a
+Reshape of a Reshape one Reshape. All layers are BVLC Caffe's unless `forks` allows those of forks.
 
 Conversions are exact. Layers that move values do so by weights of 0 and 1, or by Im2col (see `reorder.py`). GELU with
 the error function is the one formula that Caffe's functions do not contain; it is computed to the precision of float32

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from fcaffe.tools.onnx.elementwise import FUNCTIONS, LEAKY, LRN
 from fcaffe.tools.onnx.reading.graph import Step, Value, reads
-from fcaffe.tools.onnx.reading.load import Node
 
 # erfc(z) = exp(-z^2) * P(t) with t = 1 / (1 + RATE * z), for z of 0 and more: coefficients of t, t^2, ...
 RATE = 0.3275911
@@ -27,8 +28,12 @@ _FORMULAS: dict[str, Callable[[Step], Value]] = {
     "Neg": lambda step: step.power(step.x, scale=-1),
     "Sqrt": lambda step: step.power(step.x, power=0.5),
     "Reciprocal": lambda step: step.power(step.x, power=-1),
-    "Selu": lambda step: step.power(_elu(step, step.attribute("alpha")), step.attribute("gamma")),
-    "HardSigmoid": lambda step: _hard_sigmoid(step, step.attribute("alpha"), step.attribute("beta")),
+    "Selu": lambda step: step.power(
+        step.layer("ELU", step.x, elu_param={"alpha": step.attribute("alpha")}), step.attribute("gamma")
+    ),
+    "HardSigmoid": lambda step: clipped(
+        step, step.power(step.x, step.attribute("alpha"), step.attribute("beta")), 0, 1
+    ),
     "HardSwish": lambda step: step.product(step.x, step.power(clipped(step, step.power(step.x, 1, 3), 0, 6), 1 / 6)),
     "Swish": lambda step: step.product(step.x, step.layer("Sigmoid", step.power(step.x, step.attribute("alpha")))),
     "Mish": lambda step: step.product(step.x, step.layer("TanH", step.layer("BNLL", step.x))),
@@ -49,14 +54,6 @@ def function(step: Step) -> Value:
 @reads(*_FORMULAS)
 def formula(step: Step) -> Value:
     return _FORMULAS[step.op](step)
-
-
-def _elu(step: Step, alpha: float) -> Value:
-    return step.layer("ELU", step.x, elu_param={"alpha": alpha})
-
-
-def _hard_sigmoid(step: Step, alpha: float, beta: float) -> Value:
-    return clipped(step, step.power(step.x, alpha, beta), 0, 1)
 
 
 @reads("Pow")
@@ -126,22 +123,43 @@ def error_gelu(step: Step, x: Value) -> Value:
     return step.sum(step.layer("ReLU", x), step.product(size, polynomial, bell), coefficients=(1, -0.5))
 
 
+_PLUS = [("Add", ("Erf", (operator, "x", number)), 1.0) for operator, number in (("Mul", ROOT), ("Div", 1 / ROOT))]
+_GELU = [
+    form
+    for plus in _PLUS
+    for form in (("Mul", ("Mul", "x", plus), 0.5), ("Mul", ("Mul", "x", 0.5), plus), ("Mul", "x", ("Mul", plus, 0.5)))
+]
+
+
 def gelu_behind(step: Step) -> Value | None:
-    """The GELU whose last multiplication the node is: of x, 1 + erf(x / sqrt(2)) and 1 / 2, in any order."""
-    factors, constant = _factors(step, step.node, 3)
-    if abs(constant - 0.5) > NEAR or len(factors) != 2:
+    """The GELU whose last multiplication the node is."""
+    for form in _GELU:
+        found = match(step, form, step.node.outputs[0], {})
+        x = step.net.known[found["x"]] if found else None
+        if isinstance(x, Value):
+            return error_gelu(step, x)
+    return None
+
+
+def match(step: Step, pattern: Any, name: str, found: dict[str, str]) -> dict[str, str] | None:
+    """The values by their names in a pattern, or None if the value of this name is not computed so.
+
+    A pattern is a name, a number, or an operator with patterns as its operands. Terms and factors may have any order.
+    """
+    if isinstance(pattern, str):
+        return {**found, pattern: name} if found.get(pattern, name) == name else None
+    if isinstance(pattern, float):
+        value = number_of(step, name)
+        return found if value is not None and abs(value - pattern) < NEAR else None
+    node = step.node if name in step.node.outputs else step.net.makers.get(name)
+    if node is None or node.op != pattern[0]:
         return None
-    makers = step.net.makers
-    for x, other in (factors, factors[::-1]):
-        plus = makers.get(other)
-        if plus is None or plus.op != "Add" or 1.0 not in [number_of(step, name) for name in plus.inputs]:
-            continue
-        for erf in (makers[name] for name in plus.inputs if name in makers and makers[name].op == "Erf"):
-            inner = makers.get(erf.inputs[0])
-            argument, scale = _factors(step, inner, 1) if inner is not None else ([], 0.0)
-            value = step.net.known[x]
-            if argument == [x] and abs(scale - ROOT) < NEAR and isinstance(value, Value):
-                return error_gelu(step, value)
+    for names in itertools.permutations(node.inputs) if node.op in ("Add", "Mul") else [node.inputs]:
+        bound: dict[str, str] | None = found
+        for operand, each in zip(pattern[1:], names, strict=False):
+            bound = None if bound is None else match(step, operand, each, bound)
+        if bound is not None:
+            return bound
     return None
 
 
@@ -149,19 +167,3 @@ def number_of(step: Step, name: str) -> float | None:
     """The value of a constant that has one."""
     known = step.net.known.get(name)
     return float(known.flat[0]) if isinstance(known, np.ndarray) and known.size == 1 else None
-
-
-def _factors(step: Step, node: Node, depth: int) -> tuple[list[str], float]:
-    """The factors of a product or quotient by name, and the product of its single constants."""
-    names: list[str] = []
-    constant = 1.0
-    for index, name in enumerate(node.inputs):
-        value, before = number_of(step, name), step.net.makers.get(name)
-        if value and (node.op == "Mul" or index == 1):
-            constant *= 1 / value if node.op == "Div" else value
-        elif depth and before is not None and before.op == "Mul" == node.op:
-            more, product = _factors(step, before, depth - 1)
-            names, constant = names + more, constant * product
-        else:
-            names.append(name)
-    return (names, constant) if node.op in ("Mul", "Div") else ([], 0.0)

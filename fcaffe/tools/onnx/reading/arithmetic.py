@@ -6,7 +6,6 @@ axis.
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 import re
@@ -14,162 +13,118 @@ import re
 import numpy as np
 
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.tools.onnx.reading.activations import clipped, gelu_behind, number_of
+from fcaffe.tools.onnx.reading.activations import clipped, gelu_behind, match, number_of
 from fcaffe.tools.onnx.reading.graph import Made, Shape, Step, Value, reads
 from fcaffe.tools.onnx.reading.reorder import tiled
 
 TINY = 1e-12  # a limit of norms, which keeps a division from being one by 0
+Operand = Value | np.ndarray
 SAME = 1e-6  # a product of factors this near to 1 is one that undoes another
 
 
-def common_shape(step: Step, *shapes: Shape) -> Shape:
-    try:
-        return np.broadcast_shapes(*shapes)
-    except ValueError:
-        raise step.error(f"its inputs of shapes {', '.join(map(str, shapes))} do not fit together") from None
-
-
-def _block(step: Step, shape: Shape, constant: np.ndarray) -> tuple[int, np.ndarray]:
-    """The axes of a blob that a constant varies over, from the first to the last: their start, and the constant."""
-    wide = constant.reshape((1,) * (len(shape) - constant.ndim) + constant.shape)
-    axes = [axis for axis in range(wide.ndim) if wide.shape[axis] != 1]
-    first, last = axes[0], axes[-1] + 1
-    step.net.take(math.prod(shape[first:last]))
-    return first, np.broadcast_to(wide.reshape(wide.shape[first:last]), shape[first:last])
-
-
-def _single(constant: np.ndarray) -> float | None:
-    """The value of a constant whose elements are equal."""
-    return float(constant.flat[0]) if constant.size and (constant == constant.flat[0]).all() else None
-
-
-def _before(x: Value, *kinds: str) -> Made | None:
-    """The layer of x if it is of these kinds, has a single bottom, and learns its blobs."""
-    made = x.maker
-    return made if made.kind in kinds and len(made.bottoms) == 1 and not made.fixed else None
-
-
-def times_constant(step: Step, x: Value, constant: np.ndarray) -> Value:
-    """The product, as the factors of a Scale in front if there is one along the same axes."""
-    x = tiled(step, x, common_shape(step, x.shape, constant.shape))
-    if (value := _single(constant)) is not None:
-        return step.power(x, scale=value)
-    axis, block = _block(step, x.shape, constant)
-    before, name = _before(x, "Scale"), ""
-    if before is not None and len(before.blobs) == 1 and _bias_axes(before) == (axis, block.shape):
-        x, block, name = before.bottoms[0], block * before.blobs[0], before.wanted
-        if np.abs(block - 1).max() <= SAME:
-            return x
-    return step.layer("Scale", x, blobs=[block], name=name, scale_param={"axis": axis, "num_axes": block.ndim})
-
-
-def plus_constant(step: Step, x: Value, constant: np.ndarray) -> Value:
-    """The sum, as the bias of the layer of x if it can have one."""
-    x = tiled(step, x, common_shape(step, x.shape, constant.shape))
-    value, before = _single(constant), _before(x, "Power", "Scale", "InnerProduct", "Convolution")
-    if value is None:
-        axis, block = _block(step, x.shape, constant)
-    elif before is not None and before.kind == "InnerProduct":
-        axis, block = len(x.shape) - 1, np.full(x.shape[-1:], value)
-    else:
-        p = before.param.power_param if before is not None and before.kind == "Power" else pb.PowerParameter(power=2)
-        if p.power != 1 or p.shift != 0:
-            return step.power(x, shift=value)
-        assert before is not None
-        return step.power(before.bottoms[0], scale=p.scale, shift=value, name=before.wanted)
-    if before is None or len(before.blobs) != 1 or _bias_axes(before) != (axis, block.shape):
-        return step.layer("Bias", x, blobs=[block], bias_param={"axis": axis, "num_axes": block.ndim})
-    if before in step.made:
-        step.made.remove(before)
-    field = next(field.name for field, _ in before.param.ListFields() if field.name.endswith("_param"))
-    changed = copy.deepcopy(getattr(before.param, field))
-    changed.ClearField("bias_term")  # which is true by default
-    if before.kind == "Scale":
-        changed.bias_term = True
-    blobs = [before.blobs[0], block]
-    return step.layer(before.kind, before.bottoms[0], blobs=blobs, name=before.wanted, **{field: changed})
-
-
-def _bias_axes(made: Made) -> tuple[int, Shape]:
-    """The first axis of a layer's biases in its top, and their shape."""
-    if made.kind == "Scale":
-        return made.param.scale_param.axis, made.blobs[0].shape
-    return 1 if made.kind == "Convolution" else len(made.tops[0].shape) - 1, made.blobs[0].shape[:1]
-
-
-def summed(step: Step, x: Value, y: Value, sign: float = 1) -> Value:
-    """x + sign * y."""
-    if x.shape == y.shape:
-        for product, other in ((x, y), (y, x)) if step.net.forks and sign == 1 else ():
-            if _by_channels(product):
-                images, factors = product.maker.bottoms
-                return step.layer("Axpy", step.reshape(factors, (*x.shape[:2], 1, 1)), images, other)
-        return step.sum(x, y, coefficients=(1, sign))
-    y = y if sign == 1 else step.power(y, scale=sign)
-    return _combined(step, x, y, "Bias")
-
-
-def _by_channels(x: Value) -> bool:
-    """Whether x is a product of images with one factor for each of their channels."""
-    made = x.maker
-    return made.kind == "Scale" and [one.shape for one in made.bottoms[1:]] == [x.shape[:2]] and len(x.shape) == 4
-
-
-def multiplied(step: Step, x: Value, y: Value) -> Value:
-    return step.product(x, y) if x.shape == y.shape else _combined(step, x, y, "Scale")
-
-
-def _combined(step: Step, x: Value, y: Value, kind: str) -> Value:
-    """A Bias or Scale of two blobs, the smaller of which is repeated."""
-    shape = common_shape(step, x.shape, y.shape)
-    if x.shape != shape and y.shape == shape:
+def _repeated(step: Step, x: Value, y: Operand, kind: str) -> Value:
+    """A Bias or Scale of a blob by a blob or a constant. The smaller one is repeated."""
+    shape, field = np.broadcast_shapes(x.shape, y.shape), f"{kind.lower()}_param"
+    if isinstance(y, Value) and y.shape == shape != x.shape:
         x, y = y, x
-    x = tiled(step, x, shape)
-    own = (1,) * (len(shape) - len(y.shape)) + y.shape
-    axes = [axis for axis, n in enumerate(own) if n != 1] or [0]
+    x, own = tiled(step, x, shape), (1,) * (len(shape) - len(y.shape)) + y.shape
+    axes = [axis for axis, n in enumerate(own) if n != 1] or [0 if isinstance(y, Value) else len(shape) - 1]
     first, last = axes[0], axes[-1] + 1
+    if isinstance(y, np.ndarray):
+        step.net.take(math.prod(shape[first:last]))
+        block = np.broadcast_to(y.reshape(own[first:last]), shape[first:last])
+        return step.layer(kind, x, blobs=[block], **{field: {"axis": first, "num_axes": block.ndim}})
     while first and own[first - 1] == shape[first - 1]:  # such as a batch of 1, which may become larger
         first -= 1
     y = tiled(step, step.reshape(y, own[first:last]), shape[first:last])
-    return step.layer(kind, x, y, **{f"{kind.lower()}_param": {"axis": first}})
+    return step.layer(kind, x, y, **{field: {"axis": first}})
 
 
-@reads("Add", "Sub")
-def add(step: Step) -> Value:
-    sign = -1 if step.op == "Sub" else 1
-    if step.constant(1) is not None:
-        return plus_constant(step, step.x, sign * step.weights(1, "terms"))
-    if step.constant(0) is not None:
-        return plus_constant(step, step.power(step.value(1), scale=sign), step.weights(0, "terms"))
-    return summed(step, step.x, step.value(1), sign)
+def with_constant(step: Step, x: Value, constant: np.ndarray, kind: str) -> Value:
+    """A Power, or a Scale or Bias, which is merged with the layer before if that has a blob along the same axes."""
+    if constant.size and (constant == constant.flat[0]).all():
+        value = float(constant.flat[0])
+        x = tiled(step, x, np.broadcast_shapes(x.shape, constant.shape))
+        if kind == "Scale" or x.maker.kind != "InnerProduct":
+            return step.power(x, scale=value) if kind == "Scale" else step.power(x, shift=value)
+        constant = np.full(x.shape[-1:], value, np.float32)
+    y = _repeated(step, x, constant, kind)
+    made, before = y.maker, y.maker.bottoms[0].maker
+    if before.kind not in _MERGED[kind] or len(before.bottoms) != 1 or len(before.blobs) != 1 or before.fixed:
+        return y
+    if _block(before) != _block(made):
+        return y
+    blobs, bottom = [before.blobs[0], made.blobs[0]], before.bottoms[0]
+    if kind == "Scale":
+        blobs = [blobs[0] * blobs[1]]
+        if np.abs(blobs[0] - 1).max() <= SAME:
+            return bottom
+    step.made = [one for one in step.made if one not in (made, before)]
+    field, message = next((field, one) for field, one in before.param.ListFields() if field.name.endswith("_param"))
+    changed = type(message)()
+    changed.CopyFrom(message)
+    changed.ClearField("bias_term")  # which is true by default, but not for a Scale
+    if kind == "Bias" and before.kind == "Scale":
+        changed.bias_term = True
+    return step.layer(before.kind, bottom, blobs=blobs, name=before.wanted, **{field.name: changed})
 
 
-@reads("Mul")
-def multiply(step: Step) -> Value:
-    if (found := gelu_behind(step)) is not None:
+_MERGED = {"Scale": ["Scale"], "Bias": ["Scale", "InnerProduct", "Convolution"]}
+
+
+def _block(made: Made) -> tuple[int, Shape]:
+    """The first axis of a layer's scales or biases in its top, and their shape."""
+    if made.kind in ("Scale", "Bias"):
+        return (made.param.scale_param if made.kind == "Scale" else made.param.bias_param).axis, made.blobs[0].shape
+    return 1 if made.kind == "Convolution" else len(made.tops[0].shape) - 1, made.blobs[0].shape[:1]
+
+
+def combined(step: Step, x: Operand, y: Operand, kind: str) -> Value:
+    """The sum of a blob and a blob or constant by a Bias, or their product by a Scale."""
+    if not isinstance(x, Value):
+        x, y = y, x
+    assert isinstance(x, Value)
+    return _repeated(step, x, y, kind) if isinstance(y, Value) else with_constant(step, x, y, kind)
+
+
+def summed(step: Step, x: Operand, y: Operand, sign: float = 1) -> Value:
+    """x + sign * y."""
+    if isinstance(x, Value) and isinstance(y, Value) and x.shape == y.shape:
+        for images, other in ((x, y), (y, x)) if step.net.forks and sign == 1 and len(x.shape) == 4 else ():
+            bottoms = images.maker.bottoms if images.maker.kind == "Scale" else []
+            if [one.shape for one in bottoms[1:]] == [x.shape[:2]]:  # a factor for each channel
+                return step.layer("Axpy", step.reshape(bottoms[1], (*x.shape[:2], 1, 1)), bottoms[0], other)
+        return step.sum(x, y, coefficients=(1, sign))
+    if sign != 1:
+        y = step.power(y, scale=sign) if isinstance(y, Value) else y * np.float32(sign)
+    return combined(step, x, y, "Bias")
+
+
+def multiplied(step: Step, x: Operand, y: Operand) -> Value:
+    if isinstance(x, Value) and isinstance(y, Value) and x.shape == y.shape:
+        return step.product(x, y)
+    return combined(step, x, y, "Scale")
+
+
+@reads("Add", "Sub", "Mul", "Div")
+def arithmetic(step: Step) -> Value:
+    found = gelu_behind(step) if step.op == "Mul" else None
+    if step.op == "Div" and step.net.forks:
+        found = _normalized(step)
+    if found is not None:
         return found
-    for constant, other in ((0, 1), (1, 0)):
-        if step.constant(constant) is not None:
-            return times_constant(step, step.value(other), step.weights(constant, "factors"))
-    return multiplied(step, step.x, step.value(1))
-
-
-@reads("Div")
-def divide(step: Step) -> Value:
-    if step.net.forks and (found := _normalized(step)) is not None:
-        return found
-    if step.constant(1) is not None:
-        divisor = step.weights(1, "divisors").astype(np.float64)
-        return times_constant(step, step.x, np.float32(1 / divisor))
-    inverse = step.power(step.value(1), power=-1)
-    if step.constant(0) is not None:
-        return times_constant(step, inverse, step.weights(0, "dividends"))
-    return multiplied(step, step.x, inverse)
+    x = step.value(0) if step.constant(0) is None or step.constant(1) is not None else step.weights(0, "operands")
+    y: Operand = step.value(1) if step.constant(1) is None else step.weights(1, "operands")
+    if step.op in ("Add", "Sub"):
+        return summed(step, x, y, -1 if step.op == "Sub" else 1)
+    if step.op == "Div":
+        y = step.power(y, power=-1) if isinstance(y, Value) else np.float32(1 / y.astype(np.float64))
+    return multiplied(step, x, y)
 
 
 def _normalized(step: Step) -> Value | None:
     """Normalize for x / sqrt(sum of x^2 over the channels + eps), or for x / max(norm, a tiny number)."""
-    node, path = step.node_before(1), []
+    node, path = step.net.makers.get(step.node.inputs[1]), []
     terms: dict[str, float | None] = {"Add": TINY**2, "Clip": 0}
     while node is not None and node.op in ("Expand", "Clip", "Sqrt", "Add"):
         path.append(node.op)
@@ -205,7 +160,7 @@ def extreme(step: Step) -> Value:
         return clipped(step, x, *(single[0], math.inf) if step.op == "Max" else (-math.inf, single[0]))
     sign = 1 if step.op == "Max" else -1
     values = [step.value(index) for index in range(len(constants))]
-    shape = common_shape(step, *(value.shape for value in values))
+    shape = np.broadcast_shapes(*(value.shape for value in values))
     terms = [step.power(tiled(step, value, shape), scale=sign) for value in values]
     y = step.layer("Eltwise", *terms, eltwise_param={"operation": pb.EltwiseParameter.MAX}) if terms[1:] else terms[0]
     return step.power(y, scale=sign)
@@ -214,15 +169,13 @@ def extreme(step: Step) -> Value:
 @reads("Where")
 def where(step: Step) -> Value:
     """A mask of constants, or Softplus as PyTorch exports it: x above a threshold of 20, where it equals x."""
-    condition, plus = step.node_before(0), step.node_before(2)
-    if condition is not None and plus is not None and (condition.op, plus.op) == ("Greater", "Softplus"):
-        same = condition.inputs[0] == plus.inputs[0] == step.node.inputs[1]
-        if same and (number_of(step, condition.inputs[1]) or 0) >= 20:
-            return step.layer("BNLL", step.value(1))
+    softplus = match(step, ("Where", ("Greater", "x", "limit"), "x", ("Softplus", "x")), step.node.outputs[0], {})
+    if softplus and (number_of(step, softplus["limit"]) or 0) >= 20:
+        return step.layer("BNLL", step.value(1))
     mask, constant = step.constant(0), 1 if step.constant(1) is not None else 2
     if mask is None:
         raise step.refuse("Caffe has no conditions", "compute without them, such as by ReLU or by masks of constants")
     chosen = mask == (constant == 2)
-    y = times_constant(step, step.value(3 - constant), np.float32(chosen))
+    y = with_constant(step, step.value(3 - constant), np.float32(chosen), "Scale")
     others = np.where(chosen, np.float32(0), step.weights(constant, "values"))
-    return plus_constant(step, y, others) if others.any() else y
+    return with_constant(step, y, others, "Bias") if others.any() else y

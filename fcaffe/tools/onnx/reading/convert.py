@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fcaffe import log
-from fcaffe.errors import NetError, SnapshotError
-from fcaffe.model_files import Model, StoredLayer, write_model
-from fcaffe.proto import StoredBlob, write_text
+from fcaffe.errors import FcaffeError, NetError, SnapshotError
+from fcaffe.model_files import Model, StoredLayer
+from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.merge_bn import merge_bn
 from fcaffe.tools.onnx.graph import free_name
@@ -21,15 +22,13 @@ from fcaffe.tools.onnx.reading import (  # noqa: F401 - each fills the registry
     normalization,
     pooling,
     recurrent,
-    reductions,
-    refused,
     reorder,
     resize,
-    shape,
 )
-from fcaffe.tools.onnx.reading.folding import fold
+from fcaffe.tools.onnx.reading.folding import fold, shapes_of
 from fcaffe.tools.onnx.reading.graph import Draft, Known, Step, Value, readers
-from fcaffe.tools.onnx.reading.load import Node, Source, load
+from fcaffe.tools.onnx.reading.load import Source, load
+from fcaffe.tools.onnx.reading.refused import REASONS
 
 
 @dataclass(frozen=True)
@@ -77,12 +76,7 @@ def _draft(source: Source, forks: bool, merge: bool) -> Draft:
         made.tops[0].onnx = name
         draft.known[name] = made.tops[0]
     for node in source.nodes:
-        found: Sequence[Known]
-        try:
-            found = _read(draft, node)
-        except NetError as refusal:
-            found = [refusal] * len(node.outputs)
-        for name, value in zip(node.outputs, found, strict=False):
+        for name, value in zip(node.outputs, _read(Step(draft, node)), strict=False):
             if name:
                 draft.known[name] = value
                 draft.makers[name] = node
@@ -91,36 +85,42 @@ def _draft(source: Source, forks: bool, merge: bool) -> Draft:
     return draft
 
 
-def _read(draft: Draft, node: Node) -> Sequence[Known]:
-    """The outputs of a node. Raises NetError, which names the node."""
-    step, reader = Step(draft, node), readers.get(node.op)
+def _read(step: Step) -> Sequence[Known]:
+    """The outputs of a node: constants, blobs, or an error that names the node, its refusal."""
     try:
-        constants = fold(step)
-        if constants is not None:
-            return constants
-        if reader is None:
-            return [step.refuse("fcaffe knows no layers for this operator", "compute it by others")] * len(node.outputs)
-        with np.errstate(all="ignore"):
-            found = reader(step)
-    except NetError as problem:
-        raise problem if str(problem).startswith("node ") else step.error(str(problem)) from problem
+        step.shapes = shapes_of(step)
+        return fold(step) or _layers(step)
+    except FcaffeError as problem:
+        refusal = (
+            problem if isinstance(problem, NetError) and str(problem).startswith("node ") else step.error(str(problem))
+        )
     except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as problem:  # of a damaged file
         words = " ".join(str(problem).split())[:200]
-        raise step.error(f"its inputs or attributes are not valid: {words or type(problem).__name__}") from problem
-    _name(step)
+        refusal = step.error(f"its inputs or attributes are not valid: {words or type(problem).__name__}")
+    return [refusal] * len(step.node.outputs)
+
+
+def _layers(step: Step) -> list[Value]:
+    """Add the layers of a node. The one that learns gets the node's name, or else the last; others that and their type.
+
+    Raises NetError.
+    """
+    if step.op not in readers:
+        raise step.refuse(*REASONS.get(step.op, ("fcaffe knows no layers for this operator", "compute it by others")))
+    with np.errstate(all="ignore"):
+        found = readers[step.op](step)
     values = found if isinstance(found, list) else [found]
-    if len(values) < sum(1 for name in node.outputs if name):
-        raise step.error(f"it has {len(node.outputs)} outputs")
-    return values
-
-
-def _name(step: Step) -> None:
-    """The layer that learns gets the node's name, or else the last one; others that and their type."""
+    if len(values) < sum(1 for name in step.node.outputs if name):
+        raise step.error(f"it has {len(step.node.outputs)} outputs")
+    for index, (value, shape) in enumerate(zip(values, step.shapes, strict=False)):
+        if shape is not None and math.prod(shape) == math.prod(value.shape):  # onnx infers some poolings' sizes wrongly
+            values[index] = step.reshape(value, shape)
     learning = [made for made in step.made if made.blobs and not made.fixed]
     first = next(iter(learning or step.made[::-1]), None)
     for made in step.made:
         if not made.wanted:
             made.wanted = step.node.name if made is first else f"{step.node.name}/{made.kind.lower()}"
+    return values
 
 
 def _output(draft: Draft, name: str, path: str) -> Value:
@@ -169,9 +169,3 @@ def _stem(name: str, taken: set[str]) -> str:
     """`conv1` for `conv1:Conv`, as fcaffe's own files have it, if there is nothing else of this name."""
     stem = name.partition(":")[0]
     return stem if stem not in taken else name
-
-
-def write_converted(made: Converted, net_path: str, model_path: str) -> None:
-    """Write the net as a prototxt, and its weights as a model. Raises SnapshotError."""
-    write_text(net_path, made.net)
-    write_model(model_path, made.model)

@@ -2,75 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
-from fcaffe.tools.onnx.reading.arithmetic import plus_constant
-from fcaffe.tools.onnx.reading.graph import Step, Value, reads
-from fcaffe.tools.onnx.reading.windows import each, padding, sizes, spread
+from fcaffe.tools.onnx.reading.arithmetic import with_constant
+from fcaffe.tools.onnx.reading.graph import Step, Value, reads, sizes
 
 
-@reads("Conv")
+@reads("Conv", "ConvTranspose")
 def convolution(step: Step) -> Value:
-    weights, count, group = step.weights(1, "weights"), len(step.x.shape) - 2, step.attribute("group", 1)
-    strides, dilations = each(step, "strides", count), each(step, "dilations", count)
-    begins, ends = padding(step, spread(weights.shape[2:], dilations), strides)
-    x = step.x
-    if x.unpadded is not None:
-        x, first, last = x.unpadded
-        begins, ends = ([a + b for a, b in zip(*two, strict=True)] for two in ((begins, first), (ends, last)))
-    if min(*begins, *ends) < 0:
-        raise step.refuse(f"its padding {begins}, {ends} is negative", "crop the input instead")
-    pads = [max(begin, end) for begin, end in zip(begins, ends, strict=True)]
-    kind, p = "Convolution", {"num_output": len(weights), **sizes("stride", strides)}
-    if step.net.forks and 1 < group == x.shape[1] == len(weights) and count == 2:
-        kind = "ConvolutionDepthwise"
-    return _slid(step, kind, x, weights, p, pads, begins, ends, dilations)
-
-
-@reads("ConvTranspose")
-def deconvolution(step: Step) -> Value:
-    x, weights = step.x, step.weights(1, "weights")
-    count = len(x.shape) - 2
-    strides, dilations = each(step, "strides", count), each(step, "dilations", count)
-    if step.attribute("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in step.node.attributes:
-        raise step.refuse("its padding follows from the size of its output", "export it with numbers as padding")
-    begins, ends = padding(step, weights.shape[2:], strides)
-    more = step.attribute("output_padding", [0] * count)
-    ends = [end - one for end, one in zip(ends, more, strict=True)]
-    pads = [max(begin, end, 0) for begin, end in zip(begins, ends, strict=True)]
-    p = {"num_output": weights.shape[1] * step.attribute("group", 1), **sizes("stride", strides)}
-    return _slid(step, "Deconvolution", x, weights, p, pads, begins, ends, dilations)
-
-
-def _slid(
-    step: Step,
-    kind: str,
-    x: Value,
-    weights: np.ndarray,
-    p: dict[str, object],
-    pads: list[int],
-    begins: list[int],
-    ends: list[int],
-    dilations: list[int],
-) -> Value:
-    """A convolution with the padding `begins` and `ends`, of which Caffe's `pads` on both sides are the larger.
+    """A layer that pads both sides by the larger of the paddings.
 
     What a side has too much is made up for by zeros on that side of the kernel. They let a Convolution begin, or end,
-    with zeros that count for nothing. They make the output of a Deconvolution longer by what `pads` cuts off.
+    with zeros that count for nothing. They make the output of a Deconvolution longer by what its padding cuts off.
     """
-    before = [pad - begin for pad, begin in zip(pads, begins, strict=True)]
-    behind = [pad - end for pad, end in zip(pads, ends, strict=True)]
-    if any((*before, *behind)):
-        kernel = spread(weights.shape[2:], dilations)
-        wide = step.zeros(*weights.shape[:2], *(a + n + b for a, n, b in zip(before, kernel, behind, strict=True)))
-        inside = [slice(a, a + n, gap) for a, n, gap in zip(before, kernel, dilations, strict=True)]
-        whole = (slice(None), slice(None), *inside)
-        wide[whole] = weights
-        weights, dilations = wide, [1] * len(dilations)
-    p = {**p, **sizes("kernel", weights.shape[2:]), **sizes("pad", pads)}
+    x, weights, group, transposed = step.x, step.weights(1, "weights"), step.attribute("group", 1), step.op != "Conv"
+    count = len(x.shape) - 2
+    strides, dilations = each(step, "strides", count), each(step, "dilations", count)
+    begins, ends = padding(step, spread(weights.shape[2:], dilations), strides)
+    if transposed:
+        if step.attribute("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in step.node.attributes:
+            raise step.refuse("its padding follows from the size of its output", "export it with numbers as padding")
+        ends = [end - more for end, more in zip(ends, step.attribute("output_padding", [0] * count), strict=True)]
+    elif x.unpadded is not None:
+        x, first, last = x.unpadded
+        begins, ends = ([a + b for a, b in zip(*two, strict=True)] for two in ((begins, first), (ends, last)))
+    if min(*begins, *ends) < 0 and not transposed:
+        raise step.refuse(f"its padding {begins}, {ends} is negative", "crop the input instead")
+    pads = [max(begin, end, 0) for begin, end in zip(begins, ends, strict=True)]
+    if begins != pads or ends != pads:
+        before, behind = ([pad - one for pad, one in zip(pads, side, strict=True)] for side in (begins, ends))
+        weights, dilations = _widened(step, weights, dilations, before, behind), [1] * count
+    kind = "Deconvolution" if transposed else "Convolution"
+    if step.net.forks and not transposed and 1 < group == x.shape[1] == len(weights) and count == 2:
+        kind = "ConvolutionDepthwise"
+    p: dict[str, Any] = {"num_output": weights.shape[1] * group if transposed else len(weights)}
+    p.update(sizes("kernel", weights.shape[2:]), **sizes("stride", strides), **sizes("pad", pads))
     if any(dilation != 1 for dilation in dilations):
-        p["dilation"] = dilations if len(set(dilations)) > 1 else dilations[0]
-    if (group := step.attribute("group", 1)) > 1:
+        p["dilation"] = dilations if len(set(dilations)) > 1 else dilations[:1]
+    if group > 1:
         p["group"] = group
     blobs = [weights]
     if step.has(2):
@@ -80,6 +52,43 @@ def _slid(
     return step.layer(kind, x, blobs=blobs, convolution_param=p)
 
 
+def _widened(
+    step: Step, weights: np.ndarray, dilations: list[int], before: Sequence[int], behind: Sequence[int]
+) -> np.ndarray:
+    """Kernels with so many zeros around them, and with zeros for their gaps."""
+    kernel = spread(weights.shape[2:], dilations)
+    wide = step.zeros(*weights.shape[:2], *(a + n + b for a, n, b in zip(before, kernel, behind, strict=True)))
+    whole = [slice(None), slice(None)]
+    whole += [slice(a, a + n, gap) for a, n, gap in zip(before, kernel, dilations, strict=True)]
+    wide[tuple(whole)] = weights
+    return wide
+
+
+def each(step: Step, name: str, count: int) -> list[int]:
+    """A positive number for each spatial axis, which is 1 by default."""
+    values = list(step.attribute(name, [1] * count))
+    if len(values) != count or min(values) < 1:
+        raise step.error(f"its {name} are {values}, and it needs {count} positive numbers")
+    return values
+
+
+def spread(kernel: Sequence[int], dilations: Sequence[int]) -> list[int]:
+    return [dilation * (k - 1) + 1 for k, dilation in zip(kernel, dilations, strict=True)]
+
+
+def padding(step: Step, kernel: Sequence[int], strides: list[int]) -> tuple[list[int], list[int]]:
+    """The padding at the beginning and at the end of each axis for windows with this kernel."""
+    auto, size, count = step.attribute("auto_pad", "NOTSET"), step.x.shape[2:], len(step.x.shape) - 2
+    pads = list(step.attribute("pads", [0] * 2 * count)) if auto == "NOTSET" else [0] * 2 * count
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        totals = [max(0, (-(-n // s) - 1) * s + k - n) for n, k, s in zip(size, kernel, strides, strict=True)]
+        less, more = [total // 2 for total in totals], [total - total // 2 for total in totals]
+        pads = less + more if auto == "SAME_UPPER" else more + less
+    if len(pads) != 2 * count:
+        raise step.error(f"it has {len(pads)} pads for {count} spatial axes")
+    return pads[:count], pads[count:]
+
+
 @reads("Gemm")
 def gemm(step: Step) -> Value:
     if step.attribute("transA", 0) or step.constant(0) is not None:
@@ -87,10 +96,10 @@ def gemm(step: Step) -> Value:
     weights, x = step.weights(1, "weights"), step.x
     weights = (weights if step.attribute("transB", 0) else weights.T) * np.float32(step.attribute("alpha", 1.0))
     x = x.maker.bottoms[0] if x.maker.kind == "Flatten" else x  # an InnerProduct flattens, too
-    y = inner_product(step, x, weights, 1)
+    y = _inner_product(step, x, weights, 1)
     if not step.has(2):
         return y
-    return plus_constant(step, y, step.weights(2, "biases") * np.float32(step.attribute("beta", 1.0)))
+    return with_constant(step, y, step.weights(2, "biases") * np.float32(step.attribute("beta", 1.0)), "Bias")
 
 
 @reads("MatMul")
@@ -103,10 +112,10 @@ def matmul(step: Step) -> Value:
         )
     if matrix is None or matrix.ndim != 2:
         raise step.refuse("its second factor is no constant matrix", "multiply x by a constant matrix from the right")
-    return inner_product(step, step.x, step.weights(1, "weights").T, max(0, len(step.x.shape) - 1))
+    return _inner_product(step, step.x, step.weights(1, "weights").T, max(0, len(step.x.shape) - 1))
 
 
-def inner_product(step: Step, x: Value, weights: np.ndarray, axis: int) -> Value:
+def _inner_product(step: Step, x: Value, weights: np.ndarray, axis: int) -> Value:
     """The product of the axes from `axis` on with weights (outputs, inputs)."""
     p = {"num_output": len(weights), "bias_term": False, **({"axis": axis} if axis != 1 else {})}
     return step.layer("InnerProduct", x, blobs=[weights], inner_product_param=p)

@@ -1,4 +1,4 @@
-"""Computes nodes whose inputs are constants, by onnx's shape inference and its reference implementation."""
+"""Shapes of a node's outputs, and constants where its inputs are constants, both computed by onnx."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe.errors import NetError
 from fcaffe.tools.onnx.library import onnx
-from fcaffe.tools.onnx.reading.graph import Step
+from fcaffe.tools.onnx.reading.graph import Shape, Step
 from fcaffe.tools.onnx.reading.load import in_known_type
 
 SMALL = 1 << 12  # elements of a constant that a shape may depend on
@@ -18,6 +19,20 @@ NAMES = (
     "ReduceMin ReduceProd ReduceSum Reshape Round Slice Split Sqrt Squeeze Sub Tile Transpose Unsqueeze Where"
 )
 FOLDED = set(NAMES.split())
+CHANGED = {"Clip", "Pad", "Resize", "Slice", "Upsample"}  # which have other inputs in version 11 than before
+
+
+def shapes_of(step: Step) -> list[Shape | None]:
+    """The shapes of the outputs, each None unless it follows from the inputs' shapes and small constants."""
+    if any(isinstance(step.net.known[name], NetError) for name in step.node.inputs if name):
+        return [None] * len(step.node.outputs)
+    outputs = onnx().shape_inference.infer_shapes(_model(step), data_prop=True).graph.output
+    return [_dims(value.type.tensor_type) for value in outputs]
+
+
+def _dims(tensor: Any) -> Shape | None:
+    known = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
+    return tuple(dim.dim_value for dim in tensor.shape.dim) if known else None
 
 
 def fold(step: Step) -> list[np.ndarray] | None:
@@ -29,53 +44,27 @@ def fold(step: Step) -> list[np.ndarray] | None:
     inputs = {name: step.net.known[name] for name in step.node.inputs if name}
     if step.op == "CastLike" and isinstance(array := inputs[step.node.inputs[0]], np.ndarray):
         return [array.astype(np.float32)]  # the type of all blobs
-    arrays = {name: array for name, array in inputs.items() if isinstance(array, np.ndarray)}
-    if step.op not in FOLDED or len(arrays) < len(inputs):
+    if step.op not in FOLDED or None in step.shapes or not all(isinstance(one, np.ndarray) for one in inputs.values()):
         return None
     from onnx.reference import ReferenceEvaluator
 
-    model = _model(step, arrays)
-    for value in onnx().shape_inference.infer_shapes(model, data_prop=True).graph.output:
-        kind = value.type.tensor_type
-        if not kind.HasField("shape") or not all(dim.HasField("dim_value") for dim in kind.shape.dim):
-            return None
-        step.net.take(math.prod(dim.dim_value for dim in kind.shape.dim))
+    step.net.take(sum(math.prod(shape) for shape in step.shapes if shape is not None))
     with np.errstate(all="ignore"):
-        return [in_known_type(np.asarray(one)) for one in ReferenceEvaluator(model).run(None, arrays)]
+        return [in_known_type(np.asarray(one)) for one in ReferenceEvaluator(_model(step)).run(None, inputs)]
 
 
-def _model(step: Step, arrays: dict[str, np.ndarray]) -> Any:
-    """A model of the node. Small inputs are constants, too, for the inference of shapes."""
-    helper = onnx().helper
-    given = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-        for name, array in arrays.items()
-    ]
+def _model(step: Step) -> Any:
+    """A model of the node. Small constants are constants of it, too, for the inference of shapes."""
+    helper, types = onnx().helper, onnx().TensorProto
+    given, small = [], []
+    for name in dict.fromkeys(filter(None, step.node.inputs)):
+        known, kind = step.net.known[name], types.FLOAT
+        assert not isinstance(known, NetError)
+        if isinstance(known, np.ndarray):
+            kind = helper.np_dtype_to_tensor_dtype(known.dtype)
+            small += [onnx().numpy_helper.from_array(known, name)] if known.size <= SMALL else []
+        given.append(helper.make_tensor_value_info(name, kind, known.shape))
     made = [helper.make_empty_tensor_value_info(name) for name in step.node.outputs]
-    small = [onnx().numpy_helper.from_array(one, name) for name, one in arrays.items() if one.size <= SMALL]
     graph = helper.make_graph([step.node.proto], "node", given, made, small)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", step.net.opset)])
-
-
-def reshaped(step: Step, old: tuple[int, ...], dims: list[int]) -> tuple[int, ...]:
-    """The new shape of a Reshape to these dims, in which 0 copies an axis and -1 takes what is left."""
-    if not step.attribute("allowzero", 0):
-        dims = [old[axis] if dim == 0 else dim for axis, dim in enumerate(dims)]
-    rest, count = math.prod(dim for dim in dims if dim != -1), math.prod(old)
-    shape = tuple(count // max(1, rest) if dim == -1 else dim for dim in dims)
-    if dims.count(-1) > 1 or min(dims, default=0) < -1 or math.prod(shape) != count:
-        raise step.error(f"it cannot give {old} the shape {dims}")
-    return shape
-
-
-def slices(step: Step, shape: tuple[int, ...]) -> list[slice]:
-    """The part of each axis that a Slice takes."""
-    starts, ends = step.list_of(1, "starts") or [], step.list_of(2, "ends") or []
-    axes = step.list_of(3, "axes") or list(range(len(starts)))
-    strides = step.list_of(4) or [1] * len(starts)
-    parts = [slice(None)] * len(shape)
-    for axis, start, end, stride in zip(axes, starts, ends, strides, strict=True):
-        if stride == 0:
-            raise step.error("its step is 0")
-        parts[step.axis(axis, shape)] = slice(start, None if stride < 0 and end < -(2**30) else end, stride)
-    return parts
+    opset = step.net.opset if step.op in CHANGED else max(step.net.opset, 11)  # which has negative axes
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])

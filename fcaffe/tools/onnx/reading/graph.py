@@ -13,12 +13,14 @@ from fcaffe.errors import NetError
 from fcaffe.net import Blob
 from fcaffe.net.registry import create_layer
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.tools.onnx.graph import registration
 from fcaffe.tools.onnx.library import onnx
 from fcaffe.tools.onnx.onnx_file import ROOM
 from fcaffe.tools.onnx.reading.load import Node, Source, attribute_of
 from fcaffe.tools.shapes import hollow_context
 
 Shape = tuple[int, ...]
+_FIXED = "export it for fixed sizes (no dynamic axes, or with --input-shape), so that sizes are constants"
 MOST_PIECES = 512  # tops of one Slice, or bottoms of one Concat, to move values by
 
 
@@ -50,28 +52,19 @@ class Made:
         return str(self.param.type)
 
 
-_REPEATED = {"kernel_size", "stride", "pad", "dilation"}
 Known = Value | np.ndarray | NetError  # what an ONNX value has become: the error is the refusal of its node
 Reader = Callable[["Step"], "Value | list[Value]"]
 readers: dict[str, Reader] = {}
 
 
-def reads(*operators: str) -> Callable[[Reader], Reader]:
-    """Decorator: register a function that adds the layers of these operators, and returns the blobs of the outputs."""
-
-    def add(reader: Reader) -> Reader:
-        for operator in operators:
-            assert readers.setdefault(operator, reader) is reader, f"{operator} has two functions that read it"
-        return reader
-
-    return add
+reads = registration(readers)  # a function that adds the layers of operators, and returns the blobs of the outputs
 
 
 class Draft:
     """Layers in order, and what each ONNX value has become."""
 
     def __init__(self, source: Source, forks: bool, merge: bool) -> None:
-        self.nodes, self.opset, self.forks, self.merge = source.nodes, source.opset, forks, merge
+        self.opset, self.forks, self.merge = source.opset, forks, merge
         self.known: dict[str, Known] = {}
         self.makers: dict[str, Node] = {}  # nodes by the names of their outputs
         self.layers: list[Made] = []
@@ -82,9 +75,6 @@ class Draft:
         self, kind: str, bottoms: Sequence[Value], wanted: str, tops: int, blobs: Sequence[np.ndarray], **fields: Any
     ) -> Made:
         """Add a layer, and set it up for the shapes of its tops. Raises NetError."""
-        if isinstance(windows := fields.get("convolution_param"), dict):  # whose sizes are repeated fields
-            for name in _REPEATED & windows.keys():
-                windows[name] = [windows[name]] if isinstance(windows[name], int) else windows[name]
         ends = {"bottom": [value.onnx or "?" for value in bottoms], "top": [str(index) for index in range(tops)]}
         param = pb.LayerParameter(name=wanted, type=kind, phase=pb.TEST, **ends, **fields)
         layer = create_layer(param, self._context)
@@ -112,6 +102,7 @@ class Step:
 
     net: Draft
     node: Node
+    shapes: Sequence[Shape | None] = ()  # of the outputs, if they follow from the inputs
     made: list[Made] = field(default_factory=list)  # the layers that it has become
 
     # --- the node ---
@@ -160,10 +151,7 @@ class Step:
             return None
         found = self.constant(index)
         if found is None:
-            raise self.refuse(
-                f"its input {index} depends on the input of the model",
-                "export it for fixed sizes (no dynamic axes, or with --input-shape), so that sizes are constants",
-            )
+            raise self.refuse(f"its input {index} depends on the input of the model", _FIXED)
         if found.dtype.kind not in "iu" or found.ndim > 1:
             raise self.error(f"its input {index} is no list of whole numbers")
         return [int(value) for value in found.reshape(-1)]
@@ -177,9 +165,12 @@ class Step:
     def x(self) -> Value:
         return self.value(0)
 
-    def node_before(self, index: int) -> Node | None:
-        """The node that writes an input."""
-        return self.net.makers.get(self.node.inputs[index]) if self.has(index) else None
+    @property
+    def shape(self) -> Shape:
+        """The shape of the first output."""
+        if self.shapes[0] is None:
+            raise self.refuse("its shape does not follow from the shapes of its inputs and from constants", _FIXED)
+        return self.shapes[0]
 
     # --- layers ---
 
@@ -220,7 +211,10 @@ class Step:
         return self.layer("Parameter", blobs=[array], fixed=True, parameter_param={"shape": {"dim": array.shape}})
 
     def power(self, x: Value, scale: float = 1, shift: float = 0, power: float = 1, name: str = "") -> Value:
-        """(shift + scale * x) ** power."""
+        """(shift + scale * x) ** power. A term behind a factor becomes that of the same layer."""
+        before, p = x.maker, x.maker.param.power_param
+        if scale == power == 1 and before.kind == "Power" and p.power == 1 and p.shift == 0:
+            x, scale, name = before.bottoms[0], p.scale, before.wanted
         given = {"power": power, "scale": scale, "shift": shift}
         given = {key: value for key, value in given.items() if value != (0 if key == "shift" else 1)}
         return self.layer("Power", x, power_param=given, name=name) if given else x
@@ -264,3 +258,16 @@ class Step:
     def refuse(self, reason: str, remedy: str) -> NetError:
         """The error for a node that Caffe cannot express: the reason, and what to change in the exporting model."""
         return self.error(f"cannot be converted to Caffe: {reason}; {remedy}")
+
+
+def sizes(field: str, values: Sequence[int]) -> dict[str, object]:
+    """One number for each spatial axis, as the fields of convolution_param have them.
+
+    `field` is kernel, stride or pad. The defaults are left out.
+    """
+    if all(value == (0 if field == "pad" else 1) for value in values) and field != "kernel":
+        return {}
+    one = "kernel_size" if field == "kernel" else field
+    if len(set(values)) == 1:
+        return {one: [values[0]]}
+    return {f"{field}_h": values[0], f"{field}_w": values[1]} if len(values) == 2 else {one: list(values)}

@@ -85,13 +85,9 @@ def _source(model: Any, shapes: Mapping[str, Sequence[int]], size: int) -> Sourc
         onnx().checker.check_model(model)
         constants = {tensor.name: array_of(tensor) for tensor in graph.initializer}
         nodes = [_node(proto) for proto in graph.node]
-    inputs, integers = {}, set()
-    for value in graph.input:
-        if value.name in constants:
-            continue
-        inputs[value.name] = value
-        if value.type.tensor_type.elem_type in (onnx().TensorProto.INT64, onnx().TensorProto.INT32):
-            integers.add(value.name)
+    inputs = {value.name: value for value in graph.input if value.name not in constants}
+    whole = onnx().TensorProto.INT64, onnx().TensorProto.INT32
+    integers = {name for name, value in inputs.items() if value.type.tensor_type.elem_type in whole}
     if unknown := set(shapes) - set(inputs):
         raise SnapshotError(
             f"it has no input {', '.join(sorted(unknown))}, for which --input-shape gives a shape; its inputs are "

@@ -40,36 +40,28 @@ def standardised(step: Step, x: Value, rows: int, eps: float, centre: bool = Tru
     return step.reshape(y, x.shape)
 
 
-@reads("InstanceNormalization", "GroupNormalization")
-def group_normalization(step: Step) -> Value:
-    x, scale, shift = step.x, step.weights(1, "scales").reshape(-1), step.weights(2, "shifts").reshape(-1)
-    channels = x.shape[1] if len(x.shape) > 2 else 0
-    groups = channels if step.op == "InstanceNormalization" else step.attribute("num_groups", 0)
-    if groups < 1 or channels % groups or scale.shape != shift.shape or scale.size not in (groups, channels):
-        raise step.error(f"its {groups} groups and {scale.size} scales do not fit {x.shape}")
-    y = standardised(step, x, groups, step.attribute("epsilon", 1e-5))
-    each = channels // scale.size
-    return _affine(step, y, np.repeat(scale, each), np.repeat(shift, each), 1)
-
-
-@reads("LayerNormalization", "RMSNormalization")
-def layer_normalization(step: Step) -> Value:
-    if len(step.node.outputs) > 1:
-        raise step.refuse("it gives the mean and the deviation, too", "use its first output only")
-    x = step.x
-    axis = step.axis(step.attribute("axis", -1), x.shape)
-    if axis == 0:
-        raise step.refuse("it normalises over the batch", "normalise over later axes")
-    rows = math.prod(x.shape[1:axis])
-    y = standardised(step, x, rows, step.attribute("epsilon", 1e-5), step.op == "LayerNormalization")
-    scale = np.broadcast_to(step.weights(1, "scales"), x.shape[axis:]) if step.has(1) else None
-    shift = np.broadcast_to(step.weights(2, "shifts"), x.shape[axis:]) if step.has(2) else None
-    return _affine(step, y, np.ones(x.shape[axis:]) if scale is None else scale, shift, axis)
-
-
-def _affine(step: Step, x: Value, scale: np.ndarray, shift: np.ndarray | None, axis: int) -> Value:
-    p = {"axis": axis, "num_axes": scale.ndim, "bias_term": shift is not None}
-    return step.layer("Scale", x, blobs=[scale] if shift is None else [scale, shift], scale_param=p)
+@reads("InstanceNormalization", "GroupNormalization", "LayerNormalization", "RMSNormalization")
+def normalization(step: Step) -> Value:
+    """Over groups of channels, or over the last axes; then a Scale, whose blobs have the axes from `axis` on."""
+    x, eps, axis = step.x, step.attribute("epsilon", 1e-5), 1
+    blobs = [step.weights(index, what) for index, what in ((1, "scales"), (2, "shifts")) if step.has(index)]
+    if step.op in ("InstanceNormalization", "GroupNormalization"):
+        channels = x.shape[1] if len(x.shape) > 2 else 0
+        rows = channels if step.op == "InstanceNormalization" else step.attribute("num_groups", 0)
+        if rows < 1 or channels % rows or any(blob.size not in (rows, channels) for blob in blobs):
+            raise step.error(f"its {rows} groups and {blobs[0].size} scales do not fit {x.shape}")
+        blobs = [np.repeat(blob.reshape(-1), channels // blob.size) for blob in blobs]
+    else:
+        axis = step.axis(step.attribute("axis", -1), x.shape)
+        if axis == 0 or len(step.node.outputs) > 1:
+            raise step.refuse(
+                "it is over the batch, or gives the mean, too", "normalise later axes, and use one output"
+            )
+        rows = math.prod(x.shape[1:axis])
+        blobs = [np.broadcast_to(blob, x.shape[axis:]) for blob in blobs]
+    y = standardised(step, x, rows, eps, step.op != "RMSNormalization")
+    p = {"axis": axis, "num_axes": blobs[0].ndim, "bias_term": len(blobs) > 1}
+    return step.layer("Scale", y, blobs=blobs, scale_param=p)
 
 
 @reads("Softmax", "LogSoftmax")
@@ -80,5 +72,4 @@ def softmax(step: Step) -> Value:
     if not new and any(n != 1 for n in x.shape[axis + 1 :]):
         x, axis = step.reshape(x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))), 1
     y = step.layer("Softmax", x, softmax_param={"axis": axis} if axis != 1 else {})
-    y = step.reshape(y, step.x.shape)
     return step.layer("Log", y) if step.op == "LogSoftmax" else y

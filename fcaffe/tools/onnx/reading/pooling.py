@@ -1,4 +1,4 @@
-"""Pooling.
+"""Pooling, and operators that reduce axes.
 
 Caffe's windows begin at -pad, as ONNX's do, and may end beyond the image. So whatever the padding at the end is,
 Caffe's pooling has ONNX's windows if their number is the same: rounded up, Caffe's default, or down (`round_mode:
@@ -11,22 +11,14 @@ import math
 
 import numpy as np
 
-from fcaffe.tools.onnx.reading.arithmetic import times_constant
-from fcaffe.tools.onnx.reading.graph import Step, Value, reads
-from fcaffe.tools.onnx.reading.reductions import global_pool
-from fcaffe.tools.onnx.reading.reorder import padded
-from fcaffe.tools.onnx.reading.windows import each, padding, sizes
+from fcaffe.tools.onnx.reading.arithmetic import with_constant
+from fcaffe.tools.onnx.reading.convolution import each, padding
+from fcaffe.tools.onnx.reading.graph import Step, Value, reads, sizes
+from fcaffe.tools.onnx.reading.reorder import padded, permuted
+from fcaffe.tools.onnx.shape import REDUCTIONS
 
 Windows = tuple[int, int, int, int, int]  # along an axis: its size, kernel, stride, padding at its begin and its end
 LOWEST = float(np.finfo(np.float32).min)
-
-
-@reads("GlobalAveragePool", "GlobalMaxPool")
-def global_pooling(step: Step) -> Value:
-    shape = step.x.shape
-    flat = step.reshape(step.x, (*shape[:2], 1, math.prod(shape[2:]))) if len(shape) != 4 else step.x
-    y = global_pool(step, flat, "AVE" if step.op == "GlobalAveragePool" else "MAX")
-    return step.reshape(y, (*shape[:2], *(1,) * (len(shape) - 2)))
 
 
 @reads("MaxPool", "AveragePool")
@@ -43,7 +35,7 @@ def pooling(step: Step) -> Value:
     windows = list(zip(x.shape[2:], kernel, strides, begins, ends, strict=True))
     counts = [_count(step, *one) for one in windows]
     p = {"pool": "MAX" if maximum else "AVE", **sizes("kernel", kernel), **sizes("stride", strides)}
-    areas = _areas(windows, counts, ends if counted else None)
+    areas = _areas(windows, counts, list(zip(begins, ends, strict=True)) if counted else [(0, 0)] * 2)
     y = None
     if all(begin < k for begin, k in zip(begins, kernel, strict=True)):
         y = _pooled(step, x, {**p, **sizes("pad", begins)}, counts)
@@ -56,8 +48,8 @@ def pooling(step: Step) -> Value:
     if maximum:
         return y
     step.net.take(areas.size)
-    own = _areas(windows, counts, [begin for *_, begin, _ in windows])
-    return y if (own == areas).all() else times_constant(step, y, np.float32(own / np.maximum(areas, 1)))
+    own = _areas(windows, counts, [(begin, begin) for *_, begin, _ in windows])
+    return y if (own == areas).all() else with_constant(step, y, np.float32(own / np.maximum(areas, 1)), "Scale")
 
 
 def _count(step: Step, n: int, kernel: int, stride: int, begin: int, end: int) -> int:
@@ -69,6 +61,7 @@ def _count(step: Step, n: int, kernel: int, stride: int, begin: int, end: int) -
 
 def _pooled(step: Step, x: Value, p: dict[str, object], counts: list[int]) -> Value | None:
     """A Pooling with so many windows, or None if Caffe has none."""
+    p = {name: value[0] if isinstance(value, list) else value for name, value in p.items()}
     for mode in ({}, {"round_mode": "FLOOR"}):
         y = step.layer("Pooling", x, pooling_param={**p, **mode})
         if list(y.shape[2:]) == counts:
@@ -76,11 +69,58 @@ def _pooled(step: Step, x: Value, p: dict[str, object], counts: list[int]) -> Va
     return None
 
 
-def _areas(windows: list[Windows], counts: list[int], more: list[int] | None) -> np.ndarray:
-    """The area of each window within the image, or within the padding too if `more` has that at the end."""
+def _areas(windows: list[Windows], counts: list[int], counted: list[tuple[int, int]]) -> np.ndarray:
+    """The area of each window within the image and this much of the padding at both ends of each axis."""
     lengths = []
-    for axis, ((n, k, stride, begin, _), count) in enumerate(zip(windows, counts, strict=True)):
+    for (n, k, stride, begin, _), count, (before, behind) in zip(windows, counts, counted, strict=True):
         start = np.arange(count) * stride - begin
-        end = np.minimum(start + k, n + (more[axis] if more is not None else 0))
-        lengths.append(end - (start if more is not None else np.maximum(start, 0)))
+        lengths.append(np.minimum(start + k, n + behind) - np.maximum(start, -before))
     return np.outer(*lengths).astype(np.float64)
+
+
+# --- reductions ---
+
+
+@reads(*REDUCTIONS, "ReduceL2", "ReduceMax", "ReduceMin", "GlobalAveragePool", "GlobalMaxPool")
+def reduction(step: Step) -> Value:
+    x, given, operator = step.x, step.list_of(1, "axes"), step.op
+    if operator.startswith("Global"):
+        given, operator = list(range(2, len(x.shape))), "ReduceMax" if "Max" in operator else "ReduceMean"
+    if not given and step.attribute("noop_with_empty_axes", 0):
+        return x
+    axes = sorted({step.axis(axis, x.shape) for axis in given or range(len(x.shape))})
+    kept = [axis for axis in range(len(x.shape)) if axis not in axes]
+    if operator in ("ReduceMax", "ReduceMin"):
+        sign = -1 if operator == "ReduceMin" else 1
+        return step.power(_largest(step, step.power(x, scale=sign), axes, kept), scale=sign)
+    y = _summed(step, x, axes, kept, operator.replace("L2", "SumSquare"))
+    return step.power(y, power=0.5) if operator == "ReduceL2" else y
+
+
+def _summed(step: Step, x: Value, axes: list[int], kept: list[int], operator: str) -> Value:
+    """The sums, by a convolution with equal weights where they are over the channels of images."""
+    if len(x.shape) == 4 and axes == [2, 3] and operator == "ReduceMean":
+        return step.layer("Pooling", x, pooling_param={"pool": "AVE", "global_pooling": True})
+    if len(x.shape) != 4 or axes != [1]:
+        p = {"operation": REDUCTIONS[operator], "axis": len(kept)}
+        return step.layer("Reduction", permuted(step, x, [*kept, *axes]), reduction_param=p)
+    x = step.layer("AbsVal", x) if operator == "ReduceL1" else x
+    x = step.power(x, power=2) if operator == "ReduceSumSquare" else x
+    weights = np.full((1, x.shape[1], 1, 1), 1 / x.shape[1] if operator == "ReduceMean" else 1)
+    p = {"num_output": 1, "kernel_size": [1], "bias_term": False}
+    return step.layer("Convolution", x, blobs=[weights], fixed=True, convolution_param=p)
+
+
+def _largest(step: Step, x: Value, axes: list[int], kept: list[int]) -> Value:
+    """The maxima, by a pooling of images (N, kept, 1, reduced)."""
+    if len(x.shape) != 4 or axes != [2, 3]:
+        x = permuted(step, x, [*kept, *axes])
+        images, rows = x.shape[0] if kept else 1, math.prod(x.shape[: len(kept)])
+        x = step.reshape(x, (images, rows // images, 1, math.prod(x.shape[len(kept) :])))
+    return step.layer("Pooling", x, pooling_param={"pool": "MAX", "global_pooling": True})
+
+
+@reads("ArgMax")
+def argmax(step: Step) -> Value:
+    """Of equal values Caffe takes the last, and ONNX the first unless select_last_index is set."""
+    return step.layer("ArgMax", step.x, argmax_param={"axis": step.axis(step.attribute("axis", 0), step.x.shape)})

@@ -41,10 +41,8 @@ def _direction(step: Step, number: int, blobs: list[np.ndarray], backwards: bool
     clear the first ones.
     """
     (steps, streams, _), size = step.x.shape, blobs[2].shape[1]
-    starts = [step.constant(index) for index in (5, 6)]
-    exposed = any(step.node.outputs[1:]) or any(
-        step.has(index) and (start is None or start.any()) for index, start in zip((5, 6), starts, strict=True)
-    )
+    starts = [step.constant(index) for index in (5, 6) if step.has(index)]
+    exposed = any(step.node.outputs[1:]) or any(start is None or start.any() for start in starts)
     marks = np.ones((steps, streams))
     marks[0] = int(exposed)
     order = range(steps)[::-1] if backwards else range(steps)

@@ -1,9 +1,5 @@
 """Operators that Caffe cannot express, with the reasons and what to change in the exporting model."""
 
-from __future__ import annotations
-
-from fcaffe.tools.onnx.reading.graph import Step, Value, reads
-
 _AFTER = "export the model without its last part, and do that in the program that runs the net"
 _REASONS = {
     ("it chooses values by their size", _AFTER): "NonMaxSuppression TopK Unique NonZero Compress",
@@ -27,9 +23,4 @@ _REASONS = {
         "use nn.GELU",
     ): "Erf",
 }
-_BY_OPERATOR = {operator: reason for reason, operators in _REASONS.items() for operator in operators.split()}
-
-
-@reads(*_BY_OPERATOR)
-def refused(step: Step) -> Value:
-    raise step.refuse(*_BY_OPERATOR[step.op])
+REASONS = {operator: reason for reason, operators in _REASONS.items() for operator in operators.split()}

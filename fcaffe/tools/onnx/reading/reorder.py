@@ -1,4 +1,4 @@
-"""Operators that move values: transpositions, slices, padding, repetition.
+"""Operators that move or keep values: shapes, transpositions, slices, padding, repetition.
 
 BVLC Caffe has no layer that transposes, but Im2col does. For a bottom (N, C, A, B T), windows of 1 x B with dilation T
 give (N, C B, A, T): out[n, c B + b, a, t] = in[n, c, a, b T + t]. The block of B moves before the axis A. Nothing is
@@ -14,9 +14,36 @@ from itertools import pairwise
 import numpy as np
 
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.tools.onnx.reading.folding import slices
-from fcaffe.tools.onnx.reading.graph import MOST_PIECES, Shape, Step, Value, reads
-from fcaffe.tools.onnx.reading.windows import sizes
+from fcaffe.tools.onnx.reading.graph import MOST_PIECES, Shape, Step, Value, reads, sizes
+
+_FLOATS, _INTEGERS = (1, 10, 11, 16), (6, 7)  # numbers of types in ONNX
+
+# --- the same values ---
+
+
+@reads("Identity", "CastLike")
+def identity(step: Step) -> Value:
+    return step.x
+
+
+@reads("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+def reshape(step: Step) -> Value:
+    return step.reshape(step.x, step.shape)
+
+
+@reads("Dropout")
+def dropout(step: Step) -> Value:
+    ratio = float(step.weights(1, "ratio").reshape(-1)[0]) if step.has(1) else step.attribute("ratio", 0.5)
+    return step.layer("Dropout", step.x, dropout_param={"dropout_ratio": ratio}) if 0 < ratio < 1 else step.x
+
+
+@reads("Cast")
+def cast(step: Step) -> Value:
+    whole = step.x.maker.kind in ("Input", "ArgMax", "Threshold")
+    if step.attribute("to", 0) not in (_FLOATS + _INTEGERS if whole else _FLOATS):
+        raise step.refuse("it rounds values to whole numbers", "compute in float32 there")
+    return step.x
+
 
 # --- another order ---
 
@@ -94,13 +121,11 @@ def depth_to_space(step: Step) -> Value:
     (n, c, h, w), b = step.x.shape, step.attribute("blocksize", 1)
     if step.op == "SpaceToDepth":
         x = step.reshape(step.x, (n, c, h // b, b, w // b, b))
-        y = permuted(step, permuted(step, x, [0, 1, 3, 5, 2, 4]), [0, 2, 3, 1, 4, 5])
-        return step.reshape(y, (n, c * b * b, h // b, w // b))
+        return permuted(step, permuted(step, x, [0, 1, 3, 5, 2, 4]), [0, 2, 3, 1, 4, 5])
     x, channels = step.x, c // (b * b)
     if step.attribute("mode", "DCR") == "DCR":
         x = permuted(step, step.reshape(x, (n, b * b, channels, h, w)), [0, 2, 1, 3, 4])
-    y = permuted(step, step.reshape(x, (n, channels, b, b, h, w)), [0, 1, 4, 2, 5, 3])
-    return step.reshape(y, (n, channels, h * b, w * b))
+    return permuted(step, step.reshape(x, (n, channels, b, b, h, w)), [0, 1, 4, 2, 5, 3])
 
 
 # --- a part ---
@@ -120,8 +145,10 @@ def cut(step: Step, x: Value, axis: int, points: Sequence[int]) -> list[Value]:
 
 
 def chosen(step: Step, x: Value, axis: int, indices: Sequence[int]) -> Value:
-    """The elements of an axis with these indices, in their order."""
+    """The elements of an axis with these indices, in their order. Negative ones count from the end."""
     n = x.shape[axis]
+    if min(indices, default=0) < 0:
+        indices = [index + n * (index < 0) for index in indices]
     if not indices or not all(0 <= index < n for index in indices):
         raise step.error(f"it takes no elements, or some beyond axis {axis} of {x.shape}")
     starts = [0, *(i for i in range(1, len(indices)) if indices[i] != indices[i - 1] + 1), len(indices)]
@@ -138,8 +165,11 @@ def chosen(step: Step, x: Value, axis: int, indices: Sequence[int]) -> Value:
 def part(step: Step) -> Value:
     """A stride over pixels is a Pooling of single values."""
     x, strides = step.x, [1, 1]
-    for axis, one in enumerate(slices(step, x.shape)):
-        taken = range(*one.indices(x.shape[axis]))
+    starts, ends = step.list_of(1, "starts") or [], step.list_of(2, "ends") or []
+    axes, gaps = step.list_of(3, "axes") or range(len(starts)), step.list_of(4) or [1] * len(starts)
+    for given, *bounds in zip(axes, starts, ends, gaps, strict=True):
+        axis = step.axis(given, x.shape)
+        taken = range(x.shape[axis])[slice(*bounds)]
         if len(x.shape) == 4 and axis >= 2 and taken.step > 1 and taken:
             strides[axis - 2] = taken.step
             taken = range(taken[0], taken[-1] + 1)
@@ -169,33 +199,21 @@ def gather(step: Step) -> Value:
         return step.layer("Embed", step.value(1), blobs=[step.weights(0, "rows")], embed_param=p)
     if indices is None:
         raise step.refuse("it chooses values by indices that depend on the input", "cut the model before it")
-    x = step.x
-    axis = step.axis(step.attribute("axis", 0), x.shape)
-    n = x.shape[axis]
-    y = chosen(step, x, axis, [int(index) + n * (int(index) < 0) for index in indices.reshape(-1)])
-    return step.reshape(y, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
+    return chosen(step, step.x, step.axis(step.attribute("axis", 0), step.x.shape), indices.reshape(-1).tolist())
 
 
 @reads("GatherND")
 def gather_grid(step: Step) -> Value:
-    """Indices that are a grid, such as those of adaptive pooling: each axis has its own."""
-    x, indices = step.x, step.constant(1)
+    """Indices of a grid, such as those of adaptive pooling: rows that vary over the first axes, columns over others."""
+    indices = step.constant(1)
     if indices is None or step.attribute("batch_dims"):
         raise step.refuse("it chooses values by indices that depend on the input", "cut the model before it")
-    shape, count = indices.shape[:-1], indices.shape[-1]
-    bounds = [len(shape)]  # of the axes of the indices along which those of each axis of x vary
-    for axis in range(count)[::-1]:
-        varying = [k for k in range(bounds[0]) if axis and np.ptp(indices[..., axis], axis=k).any()]
-        bounds.insert(0, min([bounds[0], *varying]) if axis else 0)
-    lines = []
-    for axis, (start, end) in enumerate(pairwise(bounds)):
-        own = tuple(slice(None) if start <= k < end else 0 for k in range(len(shape)))
-        lines.append(indices[..., axis][own].reshape(-1))
-    if not np.array_equal(np.stack(np.meshgrid(*lines, indexing="ij"), -1).reshape(indices.shape), indices):
-        raise step.refuse("Caffe has no layer that reads at single indices", "choose whole rows and columns")
-    for axis, line in enumerate(lines):
-        x = chosen(step, x, axis, (line + x.shape[axis] * (line < 0)).tolist())
-    return step.reshape(x, (*shape, *x.shape[count:]))
+    for split in range(indices.ndim if indices.shape[-1] == 2 else 0):
+        grid = indices.reshape(math.prod(indices.shape[:split]), -1, 2)
+        rows, columns = grid[:, 0, 0], grid[0, :, 1]
+        if np.array_equal(grid, np.stack(np.meshgrid(rows, columns, indexing="ij"), -1)):
+            return chosen(step, chosen(step, step.x, 0, rows.tolist()), 1, columns.tolist())
+    raise step.refuse("Caffe has no layer that reads at single indices", "choose whole rows and columns")
 
 
 # --- more values ---
@@ -244,26 +262,15 @@ def padded(step: Step, x: Value, begins: Sequence[int], ends: Sequence[int], val
     return x
 
 
-@reads("Expand")
+@reads("Expand", "Tile")
 def expand(step: Step) -> Value:
-    return tiled(step, step.x, np.broadcast_shapes(step.x.shape, tuple(step.list_of(1) or ())))
-
-
-@reads("Tile")
-def tile(step: Step) -> Value:
-    x = step.x
-    for axis, count in enumerate(step.list_of(1, "repeats") or []):
-        x = _repeated(step, x, axis, count)
-    return x
+    return tiled(step, step.x, step.shape)
 
 
 def tiled(step: Step, x: Value, shape: Shape) -> Value:
-    """x, repeated along its axes of length 1 to this shape."""
+    """x, repeated along its axes to this shape."""
     x = step.reshape(x, ((1,) * (len(shape) - len(x.shape)) + x.shape))
     for axis, new in enumerate(shape):
-        x = _repeated(step, x, axis, new // max(1, x.shape[axis]))
+        if new != x.shape[axis]:
+            x = step.layer("Tile", x, tile_param={"axis": axis, "tiles": new // max(1, x.shape[axis])})
     return x
-
-
-def _repeated(step: Step, x: Value, axis: int, count: int) -> Value:
-    return x if count == 1 else step.layer("Tile", x, tile_param={"axis": axis, "tiles": count})

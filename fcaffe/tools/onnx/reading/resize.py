@@ -1,115 +1,112 @@
 """Resizing of images.
 
-Whatever the mode, a new row is a weighted sum of old rows, and so are columns. Two matrices have the weights. Where
-they repeat pixels, or interpolate between neighbours by a whole factor, a Deconvolution does it. Otherwise two layers
-multiply by the matrices: a Convolution with the rows as its channels, and an InnerProduct along the rows.
+Whatever the mode, a new row is a weighted sum of old rows, and so are columns. onnxruntime computes the two matrices of
+weights from unit vectors. Where they repeat pixels, or interpolate between neighbours by a whole factor, a
+Deconvolution does it. Otherwise two layers multiply by the matrices: a Convolution with the rows as its channels, and
+an InnerProduct along the rows.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
-from fcaffe.tools.onnx.reading.graph import Step, Value, reads
-from fcaffe.tools.onnx.reading.windows import sizes
+from fcaffe.input_files import asking
+from fcaffe.tools.onnx.check import run_onnx
+from fcaffe.tools.onnx.library import onnx
+from fcaffe.tools.onnx.reading.graph import Step, Value, reads, sizes
 
-NEAR = 1e-6
-_HALF = "half_pixel", "pytorch_half_pixel"  # the coordinates of align_corners=False
-_ROUNDING: dict[str, Any] = {
-    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
-    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
-    "floor": np.floor,
-    "ceil": np.ceil,
-}
+NEAR = 1e-5  # of weights, for which onnxruntime computes coordinates in float32
 
 
 @reads("Resize", "Upsample")
 def resize(step: Step) -> Value:
-    x, new = step.x, step.op == "Resize" and step.net.opset >= 11
+    x, how = step.x, step.node.attributes
     if len(x.shape) != 4:
         raise step.refuse(f"its input of shape {x.shape} is no image", "resize images (N, C, H, W)")
-    where = step.attribute("coordinate_transformation_mode", "half_pixel" if new else "asymmetric")
-    given, counts, scales = step.list_of(3), list(x.shape), [1.0] * 4
-    axes = [step.axis(axis, x.shape) for axis in step.attribute("axes", range(4))]
-    for axis, one in zip(axes, given or step.weights(2 if new else 1, "scales").tolist(), strict=True):
-        scales[axis] = one / x.shape[axis] if given else one
-        counts[axis] = one if given else math.floor(x.shape[axis] * one + NEAR)
-    if counts[:2] != list(x.shape[:2]) or min(counts) < 1:
-        raise step.refuse(f"it gives images of {counts}", "resize height and width only")
-    if step.attribute("keep_aspect_ratio_policy", "stretch") != "stretch":
+    if how.get("coordinate_transformation_mode") == "tf_crop_and_resize":
+        raise step.refuse("it resizes a part of the image", "slice the image before")
+    if how.get("keep_aspect_ratio_policy", "stretch") != "stretch":
         raise step.refuse("it keeps the aspect ratio", "give it the size itself")
-    both = list(zip(x.shape[2:], counts[2:], scales[2:], strict=True))
-    rows, columns = (_matrix(step, *one, where) for one in both)
-    linear, factors = step.attribute("mode", "nearest") == "linear", [max(1, n // old) for old, n, _ in both]
-    repeats = [np.repeat(np.eye(old), factor, axis=0) for (old, *_), factor in zip(both, factors, strict=True)]
-    if np.array_equal(rows, repeats[0]) and np.array_equal(columns, repeats[1]):
-        return x if factors == [1, 1] else _deconvolved(step, x, factors, linear=False)
-    if linear and where in _HALF and counts[2:] == [len(repeated) for repeated in repeats]:
-        return _deconvolved(step, x, factors, linear=True)
-    if step.net.forks and linear and where == "align_corners":
-        return step.layer("Interp", x, interp_param={"height": counts[2], "width": counts[3]})
+    counts = step.list_of(3)
+    given = counts or step.weights(min(2, len(step.node.inputs) - 1), "scales").tolist()
+    targets = [*x.shape] if counts else [1.0] * 4
+    unchanged = targets[:2]
+    for axis, target in zip(how.get("axes", range(4)), given, strict=True):
+        targets[step.axis(axis, x.shape)] = target
+    if targets[:2] != unchanged:
+        raise step.refuse("it changes the number of images or channels", "resize height and width only")
+    matrices = [_matrix(step, n, target) for n, target in zip(x.shape[2:], targets[2:], strict=True)]
+    found = _deconvolved(step, x, matrices)
+    if found is not None:
+        return found
+    (height, width), linear = map(len, matrices), how.get("mode") == "linear"
+    if step.net.forks and linear and how.get("coordinate_transformation_mode") == "align_corners":
+        return step.layer("Interp", x, interp_param={"height": height, "width": width})
     y = step.reshape(x, (x.shape[0] * x.shape[1], x.shape[2], 1, x.shape[3]))
-    p = {"num_output": len(rows), "kernel_size": 1, "bias_term": False}
-    y = step.layer("Convolution", y, blobs=[rows.reshape(*rows.shape, 1, 1)], fixed=True, convolution_param=p)
-    p = {"num_output": len(columns), "bias_term": False, "axis": 3}
-    y = step.layer("InnerProduct", y, blobs=[columns], fixed=True, inner_product_param=p)
-    return step.reshape(y, tuple(counts))
+    p = {"num_output": height, "kernel_size": [1], "bias_term": False}
+    y = step.layer("Convolution", y, blobs=[matrices[0][..., None, None]], fixed=True, convolution_param=p)
+    p = {"num_output": width, "bias_term": False, "axis": 3}
+    y = step.layer("InnerProduct", y, blobs=[matrices[1]], fixed=True, inner_product_param=p)
+    return step.reshape(y, (*x.shape[:2], height, width))
 
 
-def _matrix(step: Step, old: int, new: int, scale: float, where: str) -> np.ndarray:
-    """The weights (new, old) of the old positions for each new one."""
-    matrix, i, mode = step.zeros(new, old), np.arange(new, dtype=np.float64), step.attribute("mode", "nearest")
-    if where in _HALF:
-        x = i * 0 if where == "pytorch_half_pixel" and new == 1 else (i + 0.5) / scale - 0.5
-    elif where in ("align_corners", "asymmetric"):
-        x = i / scale if where == "asymmetric" else i * (old - 1) / max(1, new - 1)
-    else:
-        raise step.refuse(f"it chooses pixels by {where}", "use align_corners=True or False")
-    if step.attribute("antialias", 0) and scale < 1:
-        raise step.refuse("it smooths what it makes smaller", "use antialias=False")
-    if mode == "nearest":
-        rounding = step.attribute("nearest_mode", "floor" if where == "asymmetric" else "round_prefer_floor")
-        matrix[np.arange(new), np.clip(_ROUNDING[rounding](np.round(x, 6)), 0, old - 1).astype(int)] = 1
-        return matrix
-    low = np.floor(x)
-    share = x - low
-    weights = {0: 1 - share, 1: share}
-    if mode == "cubic" and not step.attribute("exclude_outside", 0):
-        weights = {offset: _cubic(step.attribute("cubic_coeff_a", -0.75), share - offset) for offset in (-1, 0, 1, 2)}
-    elif mode != "linear":
-        raise step.refuse(f"it interpolates by mode {mode}", "use bilinear or nearest")
-    for offset, weight in weights.items():
-        np.add.at(matrix, (np.arange(new), np.clip(low + offset, 0, old - 1).astype(int)), weight)
-    return matrix
+def _matrix(step: Step, old: int, target: float) -> np.ndarray:
+    """The weights (new, old) of the old positions along an axis for each new one. A float target is a scale."""
+    helper, counted = onnx().helper, isinstance(target, int)
+    units = step.zeros(1, old, old, 1)
+    np.fill_diagonal(units[0, ..., 0], 1)
+    step.net.take(math.ceil(old * abs(target if counted else old * target)))
+    to = np.array([1, old, target, 1]) if counted else np.array([1, 1, target, 1], np.float32)
+    how = {name: value for name, value in step.node.attributes.items() if name != "axes"}
+    inputs = ["x", "to"] if len(step.node.inputs) == 2 else ["x", "none", *["none"] * counted, "to"]
+    ends = [helper.make_tensor_value_info("x", 1, units.shape)], [helper.make_empty_tensor_value_info("y")]
+    arrays = {"to": to, "none": np.zeros(0, np.float32)}
+    constants = [onnx().numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    graph = helper.make_graph([helper.make_node(step.op, inputs, ["y"], **how)], "resize", *ends, constants)
+    opsets = [helper.make_opsetid("", step.net.opset)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=helper.find_min_ir_version_for(opsets))
+    with asking():
+        made = run_onnx(model.SerializeToString(), {"x": units})["y"]
+    return made[0, :, :, 0].T
 
 
-def _cubic(a: float, x: np.ndarray) -> np.ndarray:
-    """The weight of a value at distance x."""
-    d = np.abs(x)
-    return np.where(d <= 1, ((a + 2) * d - (a + 3)) * d * d + 1, ((a * d - 5 * a) * d + 8 * a) * d - 4 * a)
+def _deconvolved(step: Step, x: Value, matrices: list[np.ndarray]) -> Value | None:
+    """x by a Deconvolution, and a Scale for its edges, beyond which are zeros; None if these have other weights."""
+    factors = [len(matrix) // matrix.shape[1] for matrix in matrices]
+    for linear in (False, True):
+        found = [windows for matrix in matrices if (windows := _windows(step, matrix, linear)) is not None]
+        if len(found) < len(matrices):
+            continue
+        if factors == [1, 1]:
+            return x
+        if step.net.forks and not linear and factors[0] == factors[1]:
+            return step.layer("Upsample", x, upsample_param={"scale": factors[0]})
+        kernels, pads, sums = zip(*found, strict=True)
+        weights = step.zeros(x.shape[1], 1, *map(len, kernels)) + np.outer(*kernels)
+        p = {**sizes("kernel", weights.shape[2:]), **sizes("stride", factors), **sizes("pad", pads)}
+        p.update(num_output=x.shape[1], group=x.shape[1], bias_term=False)
+        y = step.layer("Deconvolution", x, blobs=[weights], fixed=True, convolution_param=p)
+        step.net.take(math.prod(y.shape[2:]))
+        edges = np.outer(*sums)
+        if (edges == 1).all():
+            return y
+        return step.layer("Scale", y, blobs=[1 / edges], fixed=True, scale_param={"axis": 2, "num_axes": 2})
+    return None
 
 
-def _deconvolved(step: Step, x: Value, factors: list[int], linear: bool) -> Value:
-    """Each pixel repeated, or interpolation: of zeros beyond the ends, for which a Scale makes up."""
-    if step.net.forks and not linear and factors[0] == factors[1]:
-        return step.layer("Upsample", x, upsample_param={"scale": factors[0]})
-    lengths = [2 * factor - factor % 2 if linear else factor for factor in factors]
-    pads = [(length - factor) // 2 for length, factor in zip(lengths, factors, strict=True)]
-    kernels = [
-        1 - np.abs(np.arange(length) - (length - 1) / 2) / factor if linear else np.ones(length)
-        for length, factor in zip(lengths, factors, strict=True)
-    ]
-    weights = step.zeros(x.shape[1], 1, *lengths) + np.outer(*kernels)
-    windows = {**sizes("kernel", lengths), **sizes("stride", factors), **sizes("pad", pads)}
-    p = {"num_output": x.shape[1], "group": x.shape[1], **windows, "bias_term": False}
-    y = step.layer("Deconvolution", x, blobs=[weights], fixed=True, convolution_param=p)
-    if not linear:
-        return y
-    sums = []
-    for kernel, factor, pad, n in zip(kernels, factors, pads, x.shape[2:], strict=True):
-        ones = np.repeat(1.0, n)[:, None] * np.eye(1, factor)
-        sums.append(np.convolve(ones.reshape(-1), kernel)[pad : pad + n * factor])
-    step.net.take(math.prod(y.shape[2:]))
-    return step.layer("Scale", y, blobs=[1 / np.outer(*sums)], fixed=True, scale_param={"axis": 2, "num_axes": 2})
+def _windows(step: Step, matrix: np.ndarray, linear: bool) -> tuple[np.ndarray, int, np.ndarray] | None:
+    """The kernel and padding of a Deconvolution along an axis, and what it gives for ones, if the matrix follows."""
+    new, old = matrix.shape
+    factor = new // old
+    length = 2 * factor - factor % 2 if linear else factor
+    kernel = 1 - abs(np.arange(length) - (length - 1) / 2) / factor if linear else np.ones(length)
+    pad = (length - factor) // 2
+    weights = step.zeros(old * factor + 2 * pad, old)
+    for index in range(old if factor else 0):
+        weights[index * factor : index * factor + length, index] = kernel
+    weights = weights[pad : pad + old * factor]
+    sums = weights.sum(1)
+    same = weights.shape == matrix.shape and np.allclose(weights / sums[:, None], matrix, atol=NEAR)
+    return (kernel, pad, sums) if same else None
