@@ -120,7 +120,10 @@ def run_generations(launcher: Launcher, elastic: Elastic, newest_snapshot: Calla
             crew.at_work = []
             before, path = path, newest_snapshot()
             futile = futile + 1 if path == before else 0
-            if not (job.fault or job.ended_early) or job.asked_to_end or (job.fault and futile == FUTILE):
+            if not (job.fault or job.ended_early) or job.asked_to_end:
+                return job.code
+            if job.fault and futile == FUTILE:
+                log.fatal(f"{FUTILE} generations in sequence ended without a new snapshot, so the job ends")
                 return job.code
             watch.end(job)
             chosen = crew.gather(PATIENCE)
