@@ -1,4 +1,4 @@
-"""Which rank is to blame for a hang, in the words of the error message."""
+"""The error message of a hang, which names the rank that is to blame."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def hang_message(
         first: the rank that is overdue.
         slots: the ranks of its host.
         others: those of other hosts, as they were last heard of.
-        silent: those of `others` whose hosts are no longer heard of.
+        silent: those of `others` whose hosts send nothing any more.
         hosts: the host of each rank.
         timeout: in seconds.
     """

@@ -1,7 +1,7 @@
 """The watch over a rank that MPI's launcher, such as mpiexec or srun, has started.
 
-The process that the launcher knows becomes the agent of the rank, which is its child. So the launcher ends the job only
-when the agent has said how the rank died. Agents of different ranks do not talk to one another.
+The process that the launcher has started becomes the agent, and the rank is its child. So the launcher ends the job
+only after the agent has reported how the rank died. Agents of different ranks do not communicate.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class ForkedRank(Watch):
             subprocess.run(["scancel", "--signal=KILL", step], capture_output=True)
 
     def judge(self, slots: list[Slot], overdue: list[Slot]) -> None:
-        """A rank that waits for others is not to blame, so their agents have time to say more."""
+        """Wait before a rank that waits for others is blamed: their agents may report the cause."""
         if overdue and not self.launched and overdue[0].state == WAITING:
             self._patience = self._patience or time.monotonic() + GRACE
             if time.monotonic() < self._patience:

@@ -26,9 +26,9 @@ from fcaffe.parallel.watchdog import FAILED, LEAVING, SLOT, STARTING, TABLE, Slo
 class LocalRanks(Watch):
     """The `count` ranks of this host, from rank `first` on, of a job with the ranks `hosts`.
 
-    They are processes that run `program` in `folder`. `mapping` tells MPICH which ranks share a host. After `silence`
-    seconds without an order the launcher counts as dead; 0: never, since on its own host the kernel tells that.
-    `stderr` is a descriptor of the launcher's standard error. The agent writes there when the launcher has died.
+    They are processes that run `program` in `folder`. `mapping` tells MPICH which ranks share a host. The launcher
+    counts as dead after `silence` seconds without an order; 0 for no limit, on the launcher's own host. `stderr` is a
+    descriptor of the launcher's standard error. The agent writes there if the launcher has died.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class LocalRanks(Watch):
         self.silence = silence
         self.folder = folder
         self.stderr = stderr
-        self.name = f"{environment[JOB]}.{first}"  # of what runs on this host, which may be one of several here
+        self.name = f"{environment[JOB]}.{first}"  # of the processes on this host; a machine may emulate several
         self.pmi = PmiServer(environment[JOB], first, count, len(hosts), mapping, self.meet)
         for rank in range(first, first + count):
             ours, theirs = socket.socketpair()
@@ -90,7 +90,7 @@ class LocalRanks(Watch):
         records.send_items("put", values.items(), barrier=True)
 
     def obey(self, orders: Sequence[dict[str, Any]]) -> None:
-        """Also end a barrier, with the values that ranks of all hosts have put."""
+        """End a barrier, too, with the values that the ranks of all hosts have put."""
         for order in orders:
             if "values" in order:
                 self.pmi.release(dict(order["values"]))
@@ -110,7 +110,7 @@ class LocalRanks(Watch):
             super().judge(slots, overdue)
 
     def out_of_order(self, index: int, slot: Slot, living: bool) -> bool:
-        """Also one that ends as if all were well, before it has left MPI."""
+        """A rank that ends with 0 before it has left MPI is a fault, too."""
         if super().out_of_order(index, slot, living):
             return True
         return slot.state not in (LEAVING, FAILED) and living and slot.rank not in self.pmi.leaving

@@ -1,4 +1,4 @@
-"""Processes as Linux shows them in /proc: which belong to a run, whether they have ended, and what they left."""
+"""Reads /proc for the processes of a run and their state, and removes the shared memory that they leave."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def waited_for_core(pid: int) -> float:
     return 0.0
 
 
-# --- what a run has left ----------------------------------------------------------------------------------------------
+# --- what is left of a run -------------------------------------------------------------------------------------------
 
 
 def processes_of(name: str) -> list[int]:
