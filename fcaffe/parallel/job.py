@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import signal
 import time
@@ -143,9 +142,8 @@ class Job:
 
     def _clear(self) -> None:
         """End the processes of this host that are left, and remove the shared memory of killed ones."""
-        for process in self._left(LAST_WORDS):
-            with contextlib.suppress(OSError):
-                os.kill(process, signal.SIGKILL)
+        self._left(LAST_WORDS)
+        processes.kill_processes_of(self.name)
         if left := self._left(AFTERMATH):
             raise UsageError(
                 f"process {left[0]} of this job cannot be killed: end it before training goes on "

@@ -17,7 +17,7 @@ from fcaffe import log
 from fcaffe.parallel import records
 from fcaffe.parallel.blame import names
 from fcaffe.parallel.pmi import PmiServer
-from fcaffe.parallel.processes import JOB, LAUNCHER, Process, dies_with, processes_of
+from fcaffe.parallel.processes import JOB, LAUNCHER, dies_with, kill_processes_of
 from fcaffe.parallel.records import Orders
 from fcaffe.parallel.watch import Watch
 from fcaffe.parallel.watchdog import FAILED, LEAVING, SLOT, STARTING, TABLE, Slot, create_table
@@ -127,6 +127,5 @@ class LocalRanks(Watch):
     def finish(self) -> int:
         """Returns the exit code of MPI_Abort, or of the first rank that ended with one; 128 and more for a signal."""
         if self.launcher_gone or self.fault:
-            for process in processes_of(self.name):
-                Process(process).kill()
+            kill_processes_of(self.name)
         return self.code
