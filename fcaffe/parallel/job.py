@@ -17,8 +17,8 @@ from fcaffe.parallel import processes
 from fcaffe.parallel.blame import hang_message, names
 from fcaffe.parallel.member import LAST_WORDS, Events, Member, Output
 from fcaffe.parallel.records import FATAL
-from fcaffe.parallel.watch import GRACE, MARGIN
-from fcaffe.parallel.watchdog import STARTING, Slot
+from fcaffe.parallel.watch import GRACE
+from fcaffe.parallel.watchdog import MARGIN, STARTING, Slot
 
 INTERRUPTED = 130  # of a rank that SIGINT ends while it loads fcaffe
 ORDERLY = (0, 1, INTERRUPTED, FATAL, 141)  # a rank that ends with another code has not reported why: that is a fault

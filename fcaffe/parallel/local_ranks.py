@@ -122,6 +122,9 @@ class LocalRanks(Watch):
                 f"fcaffe's launcher (process {os.environ.get(LAUNCHER)}) on {self.hosts[0]} died, which had started "
                 f"{names(slots, self.hosts)}; so do they"
             )
+        else:  # the launcher may have been stopped for a while, or the link is slow
+            message = f"{names(slots, self.hosts)} got no order of fcaffe's launcher for {self.unheard:.0f} s"
+            self.tell({"code": records.FATAL, "fault": True, "message": message})
         super().orphaned(slots)
 
     def finish(self) -> int:

@@ -17,14 +17,13 @@ from typing import Any
 from fcaffe.parallel import processes, records
 from fcaffe.parallel.blame import hang_message, names, with_stopped
 from fcaffe.parallel.records import FATAL, Orders
-from fcaffe.parallel.watchdog import FAILED, LEAVING, STARTING, WORKING, Slot, read_slots
+from fcaffe.parallel.watchdog import FAILED, LEAVING, MARGIN, STARTING, WORKING, Slot, read_slots
 
 TICK = 0.25  # seconds
 REPORT = 1.0  # seconds between two reports to the launcher
 GRACE = 3.0  # seconds that processes have to end after others of their job
 LEAST = 0.1  # the share of the time that always counts: a rank that hangs in a loop waits for cores, too
 TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # signals that ask for the end
-MARGIN = 30.0  # seconds beyond the time-out for a rank to load Python and fcaffe
 
 
 class Watch:
@@ -165,7 +164,7 @@ class Watch:
             self.beats[index], self.quiet[index] = slot.beats, 0.0
         else:
             self.quiet[index] += seconds
-        limit = self.timeout + MARGIN * (slot.beats == 0)
+        limit = self.timeout + MARGIN * (slot.state == STARTING)
         return self.timeout > 0 and limit < self.quiet[index] and index not in self.deaths
 
     # --- the end ------------------------------------------------------------------------------------------------------
