@@ -1,9 +1,10 @@
 """The agent: a process of its own that starts the ranks of a host, watches them, and cleans up.
 
-It must outlive the ranks: when one of them is killed, MPI kills the others before they could say which. And a rank can
-hang with Python's lock held. The launcher starts an agent on each host, on others by ssh, and agents start the ranks.
-Where mpiexec or srun starts the ranks, each has an agent (`forked_rank.py`). Agents tell the launcher by records on
-standard error what the ranks do and why they end (`records.py`), and take its orders from standard input.
+It must outlive the ranks: when one of them is killed, MPI kills the others before they can report which one. And a rank
+can hang with Python's lock held. The launcher starts an agent on each host, on other hosts by ssh, and the agents start
+the ranks. If mpiexec or srun starts the ranks, each rank has an agent (`forked_rank.py`). Agents write records to
+standard error, from which the launcher learns what the ranks do and why they end (`records.py`). They read its orders
+from standard input.
 
 It loads little of fcaffe, so that it starts at once and stays small.
 """
@@ -26,7 +27,7 @@ PATIENCE, LONG_PATIENCE = 0.3, 1.6  # seconds in which memory may become free: a
 
 
 def _stay(number: int, frame: object) -> None:
-    """The agent ends when the ranks have ended."""
+    """Ignore a signal: the agent ends after the ranks."""
 
 
 def main() -> int:

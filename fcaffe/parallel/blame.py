@@ -1,11 +1,11 @@
-"""Which rank is to blame for a hang, in the words of the error message."""
+"""The error message of a hang, which names the rank that is to blame."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from fcaffe.parallel.processes import is_stopped
-from fcaffe.parallel.watchdog import STARTING, STOPPED, WAITING, WORKING, Slot
+from fcaffe.parallel.watchdog import MARGIN, STARTING, STOPPED, WAITING, WORKING, Slot
 
 
 def with_stopped(slots: Iterable[Slot]) -> list[Slot]:
@@ -28,7 +28,7 @@ def hang_message(
         first: the rank that is overdue.
         slots: the ranks of its host.
         others: those of other hosts, as they were last heard of.
-        silent: those of `others` whose hosts are no longer heard of.
+        silent: those of `others` whose hosts send nothing any more.
         hosts: the host of each rank.
         timeout: in seconds.
     """
@@ -36,6 +36,7 @@ def hang_message(
     starting = [slot for slot in slots if slot.state == STARTING]
     if starting:
         late = [slot for slot in starting if slot.beats == min(other.beats for other in starting)]
+        limit = f"within {timeout + MARGIN:g} s (--timeout and {MARGIN:g} s)"
         return f"the ranks did not find one another {limit}, since {names(late, hosts)} did not come out of the start"
     if silent:
         stuck = f"{names([first], hosts)} did not come out of {first.where()} {limit}"

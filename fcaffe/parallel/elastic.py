@@ -1,7 +1,7 @@
-"""Elastic jobs: runs of the ranks, generations, on as many hosts as there are, each from the newest snapshot.
+"""Elastic jobs: a sequence of runs of the ranks (generations), each on all hosts that can be reached at its start.
 
-An agent waits on each host that takes part in no generation. So a host that comes back, or that a changed hostfile
-adds, is known at once. It joins when the ranks have written their next snapshot.
+Each generation continues from the newest snapshot. An agent waits on each host without ranks. So a host that comes
+back, or that is added to the hostfile, is known at once. It joins after the next snapshot.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Crew:
             lost = member is None or member.code is not None
             if lost and host not in self.at_work and now > self._called.get(host, -CALL) + CALL:
                 silent = Output()
-                silent.closed = host in self._called  # it has said before why it cannot be reached
+                silent.closed = host in self._called  # the first call has printed why it cannot be reached
                 self.waiting[host] = self.launcher.start_agent(host, silent)
                 self._called[host] = now
 
@@ -60,12 +60,12 @@ class Crew:
             time.sleep(0.05)
 
     def available(self) -> Hosts:
-        """The hosts whose agents can start ranks, or have, and how many each."""
+        """The hosts whose agents can start ranks or have done so, and the number of ranks that each takes."""
         ready = {host for host, member in self.waiting.items() if member.ready and member.code is None}
         return [(host, count) for host, count in self.hosts if host in ready or host in self.at_work]
 
     def choose(self) -> Hosts:
-        """The hosts of the largest generation that is possible now, and the ranks of each; empty if there is none."""
+        """The hosts of the largest generation that is possible now, with their ranks; empty if none is possible."""
         hosts = self.available()
         room = min(self.elastic.most, sum(count for _, count in hosts))
         for workers in range(room, self.elastic.least - 1, -1):
@@ -74,8 +74,8 @@ class Crew:
         return ()
 
     def gather(self, patience: float) -> Hosts:
-        """Wait for all hosts, for lost ones `rejoin` seconds; then choose from the hosts that are there. Raises
-        UsageError if after `patience` seconds more there are too few."""
+        """Wait `rejoin` seconds at most for all hosts, then choose from those that can be reached. Raises UsageError if
+        they are still too few after `patience` seconds more."""
         began = time.monotonic()
         while True:
             self.call()
@@ -97,7 +97,7 @@ class Crew:
         for member in members:
             member.output = self.launcher.output
         for host in self.at_work:
-            self._called.pop(host)  # once it is lost it may be called at once
+            self._called.pop(host)  # if it is lost it may be called at once
         return members
 
     def dismiss(self) -> None:
@@ -120,7 +120,10 @@ def run_generations(launcher: Launcher, elastic: Elastic, newest_snapshot: Calla
             crew.at_work = []
             before, path = path, newest_snapshot()
             futile = futile + 1 if path == before else 0
-            if not (job.fault or job.ended_early) or job.asked_to_end or (job.fault and futile == FUTILE):
+            if not (job.fault or job.ended_early) or job.asked_to_end:
+                return job.code
+            if job.fault and futile == FUTILE:
+                log.fatal(f"{FUTILE} generations in sequence ended without a new snapshot, so the job ends")
                 return job.code
             watch.end(job)
             chosen = crew.gather(PATIENCE)
@@ -137,8 +140,8 @@ def run_generations(launcher: Launcher, elastic: Elastic, newest_snapshot: Calla
 
 
 class _Watch:
-    """Called once a second while a generation runs: reports when it trains and what the end of the last one cost, and
-    ends it when hosts can join. `workers` is the number of its ranks."""
+    """Called once a second while a generation runs. Reports when it trains and how many seconds the interruption cost,
+    and ends it when hosts can join. `workers` is the number of its ranks."""
 
     def __init__(self, crew: Crew, newest_snapshot: Callable[[], str | None]) -> None:
         self.crew = crew

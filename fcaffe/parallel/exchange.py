@@ -28,8 +28,8 @@ class ReducingExchange(GradientExchange):
     end of backward. The front bucket, which the next forward pass needs first, may overtake others that still wait (see
     Lane). The solver lets the ranks agree on its position, by the largest `front_position` of all.
 
-    On a GPU the gradients that `ready` names may still be computed; each sum comes after them in the order of streams.
-    A reduction that makes the host wait for nothing needs no thread.
+    On a GPU the gradients that `ready` names may not have been computed yet. The streams order each sum behind them.
+    If the host waits for no sum of the reduction, there is no thread.
 
     Attributes:
         cut: The bytes of each bucket of the last iteration.

@@ -1,9 +1,8 @@
-"""One run of a job's ranks, as its launcher sees it: started, listened to, told to end, and cleared away."""
+"""One run of a job's ranks: the launcher starts them, reads their records, ends them, and removes what they leave."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import signal
 import time
@@ -18,15 +17,15 @@ from fcaffe.parallel import processes
 from fcaffe.parallel.blame import hang_message, names
 from fcaffe.parallel.member import LAST_WORDS, Events, Member, Output
 from fcaffe.parallel.records import FATAL
-from fcaffe.parallel.watch import GRACE, MARGIN
-from fcaffe.parallel.watchdog import STARTING, Slot
+from fcaffe.parallel.watch import GRACE
+from fcaffe.parallel.watchdog import MARGIN, STARTING, Slot
 
 INTERRUPTED = 130  # of a rank that SIGINT ends while it loads fcaffe
-ORDERLY = (0, 1, INTERRUPTED, FATAL, 141)  # a rank that ends with another code has not said why: that is a fault
+ORDERLY = (0, 1, INTERRUPTED, FATAL, 141)  # a rank that ends with another code has not reported why: that is a fault
 ASKED_FOR = (129, 143)  # exit codes of a training that SIGHUP or SIGTERM ended
 RELAYED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 TICK = 1.0  # seconds
-AFTERMATH = 8  # seconds that all have to end after the record of an end; if the network is cut they may wait for ever
+AFTERMATH = 8  # seconds that all have to end after the record of an end; with a cut network they may wait for ever
 QUIET = 3.5  # seconds without its table after which a host counts as cut off, if ranks wait for it
 SILENCE = 20.0  # seconds without its table after which a host counts as lost
 
@@ -42,11 +41,11 @@ class Job:
         hosts: The host of each rank.
         timeout: Seconds for one operation of a rank; 0 for no limit.
         events: The records of the members.
-        output: Takes what they print.
-        stops: Signals that make ranks end, if they still can.
+        output: Takes their output.
+        stops: Signals after which the ranks end by themselves.
         ends_early: Called once a second; when it returns True the ranks are ended, which is no fault.
         started: All ranks have found one another.
-        fault: The job did not end by itself, nor by an error that would come again.
+        fault: The job was ended by something that may not happen again, unlike an error.
         asked_to_end: One of the signals `stops` has come.
         iteration: The last that is known.
         advanced: When it was first known, in seconds of `time.monotonic`.
@@ -142,10 +141,9 @@ class Job:
                 self._end_others(member)
 
     def _clear(self) -> None:
-        """See that nothing of the run is left on this host: neither processes nor shared memory of killed ones."""
-        for process in self._left(LAST_WORDS):
-            with contextlib.suppress(OSError):
-                os.kill(process, signal.SIGKILL)
+        """End the processes of this host that are left, and remove the shared memory of killed ones."""
+        self._left(LAST_WORDS)
+        processes.kill_processes_of(self.name)
         if left := self._left(AFTERMATH):
             raise UsageError(
                 f"process {left[0]} of this job cannot be killed: end it before training goes on "
@@ -161,8 +159,8 @@ class Job:
         return left
 
     def _conclude(self) -> None:
-        """Set `fault` and `code` from the record of the end, or else from the exit code of a member; log why the job
-        ended if nobody has done so."""
+        """Set `fault` and `code` from the record of the end, or else from the exit code of a member. Log the cause of
+        the end if no rank or agent has done so."""
         ending = self._ending or {}
         code = (self._first_end and self._first_end.code) or 0
         if not ending:
@@ -198,7 +196,7 @@ class Job:
             return "before the ranks had started"
         return "before the first iteration" if self.iteration < 0 else f"in iteration {self.iteration}"
 
-    # --- what the members say -----------------------------------------------------------------------------------------
+    # --- records of the members ---------------------------------------------------------------------------------------
 
     def _take(self, member: Member, record: dict[str, Any]) -> None:
         member.unheard = 0.0
@@ -265,10 +263,10 @@ class Job:
                 signal.signal(number, handler)
 
     def _relay(self, number: int, _: FrameType | None) -> None:
-        """To rank 0, by way of the agent of its host, whose standard input mpiexec hands over. If there is no rank yet,
-        or a second SIGTERM says that it takes too long, end all at once.
+        """Send a signal to rank 0 through the agent of its host, to whose standard input mpiexec passes orders.
 
-        One rank is enough: the training loop agrees with the others on what to do.
+        One rank is enough: the training loops agree on what to do. Before the ranks have started, and on a second
+        SIGTERM, end all at once.
         """
         again = self._interrupted == number
         self.asked_to_end |= number in self.stops

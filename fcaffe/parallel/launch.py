@@ -1,7 +1,7 @@
-"""Starts the ranks of a job that was started alone, again after a fault if it may, and stays until they have ended.
+"""Starts the ranks of a job without a launcher of MPI, restarts them after a fault, and waits for their end.
 
 If the MPI is MPICH, an agent on each host starts the ranks there (`local_ranks.py`). This process starts the agents, by
-ssh on other hosts, and carries what ranks of different hosts tell one another when MPI starts. With another MPI its
+ssh on other hosts, and exchanges the addresses of ranks on different hosts when MPI starts. With another MPI its
 mpiexec starts the ranks. However a run ends, nothing of it is left on this host when the next one starts.
 """
 
@@ -33,9 +33,9 @@ def launch(
 ) -> int:
     """Run `fcaffe WORDS` on all workers; returns its exit code.
 
-    After a fault it starts again, up to `plan.restarts` times, from `newest_snapshot()`, or, without one, as at first.
-    A signal that asks for the end is no fault, whichever process of the job gets it. `stops` are the signals that end
-    a training; after them nothing is started again. Raises UsageError if there is no MPI, or no Linux.
+    After a fault it starts again, up to `plan.restarts` times, from `newest_snapshot()` or else from the start. The end
+    of a job by a signal is no fault, whichever process gets the signal. After one of the signals `stops`, which end a
+    training, nothing is started again. Raises UsageError if there is no MPI, or no Linux.
     """
     if sys.platform != "linux":
         raise UsageError("Several workers and --restarts need Linux: train with one worker, without these flags")

@@ -17,7 +17,7 @@ from fcaffe import log
 from fcaffe.parallel import records
 from fcaffe.parallel.blame import names
 from fcaffe.parallel.pmi import PmiServer
-from fcaffe.parallel.processes import JOB, LAUNCHER, Process, dies_with, processes_of
+from fcaffe.parallel.processes import JOB, LAUNCHER, dies_with, kill_processes_of
 from fcaffe.parallel.records import Orders
 from fcaffe.parallel.watch import Watch
 from fcaffe.parallel.watchdog import FAILED, LEAVING, SLOT, STARTING, TABLE, Slot, create_table
@@ -26,9 +26,9 @@ from fcaffe.parallel.watchdog import FAILED, LEAVING, SLOT, STARTING, TABLE, Slo
 class LocalRanks(Watch):
     """The `count` ranks of this host, from rank `first` on, of a job with the ranks `hosts`.
 
-    They are processes that run `program` in `folder`. `mapping` tells MPICH which ranks share a host. After `silence`
-    seconds without an order the launcher counts as dead; 0: never, since on its own host the kernel tells that.
-    `stderr` is a descriptor of the launcher's standard error. The agent writes there when the launcher has died.
+    They are processes that run `program` in `folder`. `mapping` tells MPICH which ranks share a host. The launcher
+    counts as dead after `silence` seconds without an order; 0 for no limit, on the launcher's own host. `stderr` is a
+    descriptor of the launcher's standard error. The agent writes there if the launcher has died.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class LocalRanks(Watch):
         self.silence = silence
         self.folder = folder
         self.stderr = stderr
-        self.name = f"{environment[JOB]}.{first}"  # of what runs on this host, which may be one of several here
+        self.name = f"{environment[JOB]}.{first}"  # of the processes on this host; a machine may emulate several
         self.pmi = PmiServer(environment[JOB], first, count, len(hosts), mapping, self.meet)
         for rank in range(first, first + count):
             ours, theirs = socket.socketpair()
@@ -90,7 +90,7 @@ class LocalRanks(Watch):
         records.send_items("put", values.items(), barrier=True)
 
     def obey(self, orders: Sequence[dict[str, Any]]) -> None:
-        """Also end a barrier, with the values that ranks of all hosts have put."""
+        """End a barrier, too, with the values that the ranks of all hosts have put."""
         for order in orders:
             if "values" in order:
                 self.pmi.release(dict(order["values"]))
@@ -110,7 +110,7 @@ class LocalRanks(Watch):
             super().judge(slots, overdue)
 
     def out_of_order(self, index: int, slot: Slot, living: bool) -> bool:
-        """Also one that ends as if all were well, before it has left MPI."""
+        """A rank that ends with 0 before it has left MPI is a fault, too."""
         if super().out_of_order(index, slot, living):
             return True
         return slot.state not in (LEAVING, FAILED) and living and slot.rank not in self.pmi.leaving
@@ -122,11 +122,13 @@ class LocalRanks(Watch):
                 f"fcaffe's launcher (process {os.environ.get(LAUNCHER)}) on {self.hosts[0]} died, which had started "
                 f"{names(slots, self.hosts)}; so do they"
             )
+        else:  # the launcher may have been stopped for a while, or the link is slow
+            message = f"{names(slots, self.hosts)} got no order of fcaffe's launcher for {self.unheard:.0f} s"
+            self.tell({"code": records.FATAL, "fault": True, "message": message})
         super().orphaned(slots)
 
     def finish(self) -> int:
         """Returns the exit code of MPI_Abort, or of the first rank that ended with one; 128 and more for a signal."""
         if self.launcher_gone or self.fault:
-            for process in processes_of(self.name):
-                Process(process).kill()
+            kill_processes_of(self.name)
         return self.code

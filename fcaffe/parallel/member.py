@@ -1,4 +1,4 @@
-"""A process that the launcher has started for a job: the agent of a host, here or at the end of ssh, or mpiexec."""
+"""A process that the launcher has started for a job: the agent of a host, ssh to another host's agent, or mpiexec."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ LAST_WORDS = 5  # seconds until what a process has written before its end is rea
 
 
 class Output:
-    """Where the launcher writes what its members print. After the record of a job's end, nothing more is written: what
-    the other ranks and mpiexec say then has its cause in that end. `unwritten`: the error because of which the ranks'
-    standard output is incomplete."""
+    """The launcher's output, to which it forwards what its members print.
+
+    Attributes:
+        closed: Nothing more is forwarded. After the end of a job, other ranks and mpiexec only print its consequences.
+        unwritten: The error while forwarding standard output, which is therefore incomplete.
+    """
 
     def __init__(self) -> None:
         self.closed = False
@@ -103,7 +106,7 @@ class Member:
         assert self.process.stdout is not None
         with self.process.stdout as lines:
             for line in lines:
-                # mpiexec has words of its own on an end whose cause is known: it names ranks that it has killed.
+                # mpiexec also prints the ranks that it has killed.
                 if self.host or not self.output.closed:
                     self.output.write(line, sys.stdout)
 

@@ -19,11 +19,13 @@ NETWORK_INTERFACES = ("UCX_NET_DEVICES", "FI_TCP_IFACE", "FI_SOCKETS_IFACE", "NC
 
 
 def prepare_environment(start: Start) -> None:
-    """Set what the libraries read when MPI starts, where the user has not. If all ranks are on this host, nothing is
-    to be open to the network: MPI and NCCL use the loopback only. UCX, which carries the messages of MPICH and of some
-    Open MPIs, moves them over TCP in few pieces, unless the user has chosen TCP alone: an older MPICH asserts then that
-    they are short. If the user has chosen its transports, it also chooses the interface: without shared memory it finds
-    no route over the loopback."""
+    """Set variables that MPI and NCCL read when they start, unless the user has set them.
+
+    If all ranks are on this host, nothing may be open to the network: MPI and NCCL use the loopback. UCX carries the
+    messages of MPICH and of some Open MPIs. If the user has chosen its transports, UCX chooses the interface, since it
+    finds no route over the loopback without shared memory. UCX cuts messages over TCP into few pieces. If the user has
+    chosen TCP alone the pieces stay short, as an older MPICH asserts.
+    """
     if start.size and ranks_on_host() == start.size:
         for variable in NETWORK_INTERFACES:
             if variable != "UCX_NET_DEVICES" or "UCX_TLS" not in os.environ:
@@ -34,7 +36,7 @@ def prepare_environment(start: Start) -> None:
 
 
 def load_mpi(start: Start) -> Any:
-    """mpi4py's MPI, not yet initialised: so the library's name is known if it does not start."""
+    """mpi4py's MPI, not yet initialised, so that the library's name is known if it does not start."""
     try:
         import mpi4py
     except ImportError:
@@ -94,7 +96,7 @@ def _library(mpi: Any) -> str:
 
 @contextlib.contextmanager
 def _no_warnings() -> Iterator[None]:
-    """Without warnings of variables of another MPI's launcher, which we tell in our own words."""
+    """Suppress warnings about variables of another MPI's launcher, which fcaffe reports itself."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

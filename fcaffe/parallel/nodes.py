@@ -1,8 +1,8 @@
 """The nodes on which srun or MPICH's mpiexec has started one process each, to run fcaffe's own agents there.
 
-The first of these processes becomes the launcher of the job, and the others end at once: it starts the agents itself,
-by srun within the same allocation, or by ssh. So restarts and lost nodes are fcaffe's business, and not that of a
-launcher which ends everything when one process ends.
+The first of these processes becomes the launcher of the job, and the others end at once. It starts the agents by srun
+within the same allocation, or by ssh. So fcaffe handles restarts and lost nodes itself. MPI's launcher would end all
+ranks when one of them ends.
 """
 
 from __future__ import annotations

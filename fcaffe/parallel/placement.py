@@ -1,4 +1,4 @@
-"""What a job runs on: which hosts, and how many ranks each of them gets."""
+"""The hosts of a job, and the number of ranks on each of them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Hosts = Sequence[tuple[str, int]]
 
 @dataclass(frozen=True)
 class Elastic:
-    """`least` and `most` workers; `fits(workers)` is whether a training can have so many. `hosts()` reads which hosts
-    there are, and how many ranks each takes. A lost host is waited for `rejoin` seconds."""
+    """The limits of an elastic job. `fits(workers)` says whether a training can have so many workers; `hosts()` reads
+    the hosts and the number of ranks that each takes. The job waits `rejoin` seconds for a lost host."""
 
     least: int
     most: int
@@ -29,7 +29,7 @@ class Elastic:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be started where. `hosts` is empty for this host alone; `timeout` is in seconds."""
+    """The ranks of a job. `hosts` is empty for this host alone; `timeout` is in seconds."""
 
     workers: int
     hosts: Hosts = ()
@@ -69,9 +69,9 @@ def read_hostfile(path: str) -> list[Host]:
 
 
 def ranks_of_hosts(workers: int, hosts: Sequence[Host]) -> tuple[tuple[str, int], ...]:
-    """How many ranks each host gets: as many as it says, in order, until `workers` (0: all) are placed.
+    """Fill the hosts in order until `workers` ranks (0: as many as possible) have a host.
 
-    If no host says how many, each gets the same number, and the first ones one more if it does not come out even.
+    If no host has a number of ranks, all get the same number, or the first ones one more than the others.
     """
     counts = [count or 1 for _, count in hosts]
     if all(count is None for _, count in hosts):

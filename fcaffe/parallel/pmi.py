@@ -1,8 +1,8 @@
 """PMI-1 server: MPICH's library asks its parent process by this protocol for its rank and its peers' addresses.
 
-It is lines of text over a connected pair of sockets for each rank. Since the agent answers them, ranks need no mpiexec:
-there is no process between agent and ranks, and no port that is open to the network. Each host has a server. At a
-barrier each sends what its ranks have put to the launcher, which sends all of it back to everyone.
+The protocol sends lines of text over a pair of connected sockets for each rank. Since the agent answers them, the ranks
+need no mpiexec, and no port is open to the network. Each host has a server. At a barrier each server sends the values
+of its ranks to the launcher, which sends the values of all ranks back to every server.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 
 def process_mapping(counts: Sequence[int]) -> str:
-    """MPICH's text for so many consecutive ranks on each host: blocks of (first host, hosts, ranks on each)."""
+    """MPICH's description of so many consecutive ranks on each host: blocks of (first host, hosts, ranks on each)."""
     blocks, first = [], 0
     for count, same in itertools.groupby(counts):
         number = len(list(same))
@@ -47,7 +47,7 @@ class PmiServer:
         self._received: dict[socket.socket, bytes] = {}
 
     def environment(self, rank: int, descriptor: int) -> dict[str, str]:
-        """What tells a rank's library its rank, and the descriptor of its end of the sockets."""
+        """The variables that tell a rank's library its rank, and the descriptor of its end of the sockets."""
         return {
             "PMI_FD": str(descriptor),
             "PMI_RANK": str(rank),
@@ -57,7 +57,7 @@ class PmiServer:
         }
 
     def serve(self, rank: int, source: socket.socket) -> bool:
-        """Answer what has come from a rank; whether its connection is still open."""
+        """Answer the messages of a rank. Returns whether its connection is still open."""
         try:
             data = source.recv(1 << 16)
         except OSError:

@@ -1,4 +1,4 @@
-"""Processes as Linux shows them in /proc: which belong to a run, whether they have ended, and what they left."""
+"""Reads /proc for the processes of a run and their state, and removes the shared memory that they leave."""
 
 from __future__ import annotations
 
@@ -27,32 +27,6 @@ PAUSE = 0.02  # seconds between two attempts to remove memory
 _libc = ctypes.CDLL(None)
 
 
-def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; none where there is no such file."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-class Process:
-    """A process that is no child of ours."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.began = _stat(pid)[19:20]  # against another process that gets the same number later
-
-    def gone(self) -> bool:
-        now = _stat(self.pid)
-        return now[19:20] != self.began or bool(now and now[0] == "Z" and int(now[17]) <= 1)  # with its last thread
-
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        if not self.gone():
-            with contextlib.suppress(OSError):
-                os.kill(self.pid, number)
-
-
 def process_name(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/comm") as file:
@@ -61,13 +35,13 @@ def process_name(pid: int) -> str:
         return ""
 
 
-def parent_of(pid: int) -> int:
-    """0 if unknown."""
-    return int((_stat(pid) or ["", "0"])[1])
-
-
 def is_stopped(pid: int) -> bool:
-    return _stat(pid)[:1] in (["T"], ["t"])
+    """Whether a signal or a debugger has stopped a process."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] in ("T", "t")
+    except OSError:
+        return False
 
 
 def dies_with(parent: int) -> Callable[[], None]:
@@ -88,7 +62,7 @@ def waited_for_core(pid: int) -> float:
     return 0.0
 
 
-# --- what a run has left ----------------------------------------------------------------------------------------------
+# --- what is left of a run -------------------------------------------------------------------------------------------
 
 
 def processes_of(name: str) -> list[int]:
@@ -100,6 +74,12 @@ def processes_of(name: str) -> list[int]:
             if wanted.search(file.read()):
                 found.append(int(process))
     return found
+
+
+def kill_processes_of(name: str) -> None:
+    for process in processes_of(name):
+        with contextlib.suppress(OSError):
+            os.kill(process, signal.SIGKILL)
 
 
 def remove_memory(patience: float = 0.0) -> None:

@@ -1,8 +1,8 @@
-"""Records that ranks and agents send to the launcher: what the ranks do, how far training is, and why the job ends.
+"""Records that ranks and agents send to the launcher: state of the ranks, progress of the training, cause of the end.
 
-A record is one line of JSON behind a mark. It goes to standard error, because ssh and mpiexec pass on no other pipe,
-and so that it arrives after everything that its sender has written before. The launcher gives orders to agents by lines
-of JSON on their standard input.
+A record is one line of JSON behind a mark. It goes to standard error, because ssh and mpiexec pass on no other pipe.
+There it also arrives after all earlier output of its sender. The launcher sends orders to agents as lines of JSON on
+their standard input.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def send_items(name: str, items: Iterable[Any], **last: Any) -> None:
 
 
 class Orders:
-    """What the launcher sends to an agent, by way of the agent's standard input unless another descriptor is given."""
+    """Reader of the launcher's orders to an agent, which come to standard input unless another descriptor is given."""
 
     def __init__(self, source: int = 0) -> None:
         self.source = source
         self._rest = b""
 
     def read(self) -> list[dict[str, Any]] | None:
-        """Wait until something comes; return the complete messages of it, None at the end."""
+        """Wait for input; return the complete orders in it, None at its end."""
         try:
             data = os.read(self.source, 1 << 16)
         except OSError:

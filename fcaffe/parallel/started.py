@@ -12,8 +12,8 @@ LAUNCHED = "FCAFFE_LAUNCHED"  # set by `launch.py` to the number of ranks
 # Set by a rank for its children, which inherit the launcher's variables, to the process number of the rank.
 RANK_PROCESS = "FCAFFE_RANK_PROCESS"
 
-# What launchers set: their name, the variables of a rank and of the number of ranks. The first that is there counts:
-# an mpiexec within a batch job leaves the batch system's own variables as they are.
+# Launchers with their variables for the rank and the number of ranks. The first whose variables are set counts: within
+# a batch job mpiexec leaves the variables of the batch system as they are.
 LAUNCHERS = [
     ("Open MPI's mpiexec", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("MVAPICH's launcher", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
@@ -32,7 +32,7 @@ TURN = 1.0  # seconds for which the others wait for rank 0 to report an error th
 
 
 class Start(NamedTuple):
-    """What the environment says of how this process was started."""
+    """The launcher of this process and its rank, from the environment."""
 
     launcher: str
     size_variable: str
@@ -78,11 +78,11 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
 
 
 def host_name() -> str:
-    """As the launcher calls this host."""
+    """The launcher's name of this host."""
     return next((os.environ[name] for name in HOST_NAMES if os.environ.get(name)), "") or socket.gethostname()
 
 
 def wait_for_turn(rank: int) -> None:
-    """Before a rank reports an error: if all ranks have it, rank 0 reports it first, and then ends them."""
+    """Wait before a rank reports an error. If all ranks have it, rank 0 reports it first and ends the others."""
     if rank > 0:
         time.sleep(TURN + min(rank, 100) / 50)

@@ -1,8 +1,8 @@
-"""The watch that an agent keeps over the ranks of its host: finds the dead and the hung, names them, ends the rest.
+"""The watch of an agent over the ranks of its host: finds dead and hung ranks, names them, ends the others.
 
-A rank lives as long as its count of beats in the shared table changes. For how long it has not is measured by the
-agent's own ticks, so a job that a batch system suspends and resumes has not hung. Time for which other processes had
-the cores does not count, so neither has a rank on a loaded machine.
+A rank lives as long as its count of beats in the shared table changes. The agent measures by its own ticks for how long
+it has not changed. So a job that a batch system suspends and resumes does not count as hung. Time in which other
+processes had the cores is subtracted. So a rank on a loaded machine does not count as hung either.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from typing import Any
 from fcaffe.parallel import processes, records
 from fcaffe.parallel.blame import hang_message, names, with_stopped
 from fcaffe.parallel.records import FATAL, Orders
-from fcaffe.parallel.watchdog import FAILED, LEAVING, STARTING, WORKING, Slot, read_slots
+from fcaffe.parallel.watchdog import FAILED, LEAVING, MARGIN, STARTING, WORKING, Slot, read_slots
 
 TICK = 0.25  # seconds
 REPORT = 1.0  # seconds between two reports to the launcher
 GRACE = 3.0  # seconds that processes have to end after others of their job
-LEAST = 0.1  # the share of the time that always counts: a rank that hangs while it polls wants cores too
+LEAST = 0.1  # the share of the time that always counts: a rank that hangs in a loop waits for cores, too
 TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # signals that ask for the end
-MARGIN = 30.0  # seconds beyond the time-out for a rank to load Python and fcaffe
 
 
 class Watch:
@@ -58,7 +57,7 @@ class Watch:
         self.deadline: float | None = None  # when ranks that still live are killed
         self.next_report = 0.0
 
-    # --- what the two watches do differently --------------------------------------------------------------------------
+    # --- overridden by subclasses ------------------------------------------------------------------------------------
 
     def out_of_order(self, index: int, slot: Slot, living: bool) -> bool:
         """Whether a rank that has ended is a fault; `living`: others have not ended."""
@@ -70,15 +69,15 @@ class Watch:
         self.kill_ranks()
 
     def share(self, slots: list[Slot]) -> None:
-        """Tell the launcher what the ranks of this host do."""
+        """Send the state of this host's ranks to the launcher."""
         records.send_items("slots", slots)
 
     def tell(self, record: dict[str, Any]) -> None:
-        """Tell the launcher why the job ends."""
+        """Send the cause of the job's end to the launcher."""
         records.send(record)
 
     def hung(self, first: Slot, slots: list[Slot]) -> str:
-        """The message that ranks hang, as far as it can be told from here; `first` is one that is overdue."""
+        """The message about a hang, from what is known on this host; `first` is a rank that is overdue."""
         return hang_message(first, with_stopped(slots), [], [], self.hosts, self.timeout)
 
     def finish(self) -> int:
@@ -95,7 +94,7 @@ class Watch:
             known = len(self.deaths)
             done = self.find_deaths()
             if len(self.deaths) > known:
-                self._serve(0)  # the last words of the dead
+                self._serve(0)  # the last messages of the dead
             now = time.monotonic()
             if now - before >= TICK or len(self.deaths) > known or done:
                 self.look(min(now - before, 4 * TICK))
@@ -165,13 +164,13 @@ class Watch:
             self.beats[index], self.quiet[index] = slot.beats, 0.0
         else:
             self.quiet[index] += seconds
-        limit = self.timeout + MARGIN * (slot.beats == 0)
+        limit = self.timeout + MARGIN * (slot.state == STARTING)
         return self.timeout > 0 and limit < self.quiet[index] and index not in self.deaths
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def _end_for(self, index: int, slot: Slot) -> None:
-        """End the others for a rank that has ended; tell why it did, unless it may have told that itself."""
+        """End the others after a rank has ended. Report why it ended, unless it may have done so itself."""
         code = self.children[index].poll()
         if slot.state != STARTING and -code not in TO_END:
             how = f"it ended with exit code {code}" if code >= 0 else "killed, or crashed outside of Python"
@@ -182,8 +181,8 @@ class Watch:
         self.tell({"rank": slot.rank, "code": self.code, "signal": max(0, -code)})
 
     def end(self, message: str, overdue: int | None = None) -> None:
-        """Say why the job ends, and end the ranks of this host; the launcher ends those of others. `overdue` is a rank
-        that hangs: with several hosts the launcher knows better which rank that waits for."""
+        """Report why the job ends, and end the ranks of this host. The launcher ends those of other hosts. `overdue`
+        is a rank that hangs. With several hosts the launcher finds the rank for which it waits."""
         self.fault = True
         self.tell({"code": FATAL, "fault": True, "message": message, "overdue": overdue})
         self.kill_ranks()
@@ -196,7 +195,7 @@ class Watch:
     # --- the launcher -------------------------------------------------------------------------------------------------
 
     def _hear_launcher(self) -> None:
-        """Every order is a sign of life, the empty one, too."""
+        """Read orders. Every order is a sign of life, even an empty one."""
         assert self.orders is not None
         orders = self.orders.read()
         self.unheard = 0.0
@@ -206,7 +205,7 @@ class Watch:
         self.obey(orders or [])
 
     def obey(self, orders: Sequence[dict[str, Any]]) -> None:
-        """Do what the launcher orders: pass a signal on to rank 0, or end the ranks."""
+        """Carry out orders of the launcher: pass a signal on to rank 0, or end the ranks."""
         for order in orders:
             if "signal" in order and 0 not in self.deaths:
                 self.children[0].send_signal(order["signal"])

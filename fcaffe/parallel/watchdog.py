@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 TABLE = "FCAFFE_TABLE"  # in a rank's environment: the descriptor of the table
 SLOT = struct.Struct("<qqqqq88s")  # rank, process, beats, iteration, state, the operation's name
 STARTING, WORKING, WAITING, LEAVING, FAILED, STOPPED = range(6)
+MARGIN = 30.0  # seconds beyond the time-out for the ranks to load Python and fcaffe, and to find one another
 
 
 class Slot(NamedTuple):

@@ -20,10 +20,10 @@ from fcaffe.tree_order import sum_in_tree_order
 
 
 class MpiWorkers(Workers):
-    """One worker per rank of a communicator, which is duplicated, so that its messages meet no others.
+    """One worker per rank of a communicator. It is duplicated, which keeps the messages apart from others.
 
-    A batch_size of a prototxt means the batch of all workers, who split it; or, with `per_worker`, that of each. On
-    GPUs small arrays are added up by the same `reduction` as gradients if it queues its sums on streams.
+    A prototxt's batch_size is the batch of all workers together, or with `per_worker` the batch of each. On GPUs the
+    `reduction` of the gradients also adds up small arrays if it queues its sums on streams.
     """
 
     def __init__(
@@ -56,9 +56,8 @@ class MpiWorkers(Workers):
         return float(self.sum_array(np.array([float(value)], np.float64))[0])
 
     def sum_array(self, values: Array) -> Array:
-        """In an order of its own, so that all get the same bits, whatever MPI's order would be. An array of a GPU comes
-        by way of the host, as not every MPI reads its memory, and so does the sum, to the same device; unless the
-        reduction adds it up there, in an order that is the same for all, too."""
+        """Add up in a fixed order, so that all ranks get the same bits. Arrays of a GPU are copied to the host and
+        back, since not every MPI reads a GPU's memory, unless the reduction adds them up on the GPU."""
         if hasattr(values, "get"):  # as arrays of CuPy have
             total = values.copy(order="C")
             if self.reduction is not None and self.sums_on_streams and values.dtype == np.float32:
@@ -69,7 +68,7 @@ class MpiWorkers(Workers):
         return sum_in_tree_order(self.gather_array(values))
 
     def gather_array(self, values: Array) -> Array:
-        """Of a GPU each adds its own to zeros, which changes nothing, by whatever way its sums go."""
+        """On a GPU each rank adds its values to zeros, which is exact in every order."""
         everyones = np.zeros_like(values, shape=(self.size, *values.shape), order="C")
         if hasattr(values, "get"):
             everyones[self.rank] = values

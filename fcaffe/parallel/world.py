@@ -28,7 +28,7 @@ from fcaffe.parallel.started import (
 from fcaffe.parallel.watch import GRACE
 from fcaffe.parallel.watchdog import TABLE, Watchdog
 
-PASSED_ON = 0.3  # seconds that mpiexec has to pass on what a rank wrote
+PASSED_ON = 0.3  # seconds that mpiexec has to pass on the output of a rank
 
 
 @dataclass
@@ -63,7 +63,7 @@ class World:
         if self.size == 1:
             self.watchdog.leave(failed=error is not None)
             return
-        _handle_signals(signal.SIG_IGN)  # there is nothing left to stop; and the end must not be cut short
+        _handle_signals(signal.SIG_IGN)  # training has ended, and nothing may interrupt the end
         if error is not None:
             raise RankError(self) from error
         with self.watchdog.waiting("the end of the other ranks"):
@@ -74,8 +74,9 @@ class World:
         self.watchdog.leave()
 
     def judged(self, error: BaseException) -> BaseException:
-        """What to tell of an error. One of MPI most often has its cause in the death of another rank, of which the
-        agent may hear later than we do, and ends us when it has told that; if not, the link to some rank has failed."""
+        """The error to report. An error of MPI is most often the consequence of another rank's death. The agent may
+        learn of that death after this rank does. It then reports it and ends this rank. If it does not, the link to a
+        rank has failed."""
         if self.size == 1 or not type(error).__module__.startswith("mpi4py"):
             return error
         time.sleep(GRACE)
@@ -87,18 +88,18 @@ class World:
             return lost
 
     def wait_for_turn(self) -> None:
-        """After an error: until rank 0 has had time to tell of it, if it is one of all ranks, and to end them."""
+        """After an error, wait until rank 0 has had time to report it and to end all ranks: they may all have it."""
         self.watchdog.leave(failed=True)
         wait_for_turn(self.rank)
 
     def fatal(self, message: str, source: str) -> None:
-        """Log the error of this rank. The log files are rank 0's and the launcher's, who logs it for other ranks."""
+        """Log the error of this rank. Only rank 0 and the launcher have log files; the launcher logs it for others."""
         self.error |= {"message": self.signed(message), "source": source}
         if self.rank == 0 or LAUNCHED not in os.environ:
             log.fatal(self.error["message"], source)
 
     def abort(self, code: int, number: int = 0) -> None:
-        """End all ranks with this exit code, and tell the launcher why: for an error, or for the signal `number`."""
+        """End all ranks with this exit code, and tell the launcher why: an error, or the signal `number`."""
         sys.stdout.flush()
         sys.stderr.flush()
         if LAUNCHED in os.environ:
@@ -112,8 +113,8 @@ class World:
         self.comm.Abort(code)
 
     def end_by_signal(self, number: int, _: FrameType | None) -> None:
-        """Handle a signal that asks this rank to end, and so all: at once, since a library's code that calls ours may
-        lose an exception."""
+        """Handle a signal that asks for the end: end all ranks at once. An exception could get lost in the code of a
+        library that calls fcaffe."""
         _handle_signals(signal.SIG_IGN)
         self.watchdog.leave(failed=True)
         self.abort(128 + number, number)
@@ -159,8 +160,7 @@ def join(timeout: float = DEFAULT_TIMEOUT) -> World:
 
 
 def _watchdog(start: Start | None, timeout: float) -> Watchdog | None:
-    """The watchdog of this process as a rank that an agent has started, or that gets one of its own now; None if it is
-    no rank."""
+    """The watchdog of this rank. If no agent has started it, it gets an agent of its own. None if it is no rank."""
     if TABLE in os.environ and not is_child_of_rank(os.environ):
         table = mmap.mmap(int(os.environ[TABLE]), 0)
         return Watchdog(start.rank if start else 0, table, int(os.environ["MPI_LOCALRANKID"]))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fcaffe.parallel.elastic import Crew
+from fcaffe.parallel.elastic import FUTILE, Crew
 from fcaffe.parallel.pmi import process_mapping
 from tests.parallel.conftest import Job, needs_mpi, until
 
@@ -76,6 +76,16 @@ def test_too_few_hosts_are_named(start: Start, folder: Path) -> None:
     assert len(job.fatal) == 1 and job.fatal[0] == (
         "--elastic needs 2 workers, and of its hosts these can be reached: 127.0.0.2"
     )
+
+
+@needs_mpi
+def test_a_job_that_gets_nowhere_ends(start: Start, folder: Path) -> None:
+    (folder / "net.prototxt").write_text((folder / "net.prototxt").read_text() + SLOW)
+    (folder / "slow.py").write_text(LAYER.replace("time.sleep(0.002)", "import os; os.kill(os.getpid(), 9)"))
+    job = start("--hosts", "127.0.0.2,127.0.0.3", "--elastic", "2:2", "--rejoin", "1")
+    assert job.wait() == 134
+    assert [line.split()[0] for line in job.fatal[:-1]] == ["rank"] * FUTILE
+    assert job.fatal[-1] == "5 generations in sequence ended without a new snapshot, so the job ends"
 
 
 @pytest.mark.parametrize(

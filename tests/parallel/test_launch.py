@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import selectors
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from fcaffe import threads
 from fcaffe.errors import UsageError
 from fcaffe.parallel import mpi_start
 from fcaffe.parallel.placement import parse_hosts, ranks_of_hosts, read_hostfile
+from fcaffe.parallel.pmi import PmiServer, process_mapping
 from fcaffe.parallel.started import LAUNCHED, RANK_PROCESS, started_as
 from tests.parallel.conftest import MPIEXEC, ROOT, Job, needs_mpi
 
@@ -165,6 +168,37 @@ def test_ranks_without_their_mpi(start: Start, folder: Path, variables: str, lau
     message = job.fatal[-1] if job.fatal else ""
     assert len(job.fatal) == 1 and message.startswith(f"{launcher}") and problem in message, job.text
     assert set(os.listdir(folder)) - before == {"log", "out"}
+
+
+@needs_mpi
+def test_slurm_cuts_no_message_of_a_rank(folder: Path) -> None:
+    """Slurm reads the first 1024 bytes of a message."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SLURM_STEP_ID": "0", "MPIR_CVAR_NOLOCAL": "1"}
+    command = [sys.executable, "-m", "fcaffe", "train", "--solver", "solver.prototxt"]
+    put: list[dict[str, str]] = []  # by all ranks before a barrier
+    server = PmiServer("slurm", 0, 2, 2, process_mapping([1, 1]), put.append)
+    with selectors.DefaultSelector() as selector:
+        ranks = []
+        for rank in range(2):
+            ours, theirs = socket.socketpair()
+            own = {**environment, **server.environment(rank, theirs.fileno())}
+            ranks.append(subprocess.Popen(command, env=own, cwd=folder, pass_fds=[theirs.fileno()]))
+            theirs.close()
+            selector.register(ours, selectors.EVENT_READ, rank)
+        values = 0
+        while selector.get_map():
+            for key, _ in selector.select():
+                assert isinstance(key.fileobj, socket.socket)
+                message = key.fileobj.recv(1024, socket.MSG_PEEK)
+                assert not message or message.endswith(b"\n")
+                values += message.startswith(b"cmd=put")
+                if not server.serve(key.data, key.fileobj):
+                    selector.unregister(key.fileobj)
+                    key.fileobj.close()
+                while put:
+                    server.release(put.pop())
+    assert [rank.wait() for rank in ranks] == [0, 0]
+    assert values > 2
 
 
 def test_one_worker_needs_no_mpi(folder: Path) -> None:
