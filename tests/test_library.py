@@ -134,26 +134,33 @@ def test_the_command_line_tells_the_libraries_before_they_are_loaded(tmp_path: P
         "import sys, os, json, importlib.abc\n"
         "class Look(importlib.abc.MetaPathFinder):\n"
         "    def find_spec(self, name, path, target=None):\n"
-        "        if name == 'numpy': found.append(dict(os.environ))\n"
-        "found = []\nsys.meta_path.insert(0, Look())\nfrom fcaffe.cli import main\nmain()\n"
-        "print(json.dumps(found[0]))"
+        "        if name == 'numpy':\n"
+        "            print(json.dumps(dict(os.environ)), file=open('found', 'a'), flush=True)\n"
+        "            os._exit(0)\n"
+        "sys.meta_path.insert(0, Look())\nfrom fcaffe.cli import main\n"
+        "for line in sys.argv[1:]:\n"
+        "    if not os.fork():\n"
+        "        sys.argv[1:] = line.split()\n"
+        "        main()\n"
+        "    os.wait()\n"
+        "print(json.dumps([json.loads(line) for line in open('found')]))"
     )
-    set_then = run(code, tmp_path, "train")
-    assert set_then["OMP_NUM_THREADS"] == set_then["OPENBLAS_NUM_THREADS"] == str(threads.available_cpus())
-    assert set_then["GOMP_SPINCOUNT"] == threads.SPINS and set_then["OPENBLAS_THREAD_TIMEOUT"] == "4"
     (tmp_path / "flags").write_text("--reproducible=4\n")
-    several = set_then["OMP_NUM_THREADS"]
-    for words, threads_then in (
-        ("train --reproducible 4", "1"),
-        ("-reproducible=4 train", "1"),
-        ("train --flagfile=flags", "1"),
-        ("train --flagfile flags --reproducible=0", several),
-        ("train --fromenv=reproducible", "1"),
-        ("train --reproducible=0", several),
-        ("train -- --reproducible=4", several),
-    ):
-        then = run(code, tmp_path, *words.split(), FLAGS_reproducible="2")
-        assert then["OMP_NUM_THREADS"] == then["OPENBLAS_NUM_THREADS"] == threads_then, words
+    several = str(threads.available_cpus())
+    expected = {
+        "train": several,
+        "train --reproducible 4": "1",
+        "-reproducible=4 train": "1",
+        "train --flagfile=flags": "1",
+        "train --flagfile flags --reproducible=0": several,
+        "train --fromenv=reproducible": "1",
+        "train --reproducible=0": several,
+        "train -- --reproducible=4": several,
+    }
+    found = run(code, tmp_path, *expected, FLAGS_reproducible="2")
+    assert found[0]["GOMP_SPINCOUNT"] == threads.SPINS and found[0]["OPENBLAS_THREAD_TIMEOUT"] == "4"
+    for (words, wanted), then in zip(expected.items(), found, strict=True):
+        assert then["OMP_NUM_THREADS"] == then["OPENBLAS_NUM_THREADS"] == wanted, words
 
 
 @pytest.mark.skipif(not find_onednn() or threads.available_cpus() < 2, reason="needs oneDNN and two CPUs")

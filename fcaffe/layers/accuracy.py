@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fcaffe.layers.labels import check_label_count, read_labels
-from fcaffe.net import Blob, Half, Layer, Traits, register
+from fcaffe.net import ALL_BOTTOMS, Blob, Half, Layer, Traits, register
 
 
 @register("Accuracy")
@@ -16,7 +16,7 @@ class Accuracy(Layer):
     as better. Where there is nothing to count, 0. The counts are over all workers: their accuracies add up.
     """
 
-    traits = Traits(bottoms=2, tops=(1, 2), half=Half.FIRST)
+    traits = Traits(bottoms=2, tops=(1, 2), half=Half.FIRST, labels=ALL_BOTTOMS)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         ignores = self._ignored_label() is not None
@@ -61,6 +61,3 @@ class Accuracy(Layer):
     def _ignored_label(self) -> int | None:
         p = self.param.accuracy_param
         return p.ignore_label if p.HasField("ignore_label") else None
-
-    def has_gradient(self, bottom_index: int) -> bool:
-        return False

@@ -20,20 +20,11 @@ class Activation(Layer):
 
 
 class Pointwise(Activation):
-    """Base of functions of one value at a time.
-
-    `reads_bottom` and `reads_top` say what `slope` reads.
-    """
-
-    reads_bottom = True
-    reads_top = True
+    """Base of functions of one value at a time. The trait `reads` says what `slope` reads."""
 
     def slope(self, bottom: Blob, top: Blob) -> Array | float:
         """The derivative at each value of the bottom."""
         raise NotImplementedError
-
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return [*(bottom if self.reads_bottom else []), *(top if self.reads_top else [])]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:
@@ -78,7 +69,7 @@ def is_plain_relu(layer: Layer) -> TypeGuard[ReLU]:
 class Sigmoid(Pointwise):
     """top = 1 / (1 + exp(-x)), computed by tanh, which cannot overflow."""
 
-    reads_bottom = False
+    traits = replace(Pointwise.traits, reads="tops")
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         y = top[0].data
@@ -96,7 +87,7 @@ class Sigmoid(Pointwise):
 class TanH(Pointwise):
     """top = tanh(x)."""
 
-    reads_bottom = False
+    traits = replace(Pointwise.traits, reads="tops")
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.xp.tanh(bottom[0].data, out=top[0].data)
@@ -127,13 +118,15 @@ class Power(Pointwise):
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.power_param
-        self.reads_bottom = p.power * p.scale != 0 and p.power != 1
-        self.reads_top = self.reads_bottom and p.power != 2
+        if self._is_constant or p.power == 1:
+            self.traits = replace(self.traits, reads="neither")
+        elif p.power == 2:
+            self.traits = replace(self.traits, reads="bottoms")
 
     def slope(self, bottom: Blob, top: Blob) -> Array | float:
         p = self.param.power_param
         slope: float = p.power * p.scale
-        if not self.reads_bottom:
+        if self.traits.reads == "neither":
             return slope
         x = bottom.data
         if p.power == 2:

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from fcaffe.layers.c_order import rows_of
-from fcaffe.net import Array, Blob, Layer, Traits, register
+from fcaffe.net import ALL_BOTTOMS, Array, Blob, Layer, Traits, register
 
 
 @register("ArgMax")
@@ -18,7 +18,7 @@ class ArgMax(Layer):
     padded with ones to the bottom's number of axes.
     """
 
-    traits = Traits(bottoms=1, tops=1)
+    traits = Traits(bottoms=1, tops=1, labels=ALL_BOTTOMS)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.traits = replace(
@@ -59,6 +59,3 @@ class ArgMax(Layer):
             falling = xp.argsort(-turned, axis=axis, kind="stable")
             indices = falling[(slice(None),) * axis + (slice(top_k),)]
         return x.shape[axis] - 1 - indices
-
-    def has_gradient(self, bottom_index: int) -> bool:
-        return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fcaffe.layers.labels import read_indices
 from fcaffe.net import Blob, Layer, Traits, register
 
@@ -21,7 +23,7 @@ class Filter(Layer):
             raise self.error(f"{len(bottom)} bottoms, the last of them the selector, need {len(bottom) - 1} tops")
         self.refuse_shards("makes a batch whose size depends on the data")
         self.is_built = False
-        self.selector = len(top)  # the index of this bottom
+        self.traits = replace(self.traits, labels=(len(top),))  # the selector
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         samples = bottom[-1].count
@@ -38,9 +40,6 @@ class Filter(Layer):
         for x, y in zip(bottom, top, strict=False):
             y.data[...] = x.data[self.chosen]
 
-    def has_gradient(self, bottom_index: int) -> bool:
-        return bottom_index != self.selector
-
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         for x, y, down in zip(bottom, top, propagate_down, strict=False):
             if down:
@@ -53,7 +52,7 @@ class Filter(Layer):
 class BatchReindex(Layer):
     """top[i] = bottom[0][bottom[1][i]]: samples in another order, left out or repeated."""
 
-    traits = Traits(bottoms=2, tops=1)
+    traits = Traits(bottoms=2, tops=1, labels=(1,))
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.refuse_shards("picks samples from anywhere in the batch")
@@ -71,9 +70,6 @@ class BatchReindex(Layer):
         if x.size:
             y[...] = x[self.chosen.data]
         self.xp.copyto(y, self.xp.nan, where=wrong.reshape(-1, *(1,) * (y.ndim - 1)))
-
-    def has_gradient(self, bottom_index: int) -> bool:
-        return bottom_index == 0
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:

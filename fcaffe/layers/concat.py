@@ -15,7 +15,7 @@ class AlongAxis(Layer):
     """Base: knows the axis, which is also accepted in its old spelling."""
 
     axis: int
-    traits = Traits(half=Half.SAME, repeatable=True)
+    traits = Traits(half=Half.SAME, repeatable=True, reads="neither")
 
     def find_axis(self, bottom: Blob, p: Any, old_field: str) -> int:
         if not p.HasField(old_field):
@@ -32,9 +32,6 @@ class AlongAxis(Layer):
         """Share the memory of the only bottom with the only top, where a script sees it."""
         if self.traits.aliases:
             share(bottom[0], top[0])
-
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return []
 
     @property
     def copies_all(self) -> bool:

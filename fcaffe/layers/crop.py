@@ -13,7 +13,7 @@ class Crop(Layer):
     only the shape counts, so its gradient is zero.
     """
 
-    traits = Traits(bottoms=2, tops=1)
+    traits = Traits(bottoms=2, tops=1, constants=(1,), reads="neither")
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, shape, wanted = self.param.crop_param, bottom[0].shape, bottom[1].shape
@@ -35,12 +35,6 @@ class Crop(Layer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         top[0].data[...] = bottom[0].data[self.part]
-
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return []
-
-    def allow_force_backward(self, bottom_index: int) -> bool:
-        return bottom_index == 0
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:

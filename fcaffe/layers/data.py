@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -24,6 +24,7 @@ from fcaffe.engines.base import Pending
 from fcaffe.errors import DataError
 from fcaffe.net import Blob, Context, Layer, Traits, register
 from fcaffe.net.state import Held, State
+from fcaffe.rng import CaffeRandom
 from fcaffe.timeline import DATA
 
 FOR_BOXES = ("distort_param", "expand_param", "emit_constraint")  # of transform_param
@@ -93,11 +94,14 @@ class Reader(Layer):
 class ReadingLayer(Reader):
     """Base of the layers whose tops (data, label) come from a BatchSource through a reading thread.
 
-    A subclass says where batches come from (`open_source`); data_param.prefetch of them are read ahead. The state of a
-    reader is that after the last batch that the net has had, whatever the thread has read since.
+    A subclass names its own field of the prototxt, and the source of its batches, or overrides `open_source`.
+    data_param.prefetch batches are read ahead. The state of a reader is that after the last batch that the net has had,
+    whatever the thread has read since.
     """
 
     traits = replace(Reader.traits, bottoms=0, tops=(1, 2), reads_host=True)
+    field: str  # the message with batch_size
+    source: Callable[[Any, Transformer, CaffeRandom], BatchSource]  # makes the reader of batches from this message
     size_logged_at = "data_layer.cpp:45"  # where Caffe logs the size of the output
 
     def transformer(self) -> Transformer:
@@ -109,12 +113,14 @@ class ReadingLayer(Reader):
 
     def open_source(self, transformer: Transformer) -> BatchSource:
         """The reader of batches; called once, at setup. What it draws, it draws from `self.context.random`."""
-        raise NotImplementedError
+        return type(self).source(getattr(self.param, self.field), transformer, self.context.random)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         depth = self.param.data_param.prefetch
         if depth < 1:
             raise self.error("data_param.prefetch must be positive")
+        if getattr(self.param, self.field).batch_size < 1:
+            raise self.error(f"{self.field}.batch_size must be positive")
         random = self.context.random
         with reading_errors(self):
             transformer = self.transformer()
@@ -186,10 +192,10 @@ class ReadingLayer(Reader):
 class Data(ReadingLayer):
     """Reads the Datum records of an LMDB or LevelDB: top data (batch_size, C, H, W), optionally label (batch_size)."""
 
+    field = "data_param"
+
     def open_source(self, transformer: Transformer) -> BatchSource:
         p = self.param.data_param
-        if p.batch_size < 1:
-            raise self.error("data_param.batch_size must be positive")
         if p.rand_skip:
             log.warning(f"layer {self.name}: data_param.rand_skip is ignored, as in Caffe 1.0")
         database = open_database(p.source, p.backend)
@@ -206,12 +212,8 @@ class ImageData(ReadingLayer):
     """Reads pictures (JPEG, PNG, ...) by OpenCV: top data (batch_size, 3 or 1, H, W), optionally label (batch_size)."""
 
     size_logged_at = "image_data_layer.cpp:90"
-
-    def open_source(self, transformer: Transformer) -> BatchSource:
-        p = self.param.image_data_param
-        if p.batch_size < 1:
-            raise self.error("image_data_param.batch_size must be positive")
-        return ListBatches(p, transformer, self.context.random)
+    field = "image_data_param"
+    source = ListBatches
 
 
 @register("WindowData")
@@ -220,6 +222,8 @@ class WindowData(ReadingLayer):
 
     traits = replace(ReadingLayer.traits, tops=2)
     size_logged_at = "window_data_layer.cpp:180"
+    field = "window_data_param"
+    source = WindowBatches
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
@@ -231,9 +235,3 @@ class WindowData(ReadingLayer):
                 f"layer {self.name}: transform_param.scale is ignored, as in Caffe; "
                 "WindowData has window_data_param.scale"
             )
-
-    def open_source(self, transformer: Transformer) -> BatchSource:
-        p = self.param.window_data_param
-        if p.batch_size < 1:
-            raise self.error("window_data_param.batch_size must be positive")
-        return WindowBatches(p, transformer, self.context.random)

@@ -18,7 +18,7 @@ class Dropout(Activation):
     `sample_weights_test: true` TEST does what TRAIN does.
     """
 
-    traits = replace(Activation.traits, half=Half.SAME, keeps_signs=True)
+    traits = replace(Activation.traits, half=Half.SAME, keeps_signs=True, reads="neither")
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.dropout_param
@@ -37,9 +37,6 @@ class Dropout(Activation):
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
         self.mask.reshape(*bottom[0].shape)
-
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return []
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, y = bottom[0].data, top[0].data

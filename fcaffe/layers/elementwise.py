@@ -7,15 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from fcaffe.layers.activations import Activation, Pointwise
-from fcaffe.net import Array, Blob, Layer, register
+from fcaffe.net import ALL_BOTTOMS, Array, Blob, Layer, register
 
 
 @register("AbsVal")
 class AbsVal(Pointwise):
     """top = |x|."""
 
-    traits = replace(Pointwise.traits, in_place=False)
-    reads_top = False
+    traits = replace(Pointwise.traits, in_place=False, reads="bottoms")
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.xp.abs(bottom[0].data, out=top[0].data)
@@ -28,7 +27,7 @@ class AbsVal(Pointwise):
 class Exp(Pointwise):
     """top = base^(shift + scale * x). In place too."""
 
-    reads_bottom = False
+    traits = replace(Pointwise.traits, reads="tops")
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.exp_param
@@ -49,7 +48,7 @@ class Exp(Pointwise):
 class Log(Pointwise):
     """top = log to `base` of (shift + scale * x). In place its gradient, which needs x, is wrong, as in Caffe."""
 
-    reads_top = False
+    traits = replace(Pointwise.traits, reads="bottoms")
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.log_base = log_of_base(self, self.param.log_param)
@@ -84,7 +83,7 @@ class Clip(Pointwise):
     In place it passes everywhere, as in Caffe: there is no telling what was cut.
     """
 
-    reads_top = False
+    traits = replace(Pointwise.traits, reads="bottoms")
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         if not self.param.HasField("clip_param"):
@@ -104,8 +103,7 @@ class Clip(Pointwise):
 class Threshold(Activation):
     """top = 1 where x > threshold, else 0. It has no gradient. In place too."""
 
+    traits = replace(Activation.traits, labels=ALL_BOTTOMS)
+
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         top[0].data[...] = bottom[0].data > self.param.threshold_param.threshold
-
-    def has_gradient(self, bottom_index: int) -> bool:
-        return False

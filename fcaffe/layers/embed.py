@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fcaffe.layers.labels import read_indices
-from fcaffe.net import Blob, Layer, Traits, register
+from fcaffe.net import ALL_BOTTOMS, Blob, Layer, Traits, register
 from fcaffe.net.fillers import fill_blob
 
 
@@ -14,7 +14,7 @@ class Embed(Layer):
     The bottom holds indices from 0 to input_dim - 1; it gets no gradient.
     """
 
-    traits = Traits(bottoms=1, tops=1)
+    traits = Traits(bottoms=1, tops=1, labels=ALL_BOTTOMS)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.embed_param
@@ -36,9 +36,6 @@ class Embed(Layer):
         if p.bias_term:
             y += self.blobs[1].data
         self.xp.copyto(y, self.xp.nan, where=wrong[..., None])
-
-    def has_gradient(self, bottom_index: int) -> bool:
-        return False
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         p, dy = self.param.embed_param, top[0].diff

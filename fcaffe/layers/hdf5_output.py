@@ -9,7 +9,7 @@ from fcaffe.data.hdf5 import write_rows
 from fcaffe.errors import DataError
 from fcaffe.hdf5.reading import h5py
 from fcaffe.layers.data import reading_errors
-from fcaffe.net import Blob, Layer, Traits, register
+from fcaffe.net import ALL_BOTTOMS, Blob, Layer, Traits, register
 
 
 @register("HDF5Output")
@@ -19,7 +19,7 @@ class HDF5Output(Layer):
     As in Caffe a file holds one pass; a second one is an error. The file appears with the pass, complete.
     """
 
-    traits = Traits(bottoms=2, tops=0, needs_host=True)
+    traits = Traits(bottoms=2, tops=0, needs_host=True, constants=ALL_BOTTOMS)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.path = self.param.hdf5_output_param.file_name
@@ -50,6 +50,3 @@ class HDF5Output(Layer):
             raise self.error(str(problem)) from problem
         self.written = True
         log.saved_hdf5(bottom[0].num)
-
-    def allow_force_backward(self, bottom_index: int) -> bool:
-        return False

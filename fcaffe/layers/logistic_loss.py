@@ -60,7 +60,9 @@ class InfogainLoss(SoftmaxWithLoss):
     softmax; both tops then need a loss_weight.
     """
 
-    traits = replace(SoftmaxWithLoss.traits, bottoms=(2, 3), tops=(1, 2), half=Half.NONE, needs_host=True)
+    traits = replace(
+        SoftmaxWithLoss.traits, bottoms=(2, 3), tops=(1, 2), labels=(1, 2), half=Half.NONE, needs_host=True
+    )
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
@@ -104,9 +106,6 @@ class InfogainLoss(SoftmaxWithLoss):
         top[0].data[...] = losses.sum() / self.divisor
         if len(top) == 2:
             top[1].data[...] = probability
-
-    def has_gradient(self, bottom_index: int) -> bool:
-        return bottom_index == 0
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not propagate_down[0]:

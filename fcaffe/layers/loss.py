@@ -28,12 +28,9 @@ class FromForward:
 
 
 class LossLayer(Layer):
-    """Base: a scalar top of loss weight 1, from predictions and labels that share their first axis.
+    """Base: a scalar top of loss weight 1, from predictions and labels that share their first axis."""
 
-    Labels get no gradient.
-    """
-
-    traits = Traits(bottoms=2, tops=1, auto_tops=True)
+    traits = Traits(bottoms=2, tops=1, auto_tops=True, labels=(1,))
     counts_by_default = True  # has the loss weight 1 without loss_weight
     knows_pre_fixed = False  # supports R-FCN's normalization: PRE_FIXED
     mode: int  # of the divisor, where there is a choice
@@ -52,9 +49,6 @@ class LossLayer(Layer):
         if bottom[0].shape[:1] != bottom[1].shape[:1]:
             raise self.error(f"its bottoms must agree in the first dimension: {self.named_shapes(bottom)}")
         top[0].reshape()
-
-    def has_gradient(self, bottom_index: int) -> bool:
-        return bottom_index != 1
 
     def count_samples(self, bottom: list[Blob]) -> float:
         """N, the first dimension, over all workers; an empty batch counts as 1, so that its loss is 0."""
@@ -248,6 +242,8 @@ class SigmoidCrossEntropyLoss(LossLayer):
 class EuclideanLoss(LossLayer):
     """top = sum of (a - b)^2 / (2 N), N the first dimension. Both bottoms can have a gradient."""
 
+    traits = replace(LossLayer.traits, labels=())
+
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
         self.difference = Blob(self.xp, (), channels_last=True)
@@ -257,9 +253,6 @@ class EuclideanLoss(LossLayer):
         if bottom[0].count != bottom[1].count:
             raise self.error(f"Inputs must have the same dimension: {self.named_shapes(bottom)}")
         self.difference.reshape(*bottom[0].shape)
-
-    def has_gradient(self, bottom_index: int) -> bool:
-        return True
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         a, difference = bottom[0].data, self.difference.data

@@ -90,7 +90,7 @@ class LSTM(Recurrent):
 class LSTMUnit(Layer):
     """One step of an LSTM. Bottoms: c_prev (1, N, H), gates (1, N, 4H), cont (1, N). Tops: c and h, (1, N, H)."""
 
-    traits = Traits(bottoms=3, tops=2, in_place=False)
+    traits = Traits(bottoms=3, tops=2, in_place=False, labels=(2,))
     ignores_propagate_down = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -108,9 +108,6 @@ class LSTMUnit(Layer):
         for blob in (*top, self.tanh_c):
             blob.reshape(*shape)
         self.activated.reshape(*bottom[1].shape)
-
-    def has_gradient(self, bottom_index: int) -> bool:
-        return bottom_index != 2
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         c_prev, gates, cont = (blob.data for blob in bottom)

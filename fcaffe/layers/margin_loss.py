@@ -58,10 +58,12 @@ class ContrastiveLoss(LossLayer):
     With `legacy_version` unlike pairs count max(0, margin - d^2).
     """
 
-    traits = replace(LossLayer.traits, bottoms=3)
+    traits = replace(LossLayer.traits, bottoms=3, labels=(), constants=(2,))
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
+        if self.param.propagate_down:  # without it the third bottom counts as a constant, as in Caffe
+            self.traits = replace(self.traits, labels=(2,))
         self.difference = Blob(self.xp)
         self.slopes = Blob(self.xp)  # (N,): half the loss of a pair by its distance, over the distance
 
@@ -72,12 +74,6 @@ class ContrastiveLoss(LossLayer):
         samples = bottom[0].shape[0]
         self.difference.reshape(samples, math.prod(bottom[0].shape[1:]))
         self.slopes.reshape(samples)
-
-    def has_gradient(self, bottom_index: int) -> bool:
-        return bottom_index != 2 or not self.param.propagate_down  # else it counts as a constant, as in Caffe
-
-    def allow_force_backward(self, bottom_index: int) -> bool:
-        return bottom_index != 2
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         xp, p = self.xp, self.param.contrastive_loss_param

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fcaffe.layers.activations import Activation, Pointwise
 from fcaffe.net import Array, Blob, register
 from fcaffe.net.fillers import fill_blob
@@ -75,7 +77,7 @@ class BNLL(Pointwise):
 
     LARGEST = 50  # x counts as no more than this in the gradient, so that its exponential stays finite
 
-    reads_top = False
+    traits = replace(Pointwise.traits, reads="bottoms")
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, y = bottom[0].data, top[0].data

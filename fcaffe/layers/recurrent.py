@@ -30,7 +30,7 @@ class Recurrent(Layer):
     Parameters: input weights (gates * num_output, D), their bias, [static weights], then those of `step_parameters`.
     """
 
-    traits = Traits(in_place=False, held=Held.STREAMS)
+    traits = Traits(in_place=False, held=Held.STREAMS, labels=(1,))
     ignores_propagate_down = True
     states = 1  # arrays (N, num_output) that pass from step to step
     gates = 1  # values per output that a step computes from the input and the state
@@ -39,8 +39,9 @@ class Recurrent(Layer):
         super().__init__(param, context)
         self.expose_hidden: bool = self.param.recurrent_param.expose_hidden
         self.exposed = self.states if self.expose_hidden else 0
-        exposed = self.exposed
-        self.traits = replace(self.traits, bottoms=(2 + exposed, 3 + exposed), tops=1 + exposed)
+        exposed, bottoms = self.exposed, len(self.param.bottom)
+        first_states = range(bottoms - exposed, bottoms)
+        self.traits = replace(self.traits, bottoms=(2 + exposed, 3 + exposed), tops=1 + exposed, constants=first_states)
 
     def step_parameters(self) -> list[tuple[tuple[int, ...], Any]]:
         """Shape and filler of each parameter that belongs to a step."""
@@ -99,12 +100,6 @@ class Recurrent(Layer):
         self.carried.reshape(steps, streams, self.outputs)
         for blob in [*self.hidden, *top[1:]]:
             blob.reshape(1, streams, self.outputs)
-
-    def has_gradient(self, bottom_index: int) -> bool:
-        return bottom_index != 1
-
-    def allow_force_backward(self, bottom_index: int) -> bool:
-        return bottom_index != 1 and bottom_index < len(self.param.bottom) - self.exposed
 
     def state(self) -> State:
         if self.expose_hidden:

@@ -12,7 +12,9 @@ from fcaffe.net import Blob, Half, Layer, Traits, register
 class Reshaping(Layer):
     """Base: shares the memory of its bottom, or copies, since channels-last memory has no view of another shape."""
 
-    traits = Traits(bottoms=1, tops=1, half=Half.SAME, reshapes_by_shape=True, repeatable=True, in_place=False)
+    traits = Traits(
+        bottoms=1, tops=1, half=Half.SAME, reshapes_by_shape=True, repeatable=True, in_place=False, reads="neither"
+    )
     ignores_propagate_down = True  # Caffe's top and bottom share their gradient
 
     def new_shape(self, bottom: Blob) -> tuple[int, ...]:
@@ -29,9 +31,6 @@ class Reshaping(Layer):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         if not self.traits.aliases:
             copy_values(bottom[0].data, top[0].data)
-
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0] and not self.traits.aliases:

@@ -62,6 +62,8 @@ class Broadcasting(Layer):
 class Bias(Broadcasting):
     """top = x + bias. In place too."""
 
+    traits = replace(Broadcasting.traits, reads="neither")
+
     def own_param(self) -> Any:
         return self.param.bias_param
 
@@ -72,9 +74,6 @@ class Bias(Broadcasting):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x = bottom[0].data
         self.xp.add(x, self.spread(self.operand(bottom).data, x), out=top[0].data)
-
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         dy, bias = top[0].diff, self.operand(bottom)

@@ -12,7 +12,7 @@ from fcaffe.net import Blob, Half, register
 class Softmax(Activation):
     """top = exp(x) / sum of exp(x) along `axis`; the maximum is subtracted first. In place too."""
 
-    traits = replace(Activation.traits, half=Half.FIRST)
+    traits = replace(Activation.traits, half=Half.FIRST, reads="tops")
     ignores_propagate_down = True
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -21,9 +21,6 @@ class Softmax(Activation):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.engine.softmax_forward(bottom[0].data, top[0].data, self.axis)
-
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return top
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:

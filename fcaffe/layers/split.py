@@ -19,6 +19,7 @@ class Split(Layer):
         keeps_signs=True,
         aliases=True,
         in_place=False,
+        reads="neither",
     )
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -32,9 +33,6 @@ class Split(Layer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         pass
-
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not propagate_down[0]:
@@ -50,16 +48,13 @@ class Split(Layer):
 class Silence(Layer):
     """Takes blobs so that they are no outputs of the net."""
 
-    traits = Traits(bottoms=(1, None), tops=0)
+    traits = Traits(bottoms=(1, None), tops=0, reads="tops")
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         pass
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         pass
-
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         for x, down in zip(bottom, propagate_down, strict=True):

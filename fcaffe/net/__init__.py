@@ -5,6 +5,6 @@ from fcaffe.net.context import Context
 from fcaffe.net.layer import Layer
 from fcaffe.net.net import Net
 from fcaffe.net.registry import layer_types, register
-from fcaffe.net.traits import Half, Traits
+from fcaffe.net.traits import ALL_BOTTOMS, Half, Traits
 
-__all__ = ["Array", "Blob", "Context", "Half", "Layer", "Net", "Traits", "layer_types", "register"]
+__all__ = ["ALL_BOTTOMS", "Array", "Blob", "Context", "Half", "Layer", "Net", "Traits", "layer_types", "register"]

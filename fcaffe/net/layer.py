@@ -24,15 +24,14 @@ class Layer:
     - `forward`: write `top[i].data` in place;
     - `backward`: write `bottom[i].diff` where `propagate_down[i]`, and ADD to `self.blobs[i].diff`, since gradients
       add up over `iter_size` passes and over layers that share parameters;
-    - `saved`, if backward does not read all of its bottoms and tops, or reads own blobs that forward writes.
+    - `saved`, if backward reads only some of the bottoms or tops, or own blobs that forward writes.
 
     A layer without bottoms may leave out `reshape` and `backward`.
 
     The layer that is asked for the gradient of a bottom is responsible for all of it: whatever lay in `bottom[i].diff`
-    before, which in whole passes may be any other array's values, is overwritten. Where the top does not depend on the
-    values of the bottom (the reference of a Crop) it writes zeros, and `allow_force_backward` is False. Where a
-    gradient makes no sense (labels, indices) `has_gradient` is False, and the net raises an error, as Caffe does. A
-    bottom that it is not asked for stays untouched.
+    before, which in whole passes may be any other array's values, is overwritten: by zeros for `constants` of the
+    traits, such as the reference of a Crop. If it is asked for the gradient of one of the `labels` of the traits, the
+    net raises an error, as Caffe does. A bottom that it is not asked for stays untouched.
 
     A layer whose passes depend on those before by more than its parameters overrides `state` and `restore_state` too,
     so that a run which goes on from a snapshot does what it would have done without.
@@ -91,12 +90,12 @@ class Layer:
 
     def has_gradient(self, bottom_index: int) -> bool:
         """Whether a gradient of this bottom makes sense: False for labels and indices."""
-        return True
+        return bottom_index not in self.traits.labels
 
     def allow_force_backward(self, bottom_index: int) -> bool:
         """Whether `force_backward` asks for the gradient of this bottom: not so where there is none, nor where the top
         does not depend on the values of the bottom."""
-        return self.has_gradient(bottom_index)
+        return self.has_gradient(bottom_index) and bottom_index not in self.traits.constants
 
     @property
     def ignores_propagate_down(self) -> bool:
@@ -106,7 +105,8 @@ class Layer:
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         """The blobs whose `data` backward reads: bottoms, tops, and own ones that each forward pass writes anew for it.
         Own blobs that are not named keep their memory between passes."""
-        return [*bottom, *top]
+        reads = self.traits.reads
+        return [*(bottom if reads in ("bottoms", "both") else []), *(top if reads in ("tops", "both") else [])]
 
     def own_memory(self) -> list[Storage]:
         """What forward works on beside its bottoms, tops and parameters."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal
 
 from fcaffe.net.state import Held
 
 Count = int | tuple[int, int | None]
+ALL_BOTTOMS = range(sys.maxsize)
 
 
 class Half(Enum):
@@ -34,6 +38,9 @@ class Traits:
     reshapes_by_shape: bool = False  # `reshape` does nothing unless a shape has changed
     shapes_by_values: bool = False  # the shapes of its tops, which are small, depend on the values of its bottoms
     repeatable: bool = False  # `forward_again` writes the same bits as `forward`
+    labels: Collection[int] = ()  # indices of bottoms whose gradient makes no sense, such as labels and indices
+    constants: Collection[int] = ()  # indices of bottoms whose gradient is 0: tops do not depend on their values
+    reads: Literal["neither", "bottoms", "tops", "both"] = "both"  # the blobs whose data `backward` reads
     reads_before_writing: bool = False  # `backward` reads the data of its bottom before it writes the gradient
     by_sample: bool = False  # sample i of each top depends only on sample i of the bottoms; no state spans the batch
     keeps_signs: bool = False  # a top is 0 or has the sign of its bottom wherever backward lets a gradient through

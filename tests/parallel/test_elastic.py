@@ -49,7 +49,7 @@ def test_a_host_leaves_and_comes_back(start: Start, folder: Path, monkeypatch: p
     for name in ("quiet", "troubled"):
         (folder / f"{name}.prototxt").write_text(re.sub('_prefix: "[a-z]+"', f'_prefix: "{name}"', solver))
     flags = ["--reproducible", "2"]
-    assert start("--workers", "2", *flags, solver="quiet.prototxt", OMP_NUM_THREADS="1").wait() == 0
+    assert start(*flags, solver="quiet.prototxt", OMP_NUM_THREADS="1").wait() == 0
     hosts = folder / "hosts"
     hosts.write_text("127.0.0.2\n127.0.0.3\n")
     flags += ["--hostfile", str(hosts), "--elastic", "1:2", "--rejoin", "1", "--snapshot-every", "0.2"]

@@ -37,7 +37,8 @@ def test_advice(milliseconds: dict[int, float], told: str) -> None:
 def test_on_this_machine() -> None:
     """A batch of 1 cannot be split: one worker is measured, and the rest say why not."""
     heard: list[str] = []
-    results = measure_splits([f"--net={LENET}", "--batch-size=1"], 2, heard.append)
+    flags = [f"--net={LENET}", "--batch-size=1", "--rounds=1", "--iterations=1"]
+    results = measure_splits(flags, 2, heard.append)
     assert [result.batch for result in results] == [1, 0] and results[0].seconds > 0
     assert "cannot split a batch of 1" in results[1].problem
     assert heard == ["Measuring 1 worker of 2 threads", "Measuring 2 workers of 1 thread"]

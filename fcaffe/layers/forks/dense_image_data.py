@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from fcaffe.data.image_list import PairBatches
-from fcaffe.data.prefetch import Batch, BatchSource
+from fcaffe.data.prefetch import Batch
 from fcaffe.data.transformer import Transformer
 from fcaffe.layers.data import ReadingLayer
 from fcaffe.net import register
@@ -26,6 +26,8 @@ class DenseImageData(ReadingLayer):
     fork = forks.SEGNET
     traits = replace(ReadingLayer.traits, tops=2)
     size_logged_at = "dense_image_data_layer.cpp:108"
+    field = "dense_image_data_param"
+    source = PairBatches
 
     def transformer(self) -> Transformer:
         p, transform = self.param.dense_image_data_param, self.param.transform_param
@@ -38,12 +40,6 @@ class DenseImageData(ReadingLayer):
         both = pb.TransformationParameter(mirror=p.mirror, crop_h=p.crop_height, crop_w=p.crop_width)
         both.MergeFrom(transform)
         return Transformer(both, pb.TRAIN)
-
-    def open_source(self, transformer: Transformer) -> BatchSource:
-        p = self.param.dense_image_data_param
-        if p.batch_size < 1:
-            raise self.error("dense_image_data_param.batch_size must be positive")
-        return PairBatches(p, transformer, self.context.random)
 
     def label_shape(self, images: int) -> tuple[int, ...]:
         _, _, height, width = self.prefetcher.source.shape

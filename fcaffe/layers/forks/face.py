@@ -112,7 +112,7 @@ class MarginInnerProduct(OfClasses):
     """
 
     fork = forks.SPHEREFACE
-    traits = Traits(bottoms=2, tops=2, reshapes_by_shape=True, repeatable=True, held=Held.ALIKE)
+    traits = Traits(bottoms=2, tops=2, reshapes_by_shape=True, repeatable=True, held=Held.ALIKE, labels=(1,))
     owner = "weights"
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -125,9 +125,6 @@ class MarginInnerProduct(OfClasses):
         super().reshape(bottom, top)
         top[0].reshape(bottom[0].shape[0], self.blobs[0].shape[0])
         top[1].reshape(1)
-
-    def has_gradient(self, bottom_index: int) -> bool:
-        return bottom_index == 0
 
     def state(self) -> State:
         return {"count": np.array(self.engine.to_numpy(self.count.data))}
@@ -199,7 +196,7 @@ class TripletLoss(LossLayer):
     """
 
     fork = forks.WINDOWS
-    traits = replace(LossLayer.traits, bottoms=(3, 4))
+    traits = replace(LossLayer.traits, bottoms=(3, 4), labels=(3,), reads="bottoms")
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
@@ -208,9 +205,6 @@ class TripletLoss(LossLayer):
             raise self.error(
                 f"its bottoms must have the same shape, and weights one value a sample: {self.named_shapes(bottom)}"
             )
-
-    def has_gradient(self, bottom_index: int) -> bool:
-        return bottom_index < 3
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         _, _, losses, weights = self._distances(bottom)
@@ -223,9 +217,6 @@ class TripletLoss(LossLayer):
         for blob, down, gradient in zip(bottom, propagate_down, (near - far, -near, far), strict=False):
             if down:
                 copy_values(factor * gradient, blob.diff)
-
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return bottom
 
     def _distances(self, bottom: list[Blob]) -> tuple[Array, ...]:
         """a - p and a - n, (N, K), and the losses of the samples before the division, and their weights, (N,)."""

@@ -30,7 +30,7 @@ class Lstm(Layer):
     """
 
     fork = forks.LSTM
-    traits = Traits(bottoms=(1, 2), tops=1, in_place=False, held=Held.STREAMS)
+    traits = Traits(bottoms=(1, 2), tops=1, in_place=False, held=Held.STREAMS, labels=(1,))
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, random, workers = self.param.lstm_param, self.context.random, self.context.workers
@@ -71,9 +71,6 @@ class Lstm(Layer):
         self.cell.reshape(steps + 1, self.streams, self.outputs)  # c before the first step, then after each
         for blob in (self.tanh_c, self.previous):
             blob.reshape(steps, self.streams, self.outputs)
-
-    def has_gradient(self, bottom_index: int) -> bool:
-        return bottom_index == 0
 
     def state(self) -> State:
         names = "hc" if self.has_marks else ""

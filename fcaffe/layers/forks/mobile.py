@@ -36,8 +36,8 @@ class ReLU6(Pointwise):
     """top = min(max(x, 0), 6) + negative_slope * min(x, 0). At 6 the gradient is 0, at 0 the slope. In place too."""
 
     fork = forks.YOLO
-    traits = replace(Pointwise.traits, by_sample=True)
-    reads_top = False  # in place the bottom is the top, which is between 0 and 6 where the bottom was
+    # in place the bottom is the top, which is between 0 and 6 where the bottom was
+    traits = replace(Pointwise.traits, by_sample=True, reads="bottoms")
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, y, slope = bottom[0].data, top[0].data, self.param.relu6_param.negative_slope

@@ -46,7 +46,7 @@ class MultiBoxLoss(HostLoss):
     """
 
     fork = forks.SSD
-    traits = replace(HostLoss.traits, bottoms=4)
+    traits = replace(HostLoss.traits, bottoms=4, labels=(3,), constants=(2,))
     learning = 2
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -77,12 +77,6 @@ class MultiBoxLoss(HostLoss):
         check_predictions(self, bottom, self.param.multibox_loss_param)
         check_ground_truth(self, bottom[3])
         super().reshape(bottom, top)
-
-    def has_gradient(self, bottom_index: int) -> bool:
-        return bottom_index != 3
-
-    def allow_force_backward(self, bottom_index: int) -> bool:
-        return bottom_index < self.learning
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         found = read_predictions(self, bottom, self.param.multibox_loss_param)

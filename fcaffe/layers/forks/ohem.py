@@ -9,7 +9,7 @@ import numpy as np
 from fcaffe.layers.forks.smooth_l1 import SmoothL1Loss
 from fcaffe.layers.labels import read_labels
 from fcaffe.layers.loss import FULL, VALID, EuclideanLoss, SoftmaxWithLoss, divisor
-from fcaffe.net import Blob, Half, Layer, Traits, register
+from fcaffe.net import ALL_BOTTOMS, Blob, Half, Layer, Traits, register
 from fcaffe.proto import forks
 
 
@@ -22,7 +22,7 @@ class BoxAnnotatorOHEM(Layer):
     """
 
     fork = forks.RFCN
-    traits = Traits(bottoms=4, tops=2, in_place=False, needs_host=True, repeatable=True)
+    traits = Traits(bottoms=4, tops=2, in_place=False, needs_host=True, repeatable=True, labels=ALL_BOTTOMS)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         if self.param.box_annotator_ohem_param.roi_per_img < 1:
@@ -52,9 +52,6 @@ class BoxAnnotatorOHEM(Layer):
         for blob, source, other in zip(top, bottom[2:], (p.ignore_label, 0), strict=True):
             kept = self.engine.from_numpy(hard).reshape(-1, *(1,) * (len(source.shape) - 1))
             blob.data[...] = xp.where(kept, source.data, xp.float32(other))
-
-    def has_gradient(self, bottom_index: int) -> bool:
-        return False
 
 
 @register("SmoothL1LossOHEM")

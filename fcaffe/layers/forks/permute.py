@@ -13,7 +13,14 @@ class Reordering(Layer):
     """Base: the top has the values of the bottom in another order."""
 
     traits = Traits(
-        bottoms=1, tops=1, half=Half.SAME, in_place=False, reshapes_by_shape=True, repeatable=True, by_sample=True
+        bottoms=1,
+        tops=1,
+        half=Half.SAME,
+        in_place=False,
+        reshapes_by_shape=True,
+        repeatable=True,
+        by_sample=True,
+        reads="neither",
     )
     of_images = False  # the bottom has four axes
 
@@ -29,9 +36,6 @@ class Reordering(Layer):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, y = self.views(bottom[0].data, top[0].data)
         self.engine.copy(x, y)
-
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.net import Blob, Layer, Traits, register
+from fcaffe.net import ALL_BOTTOMS, Blob, Layer, Traits, register
 from fcaffe.proto import forks
 
 SAME_RATIO = 1e-6
@@ -23,7 +23,7 @@ class PriorBox(Layer):
     """
 
     fork = forks.SSD
-    traits = Traits(bottoms=2, tops=1, reshapes_by_shape=True, repeatable=True)
+    traits = Traits(bottoms=2, tops=1, reshapes_by_shape=True, repeatable=True, constants=ALL_BOTTOMS, reads="neither")
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.sizes = self._sizes()  # (P, 2), widths and heights in pixels of the image
@@ -44,12 +44,6 @@ class PriorBox(Layer):
         if self.written is None:
             self.written = self.engine.from_numpy(self.priors(bottom[0].shape, bottom[1].shape))
         top[0].data[...] = self.written
-
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return []
-
-    def allow_force_backward(self, bottom_index: int) -> bool:
-        return False
 
     def priors(self, features: tuple[int, ...], picture: tuple[int, ...]) -> np.ndarray:
         """The top's values for bottoms of these shapes."""

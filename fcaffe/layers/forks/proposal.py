@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fcaffe.data import boxes
-from fcaffe.net import Blob, Layer, Traits, register
+from fcaffe.net import ALL_BOTTOMS, Blob, Layer, Traits, register
 from fcaffe.proto import forks
 
 REGION = 5  # image in the batch, x1, y1, x2, y2
@@ -24,7 +24,7 @@ class Proposal(Layer):
     """
 
     fork = forks.PVANET
-    traits = Traits(bottoms=3, tops=(1, 2), needs_host=True, repeatable=True)
+    traits = Traits(bottoms=3, tops=(1, 2), needs_host=True, repeatable=True, constants=ALL_BOTTOMS, reads="neither")
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.proposal_param
@@ -78,12 +78,6 @@ class Proposal(Layer):
         best = usable[boxes.falling(scores[usable], p.pre_nms_topn)]
         kept = best[boxes.suppress(found[best], p.nms_thresh, limit=p.post_nms_topn, pixels=True)]
         return np.column_stack([found[kept], scores[kept]])
-
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return []
-
-    def allow_force_backward(self, bottom_index: int) -> bool:
-        return False
 
 
 def anchors(base_size: int, ratios: np.ndarray, scales: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from fcaffe.proto import forks
 class Resizing(Layer):
     """Base: top (N, C, new height, new width) from a bottom (N, C, height, width)."""
 
-    traits = Traits(bottoms=1, tops=1, reshapes_by_shape=True, repeatable=True, by_sample=True)
+    traits = Traits(bottoms=1, tops=1, reshapes_by_shape=True, repeatable=True, by_sample=True, reads="neither")
 
     def new_size(self, size: tuple[int, ...]) -> tuple[int, int]:
         """Height and width of the top for those of the bottom. Raises LayerError."""
@@ -31,9 +31,6 @@ class Resizing(Layer):
         if min(size) < 1:
             raise self.error(f"would make maps of {size} from the bottom {shape}; correct its fields")
         top[0].reshape(*shape[:2], *size)
-
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return []
 
 
 @register("Interp")
@@ -117,7 +114,7 @@ class UpsampleByMask(Resizing):
     """
 
     fork = forks.SEGNET
-    traits = replace(Resizing.traits, bottoms=2)
+    traits = replace(Resizing.traits, bottoms=2, constants=(1,))
 
     def new_size(self, size: tuple[int, ...]) -> tuple[int, int]:
         p = self.param.upsample_param
@@ -143,9 +140,6 @@ class UpsampleByMask(Resizing):
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return bottom[1:]
-
-    def allow_force_backward(self, bottom_index: int) -> bool:
-        return bottom_index == 0
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:

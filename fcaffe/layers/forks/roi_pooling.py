@@ -26,7 +26,7 @@ class RegionLayer(Layer):
     A subclass overrides `forward`, `send_down`, and `channels` unless the top has those of the maps.
     """
 
-    traits = Traits(bottoms=2, tops=1, in_place=False, needs_host=True, repeatable=True)
+    traits = Traits(bottoms=2, tops=1, in_place=False, needs_host=True, repeatable=True, constants=(1,))
     field = "roi_pooling_param"
     edges = 0  # by how much the top has more rows and columns than bins
     scale: np.float32  # cells per pixel
@@ -79,9 +79,6 @@ class RegionLayer(Layer):
         corners = np.sort(random.uniform(0, size, (bottom[1].shape[0], 4)).reshape(-1, 2, 2), axis=1)
         index = random.integers(0, max(1, images), len(corners))
         return np.column_stack([index, corners.reshape(-1, 4)]).astype(np.float32).reshape(bottom[1].shape)
-
-    def allow_force_backward(self, bottom_index: int) -> bool:
-        return bottom_index == 0
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:

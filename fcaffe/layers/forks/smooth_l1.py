@@ -32,7 +32,7 @@ class SmoothL1Loss(EuclideanLoss):
     """
 
     fork = forks.FAST_RCNN
-    traits = replace(EuclideanLoss.traits, bottoms=(2, 4))
+    traits = replace(EuclideanLoss.traits, bottoms=(2, 4), constants=(2, 3))
     counts_by_default = False
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -48,9 +48,6 @@ class SmoothL1Loss(EuclideanLoss):
         super().reshape(bottom, top)
         if any(blob.count != bottom[0].count for blob in bottom[2:]):
             raise self.error(f"its bottoms must have the same count: {self.named_shapes(bottom)}")
-
-    def allow_force_backward(self, bottom_index: int) -> bool:
-        return bottom_index < 2
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.samples = self.count_samples(bottom)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fcaffe.net import Blob, Layer, Traits
+from fcaffe.net import ALL_BOTTOMS, Blob, Layer, Traits
 
 OBJECT_ROW = 8  # image in the batch, label, instance, xmin, ymin, xmax, ymax, difficult
 DETECTION_ROW = 7  # image in the batch, label, score, xmin, ymin, xmax, ymax
@@ -103,10 +103,7 @@ def judge(overlaps: np.ndarray, threshold: float, ignored: np.ndarray) -> tuple[
 class DetectionRows(Layer):
     """Base: the top (1, 1, D, columns) has as many rows as `forward` writes."""
 
-    traits = Traits(bottoms=2, tops=1, shapes_by_values=True, needs_host=True)
-
-    def has_gradient(self, bottom_index: int) -> bool:
-        return False
+    traits = Traits(bottoms=2, tops=1, shapes_by_values=True, needs_host=True, labels=ALL_BOTTOMS)
 
     def write_rows(self, rows: np.ndarray, top: list[Blob]) -> None:
         top[0].reshape(1, 1, *rows.shape)

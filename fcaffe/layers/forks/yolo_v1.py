@@ -16,7 +16,7 @@ from fcaffe.layers.forks.centre_boxes import corners, overlap
 from fcaffe.layers.forks.host_loss import HostLoss
 from fcaffe.layers.forks.ssd import Objects, judge
 from fcaffe.layers.forks.yolo import check_objects
-from fcaffe.net import Blob, Layer, Traits, register
+from fcaffe.net import ALL_BOTTOMS, Blob, Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import forks
 
@@ -153,7 +153,7 @@ class EvalDetection(Layer):
     """
 
     fork = forks.YOLO_V1
-    traits = Traits(bottoms=(2, 3), tops=1, needs_host=True, repeatable=True, by_sample=True)
+    traits = Traits(bottoms=(2, 3), tops=1, needs_host=True, repeatable=True, by_sample=True, labels=ALL_BOTTOMS)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.p = self.param.eval_detection_param
@@ -190,9 +190,6 @@ class EvalDetection(Layer):
         order = order[np.argsort(labels[order], kind="stable")]
         overlaps = np.where(labels[order, None] == truth.labels, overlap(found[order, None], truth.boxes), -np.inf)
         return np.column_stack([labels[order], scores[order], *judge(overlaps, self.p.threshold, truth.difficult)])
-
-    def has_gradient(self, bottom_index: int) -> bool:
-        return False
 
 
 def _squares(values: np.ndarray) -> float:

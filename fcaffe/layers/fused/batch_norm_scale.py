@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fcaffe.engines.normalization import Normalizer
 from fcaffe.layers.activations import is_plain_relu
@@ -18,6 +19,8 @@ class BatchNormScale(FusedLayer):
 
     The BatchNorm has a scale and a shift of its own, or a Scale with a bias follows it.
     """
+
+    traits = replace(FusedLayer.traits, reads="bottoms")
 
     def __init__(self, nodes: Sequence[Node], want: Want) -> None:
         super().__init__(nodes, want)
@@ -49,9 +52,6 @@ class BatchNormScale(FusedLayer):
 
     def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.engine.batch_norm_apply(with_channels(bottom[0].data), with_channels(top[0].data), self.normalizer())
-
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return bottom
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         self.send_down(with_channels(top[0].diff), propagate_down[0], bottom[0])

@@ -6,6 +6,7 @@ Slow, exact about what a kernel may assume, and there without a GPU. `Emulated` 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import os
 import re
@@ -118,20 +119,21 @@ class EmulatedKernel:
 
 
 def _compiled(text: str, definitions: Sequence[str]) -> Path:
-    """The shared library of this text: from the cache, or newly made."""
+    """The shared library of this text: from the cache, or newly made by the first of the processes that ask for it."""
     name = hashlib.sha256("\n".join([text, *definitions, *FLAGS]).encode()).hexdigest()[:32]
-    path = CACHE / f"{name}.so"
+    path, source, made = (CACHE / f"{name}.{kind}" for kind in ("so", "cpp", "part"))
     if path.exists():
         return path
     CACHE.mkdir(exist_ok=True)
-    source, made = CACHE / f"{name}.{os.getpid()}.cpp", CACHE / f"{name}.{os.getpid()}.so"
-    source.write_text(text)
-    command = ["g++", *FLAGS, *(f"-{each}" for each in definitions), str(source), "-o", str(made)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise CompileError(done.stderr)
-    source.unlink()
-    os.replace(made, path)
+    with open(path.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            source.write_text(text)
+            command = ["g++", *FLAGS, *(f"-{each}" for each in definitions), str(source), "-o", str(made)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                raise CompileError(done.stderr)
+            os.replace(made, path)
     return path
 
 
