@@ -44,8 +44,10 @@ COMMANDS = {**CAFFE_COMMANDS, **TOOLS, **OTHERS}
 
 _MODULES = {name: "cli.upgrade" for name in TOOLS if name.startswith("upgrade")}
 _MODULES |= {
+    "classify": "cli.pictures",
     "compress": "deep_compression.command",
     "convert_annoset": "cli.convert_imageset",
+    "detect": "cli.pictures",
     "extract_seconds": "cli.parse_log",
     "plot_training_log": "cli.plot",
     "summarize": "cli.summary",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from fcaffe.cli.table import print_table
 from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.net.weights import load_weights
 from fcaffe.threads import VARIABLES, available_cpus, environment_of_others
-from fcaffe.tools.nets import load_net
+from fcaffe.tools.nets import new_net, read_net_for
 from fcaffe.tools.profile import COLUMNS, benchmark, profile, rows_of, totals
 
 MARGIN = 1.03  # repeated measurements of one split differ by so much
@@ -54,8 +55,9 @@ def time(flags: Flags, engines: EngineFlags, profiled: bool, scaling: bool, inpu
         log.use_gpu_to_time(gpu[0])
     else:
         log.use_cpu_to_time()
-    net = load_net(flags.model, phase, engines.create(gpu and gpu[0]), flags.level, flags.stages)
-    try:
+    engine = engines.create(gpu and gpu[0])
+    param = read_net_for(flags.model, phase, flags.level, flags.stages)
+    with contextlib.closing(new_net(param, engine, inference=False)) as net:
         if flags.weights:
             load_weights(net, flags.weights)
         if profiled:
@@ -64,8 +66,6 @@ def time(flags: Flags, engines: EngineFlags, profiled: bool, scaling: bool, inpu
             click.echo(totals(found))
         else:
             benchmark(net, iterations)
-    finally:
-        net.close()
     return 0
 
 

@@ -179,7 +179,7 @@ class SharingFlags:
         "NAME",
         "How the gradients of the workers are added up (auto).",
         default="auto",
-        shell_complete=usage.names_of(reduction_names),
+        shell_complete=lambda context, param, begun: [name for name in reduction_names() if name.startswith(begun)],
     )
     compress: str = flag(
         "NAME", "Send gradients compressed: fp16, bf16, onebit, threshold:tau=X or topk:density=X,warmup=N."

@@ -32,22 +32,12 @@ def buckets(total: int, final_from: Iterable[int], ranks: int, size: float | Non
 
 
 @dataclass(frozen=True)
-class Event:
-    """The sum of a bucket, in seconds from the beginning of the pass."""
-
-    bucket: Bucket
-    start: float
-    end: float
-
-
-@dataclass(frozen=True)
 class Outcome:
     """Seconds of an iteration: `computing` without sums, its `end` with them, and all sums, hidden or not."""
 
     computing: float
     end: float
     summing: float
-    sums: Sequence[Event] = ()
 
     @property
     def exposed(self) -> float:
@@ -72,8 +62,7 @@ def simulate(
     for seconds in backward:
         end += seconds
         ready.append(end)
-    sums: list[Event] = []
+    summed = 0.0
     for bucket, cost in zip(cut, costs, strict=True):
-        start = max(ready[bucket.after] if overlap else end, sums[-1].end if sums else 0.0)
-        sums.append(Event(bucket, start, start + cost.seconds))
-    return Outcome(end, max([end, *(one.end for one in sums)]), sum((cost.seconds for cost in costs), 0.0), sums)
+        summed = max(ready[bucket.after] if overlap else end, summed) + cost.seconds
+    return Outcome(end, max(end, summed), sum((cost.seconds for cost in costs), 0.0))

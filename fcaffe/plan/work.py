@@ -12,7 +12,7 @@ from fcaffe.net.graph import Node
 from fcaffe.plan.machine import MEMORY_SUSTAINED, Device, Machine
 from fcaffe.solvers.rules import create_rule
 from fcaffe.tools.nets import read_training
-from fcaffe.tools.shapes import hollow_net_of
+from fcaffe.tools.shapes import hollow_net
 from fcaffe.tools.summary import work_of_passes
 
 
@@ -50,7 +50,7 @@ def work_of_net(path: str, input_shape: Sequence[int] | None = None, is_solver: 
     """The training net of a prototxt, or of a solver's prototxt; its data sets need not exist. Raises FcaffeError."""
     with log.quiet():
         solver, read, source = read_training(path, is_solver)
-        net, _ = hollow_net_of(read, source, input_shape, whole_passes=True)
+        net, _ = hollow_net(read, source, input_shape, whole_passes=True)
         try:
             if not net.parameters.count:
                 raise UsageError(f"{source}: this net has no parameters, so there is nothing to train")

@@ -16,7 +16,7 @@ from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.blobs import LARGEST, TOO_LARGE, StoredBlob, field_of_blob, stored_blob
 from fcaffe.proto.forks import without_fork_fields
-from fcaffe.proto.in_file import BlobSource, Source, outline_of
+from fcaffe.proto.in_file import Source, outline_of
 from fcaffe.proto.wire import before_field
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -74,24 +74,24 @@ def read_blob(path: str | os.PathLike[str]) -> StoredBlob:
         raise SnapshotError(f"{path}: {problem}") from problem
 
 
-def read_outline(path: str | os.PathLike[str], message_class: Any) -> tuple[Any, Callable[[Any], BlobSource | None]]:
+def read_outline(path: str | os.PathLike[str], message_class: Any) -> tuple[Any, Callable[[Any], StoredBlob]]:
     """Read a NetBytes or StateBytes without the numbers of its blobs. Raises SnapshotError as `read_binary`.
 
     Returns:
-        The message, and a function that gives the source of a blob's numbers: None if the message has them.
+        The message, and a function that converts a blob of it to a StoredBlob.
     """
     with reading(path, SnapshotError), _not_too_large(path):
         source = Source(open_input(path, LARGEST), path)
-        file = source.file
-        if file.seek(0, os.SEEK_END) > LARGEST:
+        if source.file.seek(0, os.SEEK_END) > LARGEST:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-        outline = outline_of(file, message_class)
-        message = outline and _parse(outline.content, message_class, _kind_of(message_class))
-        if outline is not None and message is not None:
-            return message, lambda blob: BlobSource(source, outline.numbers[blob.array_index])
-        file.seek(0)
-        content = file.read()
-    return _checked(content, path, message_class), lambda blob: None
+        if outline := outline_of(source, message_class):
+            content, numbers = outline
+            message = _parse(content, message_class, _kind_of(message_class))
+            if message is not None:
+                return message, lambda blob: stored_blob(blob, numbers[blob.array_index])
+        source.file.seek(0)
+        content = source.file.read()
+    return _checked(content, path, message_class), stored_blob
 
 
 def check_written(message: Any, path: str | os.PathLike[str]) -> None:
