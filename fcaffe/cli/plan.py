@@ -131,7 +131,7 @@ def _counts(text: str) -> list[int]:
 
 
 def _batch_of(text: str, work: Work) -> tuple[int, bool]:
-    """The samples that --batch says, and whether each worker has so many. Raises UsageError."""
+    """The number of samples of --batch, and whether it counts for each worker. Raises UsageError."""
     each = text == EACH or text.startswith(f"{EACH}:")
     number = text.removeprefix(EACH).removeprefix(":") if each else text
     if number and not number.isdecimal():

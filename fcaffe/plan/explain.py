@@ -1,4 +1,4 @@
-"""Where each number of a plan comes from: its formula, its inputs, and who says these."""
+"""Explains each number of a prediction: its formula, its inputs, and their sources."""
 
 from __future__ import annotations
 

@@ -1,24 +1,92 @@
-"""Prediction: what iterations take on numbers of workers, and what follows from that."""
+"""Predictions: the time of an iteration on any number of workers, and what follows from it.
+
+An iteration is simulated event by event: backward finishes layers, buckets are summed one after the other.
+"""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+from fcaffe.parallel.sizes import bucket_size, cuts
 from fcaffe.plan.machine import FCAFFE, TEXTBOOK, Machine
-from fcaffe.plan.reductions import COMPARED, sum_of
-from fcaffe.plan.simulation import Bucket, buckets, simulate
+from fcaffe.plan.reductions import COMPARED, Sum, sum_of
 from fcaffe.plan.work import Compute, Work, compute_of
 
 MOST_WORKERS = 1 << 20  # among which the crossover is searched
 ACCESSES = 3  # of weights and each history: the gradient is read, they are read and written
 
 
+class Bucket(NamedTuple):
+    """Bytes of one sum, and the index of the layer, in the order of backward, after which it may begin."""
+
+    bytes: int
+    after: int
+
+
+def buckets(total: int, final_from: Iterable[int], ranks: int, size: float | None = None) -> Iterator[Bucket]:
+    """Cut gradients into buckets.
+
+    Args:
+        total: Bytes of all gradients.
+        final_from: For each layer, in the order of backward, the offset from which gradients are final after it.
+        ranks: Number of ranks, for fcaffe's rule.
+        size: Bytes of a bucket; None for fcaffe's rule.
+    """
+    end = total // 4
+    full = bucket_size(end, ranks) if size is None else size / 4
+    last = 0
+    for last, start in enumerate(final_from):
+        for begin in cuts(start // 4, end, full):
+            yield Bucket(4 * (end - begin), last)
+            end = begin
+    if end > 0:
+        yield Bucket(4 * end, last)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Seconds of an iteration: `computing` without sums, its `end` with them, and all sums, hidden or not."""
+
+    computing: float
+    end: float
+    summing: float
+
+    @property
+    def exposed(self) -> float:
+        """The time that the sums add to the computing."""
+        return max(0.0, self.end - self.computing) if self.summing else 0.0
+
+
+def simulate(
+    forward: float, backward: Sequence[float], cut: Sequence[Bucket], costs: Sequence[Sum], overlap: bool = True
+) -> Outcome:
+    """A pass forward and backward, and the sums of its gradients.
+
+    Args:
+        forward: Seconds of the forward pass.
+        backward: Seconds of each layer, in the order of backward; `Bucket.after` is an index of it.
+        cut: The buckets, in the order in which they become ready.
+        costs: The sum of each bucket.
+        overlap: Whether a bucket is summed as soon as it is ready and those before it are summed. Without, all sums
+            come after backward.
+    """
+    ready, end = [], forward
+    for seconds in backward:
+        end += seconds
+        ready.append(end)
+    summed = 0.0
+    for bucket, cost in zip(cut, costs, strict=True):
+        summed = max(ready[bucket.after] if overlap else end, summed) + cost.seconds
+    return Outcome(end, max(end, summed), sum((cost.seconds for cost in costs), 0.0))
+
+
 @dataclass(frozen=True)
 class Row:
-    """Seconds of one iteration on so many workers."""
+    """Seconds of one iteration on this many workers."""
 
     workers: int
     reduce: str

@@ -20,7 +20,6 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.wire import FIXED32, FIXED64, LENGTH, LONGEST, VARINT, WireError, key, read_varint, varint
 
 MOST_FIELDS = 300_000  # protobuf parses a file with more
-_WINDOW = 1 << 13  # bytes read at once
 
 _BYTE = np.dtype(np.uint8)
 _BLOB = pb.BlobBytes.DESCRIPTOR
@@ -104,7 +103,6 @@ class _Scan:
     def __init__(self, source: Source) -> None:
         self.numbers: list[Numbers] = []
         self._source = source
-        self._window, self._begins = b"", 0
         self._left = MOST_FIELDS
 
     def outline(self, at: int, end: int, message: Any) -> bytes:
@@ -162,10 +160,8 @@ class _Scan:
             at = behind
 
     def _varint(self, at: int) -> tuple[int, int]:
-        if not self._begins <= at <= self._begins + len(self._window) - LONGEST:
-            self._window, self._begins = self._bytes(at, at + _WINDOW), at
-        value, behind = read_varint(self._window, at - self._begins)
-        return value, behind + self._begins
+        value, size = read_varint(self._bytes(at, at + LONGEST), 0)  # the file has a buffer
+        return value, at + size
 
     def _bytes(self, begin: int, end: int) -> bytes:
         self._source.file.seek(begin)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fcaffe.plan.prediction import Bucket, simulate
 from fcaffe.plan.reductions import Sum
-from fcaffe.plan.simulation import Bucket, simulate
 
 times = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=12)
 
