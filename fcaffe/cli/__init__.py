@@ -144,7 +144,7 @@ def _command_first(words: list[str]) -> list[str]:
 
 
 def _called(name: str) -> str:
-    """How this command is called: `fcaffe train`, or only `convert_imageset`."""
+    """The words that call this command: `fcaffe train`, or only `convert_imageset`."""
     return name if glog.program() == name else f"{glog.program()} {name}"
 
 

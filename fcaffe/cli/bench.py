@@ -93,7 +93,7 @@ def bench(what: str, names: str, workers: str, as_json: bool, **more: Any) -> in
 
 
 def _reduce(counts: list[int], names: list[str], as_json: bool, **flags: Any) -> Callable[[World], None]:
-    """What measures reductions, once all flags have been found to make sense. Raises UsageError."""
+    """Check the flags, and return the function that measures reductions. Raises UsageError."""
     sizes = numbers("--bytes", flags["sizes"])
     if any(number % 4 for number in sizes):
         raise UsageError(f"--bytes {flags['sizes']}: gradients have 4 bytes each, so give multiples of 4")
@@ -127,7 +127,7 @@ def _row(result: Any) -> tuple[str, ...]:
 
 
 def _step(counts: list[int], names: list[str], as_json: bool, **flags: Any) -> Callable[[World], None]:
-    """Likewise, whole iterations."""
+    """Check the flags, and return the function that measures whole iterations. Raises UsageError."""
     if bool(flags["net"]) == bool(flags["solver"]):
         raise UsageError("bench step needs what to train: give --net FILE or --solver FILE")
     if len(counts) > 1:

@@ -60,7 +60,7 @@ class Training:
     turns: list[Turn] = field(default_factory=list)
 
     def take(self, iterations: int) -> Turn:
-        """Take so many iterations, after one that loads the caches. `iterations` is the same on all ranks."""
+        """Run this many iterations, after one that loads the caches. `iterations` is the same on all ranks."""
         solver, workers = self.solver, self.solver.workers
         self.watchdog.beat(f"measuring {self.name}", solver.iteration)
         solver.step(1)

@@ -43,11 +43,13 @@ OTHERS = {
 COMMANDS = {**CAFFE_COMMANDS, **TOOLS, **OTHERS}
 
 _MODULES = {name: "cli.upgrade" for name in TOOLS if name.startswith("upgrade")}
+_MODULES |= dict.fromkeys(("extract_seconds", "parse_log", "plot", "plot_training_log", "report"), "cli.logs")
 _MODULES |= {
+    "classify": "cli.pictures",
     "compress": "deep_compression.command",
     "convert_annoset": "cli.convert_imageset",
-    "extract_seconds": "cli.parse_log",
-    "plot_training_log": "cli.plot",
+    "detect": "cli.pictures",
+    "resize_and_crop_images": "cli.convert_imageset",
     "summarize": "cli.summary",
 }
 

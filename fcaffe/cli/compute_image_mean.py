@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import click
 
 from fcaffe import log
@@ -23,11 +25,8 @@ from fcaffe.proto import write_binary
 @click.option("--backend", default="", metavar="KIND", help="Kind of database: lmdb or leveldb (detected).")
 def compute_image_mean(words: tuple[str, ...], backend: str) -> int:
     source, *target = required(words, 1, 2)
-    database = open_database(source)
-    try:
+    with contextlib.closing(open_database(source)) as database:
         mean = mean_of_records(counted(database, database.entries, "records"))
-    finally:
-        database.close()
     if target:
         log.writing_mean(target[0])
         write_binary(target[0], mean_to_blob(mean))

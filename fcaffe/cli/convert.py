@@ -168,10 +168,7 @@ def _check(source: str, target: str, net: str | None, preprocessing: Any, inputs
     """Print for each input the output that differs most. Raises FcaffeError if a difference is too large."""
     from fcaffe.tools.check_conversion import check, too_far
 
-    worst: dict[str, Any] = {}
-    for what, difference in check(source, target, net, preprocessing, inputs):
-        if what not in worst or difference.largest > worst[what].largest or too_far(difference):
-            worst[what] = difference
+    worst = check(source, target, net, preprocessing, inputs)
     for what, one in worst.items():
         print(
             f"{what}: largest difference {one.largest:.3g}, in {one.output}, whose values go up to {one.magnitude:.3g}"

@@ -1,4 +1,7 @@
-"""`fcaffe convert_imageset` and SSD's `fcaffe convert_annoset`: build databases from lists of pictures."""
+"""Commands on lists of pictures: `convert_imageset` and SSD's `convert_annoset` build databases.
+
+`resize_and_crop_images` writes squares, as Caffe's tools/extra does.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,13 @@ from fcaffe.cli.flags import Decorator, command, log_flags, with_options
 from fcaffe.cli.progress import counted
 from fcaffe.cli.usage import required
 from fcaffe.data.backends import new_database
-from fcaffe.data.image_list import read_image_list
+from fcaffe.data.batches import decoding_threads
+from fcaffe.data.image_list import ListedImage, read_image_list, read_pair_list
 from fcaffe.errors import UsageError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.rng import CaffeRandom
-from fcaffe.tools.annotation_sets import READERS, annotated_record, labels_by_name, read_pairs
-from fcaffe.tools.image_sets import PictureForm, picture_records
+from fcaffe.tools.annotation_sets import READERS, annotated_record, labels_by_name
+from fcaffe.tools.image_sets import PictureForm, crop_images, picture_records
 
 OPTIONS: list[Decorator] = [
     click.option("--shuffle", is_flag=True, help="In random order, which differs each time."),
@@ -49,7 +53,7 @@ def convert_imageset(words: tuple[str, ...], **options: Any) -> int:
 def build_database(
     path: str,
     root: str,
-    images: list[Any],
+    images: list[ListedImage],
     shuffle: bool,
     backend: str,
     check_size: bool,
@@ -103,7 +107,7 @@ def convert_annoset(
         if not label_map_file and label_type != "txt":
             raise UsageError("--anno_type=detection needs --label_map_file=FILE, with the names of the classes")
         labels = labels_by_name(label_map_file, check_label) if label_map_file else None
-        images: Any = read_pairs(list_file)
+        images = read_pair_list(list_file)
         record = annotated_record(root, READERS[label_type], labels if label_type != "txt" else None)
     else:
         images = read_image_list(list_file)
@@ -112,4 +116,33 @@ def convert_annoset(
             return pb.AnnotatedDatum(datum=datum)
 
     build_database(database, root, images, record=record, **options)
+    return 0
+
+
+@command(
+    example="resize_and_crop_images --input=list.txt --input_folder=images/ --output_folder=resized/",
+    help="Resize the shorter edge of each picture to --output_side_length, crop the central square, and write it to "
+    "the same path in --output_folder.",
+)
+@click.option("--input", default="", metavar="FILE", help="A list: on each line a path within --input_folder.")
+@click.option("--input_folder", default="", metavar="FOLDER", help="Folder of the pictures.")
+@click.option("--output_folder", default="", metavar="FOLDER", help="Folder for the new pictures.")
+@click.option("--output_side_length", default=256, metavar="N", help="Height and width of the new pictures (256).")
+@click.option("--image_lib", default="opencv", metavar="NAME", help="Only opencv (opencv).")
+@click.option("--num_clients", default=0, metavar="N", help="Pictures at a time (as many as there are CPUs).")
+def resize_and_crop_images(
+    input: str, input_folder: str, output_folder: str, output_side_length: int, image_lib: str, num_clients: int
+) -> int:
+    if not (input and input_folder and output_folder):
+        raise UsageError("resize_and_crop_images needs --input, --input_folder and --output_folder")
+    if image_lib.lower() != "opencv":
+        raise UsageError(f"--image_lib={image_lib} is not available: leave it out, or give opencv")
+    if output_side_length < 1:
+        raise UsageError(f"--output_side_length must be 1 or more, not {output_side_length}")
+    names = [image.path.removeprefix(input_folder).lstrip("/") for image in read_image_list(input)]
+    threads = num_clients if num_clients > 0 else decoding_threads()
+    done = crop_images(names, input_folder, output_folder, output_side_length, threads)
+    written = sum(counted(done, len(names), "pictures"))
+    skipped = len(names) - written
+    print(f"{output_folder}: {written} pictures" + (f", {skipped} could not be read" if skipped else ""))
     return 0

@@ -26,7 +26,7 @@ from fcaffe.net import Net
 from fcaffe.net.weights import load_weights, tell_untouched
 from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.tools.nets import load_net
+from fcaffe.tools.nets import new_net, read_net_for
 
 ROW = 7  # of DetectionOutput: image, label, score, box
 GOLDEN_RATIO = 0.618
@@ -76,7 +76,7 @@ def detect_objects(
     device = first_gpu(gpu)
     engine = engines.create(device and device[0])
     with log.quiet():
-        net = load_net(model, pb.TEST, engine, inference=True)
+        net = new_net(read_net_for(model, pb.TEST), engine)
     with contextlib.closing(net), engine.fixed_weights():
         tell_untouched(net, {layer.name for layer in load_weights(net, weights).layers}, weights)
         detector = ObjectDetector(net, transform)

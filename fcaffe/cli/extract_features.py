@@ -21,7 +21,7 @@ from fcaffe.errors import DataError, UsageError
 from fcaffe.net import Net
 from fcaffe.net.weights import load_weights
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.tools.nets import load_net
+from fcaffe.tools.nets import new_net, read_net_for
 
 REPORT = 1000  # records between two lines of the log
 WORDS = "WEIGHTS NET BLOB[,BLOB...] DATABASE[,DATABASE...] BATCHES lmdb|leveldb [CPU|GPU] [DEVICE]"
@@ -47,14 +47,11 @@ def extract_features(words: tuple[str, ...], engines: EngineFlags) -> int:
     else:
         log.extracting_on_cpu()
     engine = engines.create(gpu and gpu[0])
-    net = load_net(path, pb.TEST, engine)
-    try:
+    param = read_net_for(path, pb.TEST)
+    with contextlib.closing(new_net(param, engine, inference=False)) as net, engine.fixed_weights():
         load_weights(net, weights)
         batches = counted(range(int(count)), int(count), "batches")
-        with engine.fixed_weights():
-            extract(net, blobs.split(","), databases.split(","), backend, batches)
-    finally:
-        net.close()
+        extract(net, blobs.split(","), databases.split(","), backend, batches)
     return 0
 
 

@@ -16,15 +16,14 @@ from fcaffe.proto import caffe_pb2 as pb
 
 @dataclass(frozen=True)
 class Devices:
-    """The GPUs that NVIDIA's driver lists, by their addresses on the PCI bus; `why_none` is the reason for none."""
+    """The names of the GPUs that NVIDIA's driver lists; `why_none` is the reason for none."""
 
-    addresses: tuple[str, ...]
+    names: tuple[str, ...]
     why_none: str = ""
-    names: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
-        return len(self.addresses)
+        return len(self.names)
 
     def __str__(self) -> str:
         if self.count:
@@ -35,10 +34,9 @@ class Devices:
 def find_devices() -> Devices:
     """The GPUs of this host that this process may use."""
     try:
-        gpus = find_driver().gpus
+        return Devices(tuple(gpu.name for gpu in find_driver().gpus))
     except UsageError as problem:
         return Devices((), str(problem))
-    return Devices(tuple(gpu.address for gpu in gpus), "", tuple(gpu.name for gpu in gpus))
 
 
 def check_devices(gpus: int, devices: Devices) -> None:

@@ -39,9 +39,7 @@ _UNSAFE = re.compile(r"[^\w.+-]+")
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}  # by color type
 _NO_FRAMES = {0xC4, 0xC8, 0xCC}  # markers of JPEG among those of frames
 _STARTS = {b"\x89PNG": "png", b"\xff\xd8": "jpg", b"BM": "bmp", b"GIF8": "gif", b"II*\0": "tif", b"MM\0*": "tif"}
-_FORMS = {
-    ending: f"{word} files" for ending, word in (("png", "PNG"), ("jpg", "JPEG"), ("bmp", "BMP"), ("tif", "TIFF"))
-}
+_FORMS = {"png": "PNG files", "jpg": "JPEG files", "bmp": "BMP files", "tif": "TIFF files"}
 
 
 @command(

@@ -1,22 +1,38 @@
-"""Flags that `fcaffe classify` and `fcaffe detect` share."""
+"""`fcaffe classify` and `fcaffe detect`: score pictures or windows of them, as programs in Caffe's python folder do."""
 
 from __future__ import annotations
 
+import csv
+import glob
+import importlib.util
+import io
+import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import click
 import numpy as np
 
 from fcaffe.cli import usage
-from fcaffe.cli.flags import flag, numbers, with_flags
+from fcaffe.cli.flags import command, flag, numbers, with_flags
+from fcaffe.cli.progress import counted
+from fcaffe.errors import UsageError
+from fcaffe.input_files import read_input, reading
+from fcaffe.output_files import replacing
 from fcaffe.pycaffe import session
+from fcaffe.pycaffe.classifier import Classifier
+from fcaffe.pycaffe.detector import Detector
+from fcaffe.pycaffe.io import load_image
 from fcaffe.tools.numpy_files import load_numpy
 
 REFERENCE = "models/bvlc_reference_caffenet/"  # in the folder of Caffe's sources
-
+CROP_MODES = ["list", "selective_search"]
+EDGES = ["ymin", "xmin", "ymax", "xmax"]
 
 Made = TypeVar("Made")
+Windows = list[tuple[str, list[np.ndarray]]]
 
 
 @dataclass(frozen=True)
@@ -54,3 +70,160 @@ class PictureFlags:
 
 
 picture_flags = with_flags("flags", PictureFlags, usage.OWN)
+
+
+@command(
+    example="classify cat.jpg scores.npy --model_def deploy.prototxt --pretrained_model net.caffemodel",
+    help="Write the scores of pictures to the file OUT (.npy), a row for each. IN is a picture, a folder of pictures, "
+    "in the order of their names, or an array of pictures in [0, 1] (.npy, N x H x W x K).",
+)
+@click.argument("source", metavar="IN")
+@click.argument("target", metavar="OUT")
+@click.option("--center_only", "center_only", is_flag=True, help="Classify the centre alone, not ten crops.")
+@click.option(
+    "--images_dim", "images_dim", default="256,256", metavar="H,W", help="Resize pictures to this first (256,256)."
+)
+@click.option("--ext", default="jpg", metavar="EXT", help="Which files of a folder are pictures (jpg).")
+@picture_flags
+def classify(source: str, target: str, flags: PictureFlags, center_only: bool, images_dim: str, ext: str) -> int:
+    dims = numbers("--images_dim", images_dim)
+    if len(dims) != 2:
+        raise UsageError(f"--images_dim takes a height and a width, not '{images_dim}'")
+    classifier = flags.create(Classifier, flags.mean(), image_dims=dims)
+    source = os.path.expanduser(source)
+    pictures = _pictures(source, ext)
+    print(f"Classifying {len(pictures)} inputs.")
+    start = time.monotonic()
+    batch = classifier.blobs[classifier.inputs[0]].shape[0]
+    starts = range(0, len(pictures), batch)
+    predictions = []
+    for first in counted(starts, len(starts), "batches"):
+        some = [load_image(one) if isinstance(one, str) else one for one in pictures[first : first + batch]]
+        predictions.append(classifier.predict(some, not center_only))
+    print(f"Done in {time.monotonic() - start:.2f} s.")
+    print(f"Saving results into {target}")
+    path = target if target.endswith(".npy") else f"{target}.npy"
+    with replacing(path, "predictions") as temporary, open(temporary, "wb") as file:
+        np.save(file, np.concatenate(predictions))
+    return 0
+
+
+def _pictures(source: str, ext: str) -> list[str] | np.ndarray:
+    """Return the names of picture files, or the pictures of an array."""
+    if os.path.isdir(source):
+        print(f"Loading folder: {source}")
+        names = sorted(glob.glob(os.path.join(glob.escape(source), f"*.{ext}")))
+        if not names:
+            raise UsageError(f"there is no *.{ext} in the folder {source}; --ext says what pictures' names end in")
+        return names
+    print(f"Loading file: {source}")
+    if not source.endswith("npy"):
+        return [source]
+    pictures = load_numpy(source, "pictures in a .npy")
+    if pictures.ndim != 4 or len(pictures) == 0:
+        raise UsageError(f"{source} has the shape {pictures.shape}; pictures are N x height x width x channels")
+    return pictures
+
+
+@command(
+    example="detect windows.csv scores.csv --crop_mode list --model_def net.prototxt --pretrained_model net.caffemodel",
+    help="Write the scores of windows of pictures to the file OUT: a .csv, or else a pandas DataFrame in HDF5. IN "
+    "is, with --crop_mode list, a .csv whose first line names the columns filename, ymin, xmin, ymax and xmax; with "
+    "selective_search, a .txt with the name of a picture on each line. Nets whose output is boxes (SSD, YOLO) run by "
+    "detect-objects.",
+)
+@click.argument("source", metavar="IN")
+@click.argument("target", metavar="OUT")
+@click.option(
+    "--crop_mode",
+    "crop_mode",
+    type=click.Choice(CROP_MODES),
+    default="selective_search",
+    help="Source of the windows (selective_search, which needs MATLAB).",
+)
+@click.option(
+    "--context_pad",
+    "context_pad",
+    type=int,
+    default=16,
+    metavar="N",
+    help="Pixels of context around the window, at each border of the net's input (16).",
+)
+@picture_flags
+def detect(source: str, target: str, flags: PictureFlags, crop_mode: str, context_pad: int) -> int:
+    if not target.lower().endswith("csv") and None in map(importlib.util.find_spec, ("pandas", "tables")):
+        raise UsageError(
+            f"to write {target} as HDF5 needs pandas and PyTables: pip install 'fcaffe[tables]'; or name a .csv"
+        )
+    mean = flags.mean()
+    if mean is not None and mean.ndim == 3 and mean.shape[1:] != (1, 1):
+        mean = mean.mean(1).mean(1)
+    elif mean is not None:
+        mean = mean.ravel()
+    detector = flags.create(Detector, mean, context_pad=context_pad)
+    start = time.monotonic()
+    print("Loading input...")
+    if crop_mode == "list":
+        windows = _read_windows(source)
+        pictures = counted(windows, len(windows), "pictures")
+        detections = [found for one in pictures for found in detector.detect_windows([one])]
+    else:
+        detections = detector.detect_selective_search(_read_names(source))
+    print(f"Processed {len(detections)} windows in {time.monotonic() - start:.3f} s.")
+    start = time.monotonic()
+    if target.lower().endswith("csv"):
+        _write_csv(target, detections)
+    else:
+        _write_hdf5(target, detections)
+    print(f"Saved to {target} in {time.monotonic() - start:.3f} s.")
+    return 0
+
+
+def _text(path: str, extension: str, mode: str) -> str:
+    if not path.lower().endswith(extension):
+        raise UsageError(f"{path}: with --crop_mode {mode} the input is a .{extension}")
+    with reading(path, UsageError, "list"):
+        return read_input(path).decode("utf-8-sig", "surrogateescape")
+
+
+def _read_names(path: str) -> list[str]:
+    return [name for line in _text(path, "txt", "selective_search").splitlines() if (name := line.strip())]
+
+
+def _read_windows(path: str) -> Windows:
+    """Return the windows of each picture, in the order of the pictures' first lines."""
+    rows = csv.reader(io.StringIO(_text(path, "csv", "list")), skipinitialspace=True)
+    columns = [name.strip() for name in next(rows, [])]
+    if missing := {"filename", *EDGES} - set(columns):
+        raise UsageError(f"{path}: its first line names no column {', '.join(sorted(missing))}")
+    windows: dict[str, list[np.ndarray]] = {}
+    for row in rows:
+        if not row:
+            continue
+        named = dict(zip(columns, row, strict=False))
+        try:
+            window = np.array([int(float(named[edge])) for edge in EDGES])
+        except (KeyError, ValueError, OverflowError) as problem:
+            raise UsageError(f"{path}:{rows.line_num}: a window is four numbers: {', '.join(EDGES)}") from problem
+        windows.setdefault(named["filename"], []).append(window)
+    return list(windows.items())
+
+
+def _write_csv(path: str, detections: list[dict[str, Any]]) -> None:
+    """Write a line for each window: the picture, the window and the scores."""
+    with replacing(path, "detections") as temporary, open(temporary, "w", newline="", errors="surrogateescape") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        values = [np.ravel(found["prediction"]).tolist() for found in detections]
+        rows.writerow(["filename", *EDGES, *(f"class{n}" for n in range(len(values[0]) if values else 0))])
+        for found, prediction in zip(detections, values, strict=True):
+            rows.writerow([found["filename"], *map(int, found["window"]), *prediction])
+
+
+def _write_hdf5(path: str, detections: list[dict[str, Any]]) -> None:
+    """Write the DataFrame "df", indexed by filename, with the columns prediction and those of the window."""
+    import pandas
+
+    frame = pandas.DataFrame(detections, columns=["filename", "window", "prediction"]).set_index("filename")
+    frame[EDGES] = np.array([found["window"] for found in detections]).reshape(-1, len(EDGES))
+    with replacing(path, "detections") as temporary:
+        frame.drop(columns="window").to_hdf(temporary, key="df", mode="w")

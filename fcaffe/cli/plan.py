@@ -17,7 +17,7 @@ from fcaffe.cli.table import print_table
 from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.plan.explain import explain
 from fcaffe.plan.machine import MACHINE, MACHINES, read_machine
-from fcaffe.plan.prediction import Prediction, Question, Row
+from fcaffe.plan.prediction import Prediction, Row
 from fcaffe.plan.reductions import check_names
 from fcaffe.plan.work import Work, work_of_net
 
@@ -77,7 +77,7 @@ def plan(engines: EngineFlags, **flags: Any) -> int:
             f"{max(counts)} workers for a batch of {size} images: some have none, which `fcaffe train` refuses; "
             "--batch per-worker gives each a whole one"
         )
-    prediction = Prediction(Question(work, machine, size, per_worker, engines.math, **_settings(flags)))
+    prediction = Prediction(work, machine, size, per_worker, engines.math, **_settings(flags))
     rows = prediction.rows(counts, reductions)
     if flags["as_json"]:
         print(json.dumps([_row_to_json(prediction, row, flags["explained"]) for row in rows], indent=2))
@@ -90,7 +90,7 @@ def plan(engines: EngineFlags, **flags: Any) -> int:
 
 
 def _settings(flags: dict[str, Any]) -> dict[str, Any]:
-    """The other fields of the question. Raises UsageError."""
+    """The other fields of the prediction. Raises UsageError."""
     for name in ("bucket_mb", "epochs", "images"):
         if flags[name] is not None and not 0 < flags[name] < math.inf:
             raise UsageError(f"--{name.replace('_', '-')} must be above 0, not {flags[name]:g}")
@@ -131,7 +131,7 @@ def _counts(text: str) -> list[int]:
 
 
 def _batch_of(text: str, work: Work) -> tuple[int, bool]:
-    """The samples that --batch says, and whether each worker has so many. Raises UsageError."""
+    """The number of samples of --batch, and whether it counts for each worker. Raises UsageError."""
     each = text == EACH or text.startswith(f"{EACH}:")
     number = text.removeprefix(EACH).removeprefix(":") if each else text
     if number and not number.isdecimal():
@@ -143,11 +143,9 @@ def _batch_of(text: str, work: Work) -> tuple[int, bool]:
 
 
 def _print_rows(prediction: Prediction, rows: Sequence[Row]) -> None:
-    asked = prediction.question
-    title = (
-        f"{asked.work.name or asked.work.path}, {asked.batch:,} images {'a worker' if asked.per_worker else 'in all'}, "
-        f"on {asked.machine.name} ({asked.machine.device.name}, {asked.math})"
-    )
+    work, machine = prediction.work, prediction.machine
+    images = f"{prediction.batch:,} images {'a worker' if prediction.per_worker else 'in all'}"
+    title = f"{work.name or work.path}, {images}, on {machine.name} ({machine.device.name}, {prediction.math})"
     print_table(title, COLUMNS.split(), [_cells(prediction, row) for row in rows], numbers_from=2)
 
 
@@ -163,7 +161,7 @@ def _cells(prediction: Prediction, row: Row) -> tuple[str, ...]:
         _number(row.images_per_second),
         "" if hours is None else _number(hours),
         f"{need / 1e9:.2f}",
-        "yes" if need <= prediction.question.machine.device.memory else "no",
+        "yes" if need <= prediction.machine.device.memory else "no",
     )
 
 
@@ -180,7 +178,7 @@ def _crossovers(prediction: Prediction) -> str:
 
 
 def _row_to_json(prediction: Prediction, row: Row, explained: bool) -> dict[str, Any]:
-    memory = {**prediction.memory(row.share), "device": prediction.question.machine.device.memory}
+    memory = {**prediction.memory(row.share), "device": prediction.machine.device.memory}
     found: dict[str, Any] = {
         "workers": row.workers,
         "reduce": row.reduce,

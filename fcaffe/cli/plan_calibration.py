@@ -46,7 +46,7 @@ def run(param: Any, name: str, engines: EngineFlags, out: str) -> int:
 
 
 def _images_per_second(param: Any, name: str, engine: Engine) -> float:
-    """What this rank trains alone, as `fcaffe bench step` measures it."""
+    """The speed at which this rank trains alone, as `fcaffe bench step` measures it."""
     log.info(f"Measuring trainings of {name}")
     with log.quiet():
         alone = training(name, param, World(), engine)
@@ -58,7 +58,7 @@ def _images_per_second(param: Any, name: str, engine: Engine) -> float:
 
 
 def _cores_of_host(world: World) -> int:
-    """The cores of this host, of which its launcher may have given each rank a part only."""
+    """The number of cores that the ranks of this host may use together. Each rank may be bound to a part of them."""
     sets = world.comm.allgather((world.hosts[world.rank], sorted(os.sched_getaffinity(0))))
     return len({core for host, own in sets if host == world.hosts[world.rank] for core in own})
 
@@ -114,8 +114,7 @@ def link_of(name: str, short: float, long: float) -> Link:
 
 
 def merged(old: Machine, new: Machine) -> Machine:
-    """The new measurements, and those of the old ones that they do not replace: of other nets, and of links that there
-    were not now."""
+    """The new measurements, and the old ones of other nets and of links that were not measured now."""
     links: dict[str, Any] = {
         name: getattr(old, name)
         for name in ("within", "between")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import click
 
 from fcaffe import log
@@ -12,7 +14,7 @@ from fcaffe.errors import UsageError
 from fcaffe.net.weights import load_weights, tell_untouched
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers.evaluation import AP_VERSIONS, Detections, collectors
-from fcaffe.tools.nets import load_net, score
+from fcaffe.tools.nets import new_net, read_net_for, score
 
 
 @command(
@@ -40,8 +42,8 @@ def test(flags: Flags, engines: EngineFlags, ap_version: str | None, per_class: 
     else:
         log.use_cpu_to_test()
     engine = engines.create(gpu and gpu[0])
-    net = load_net(flags.model, pb.TEST, engine, flags.level, flags.stages, inference=True, writes_files=True)
-    try:
+    param = read_net_for(flags.model, pb.TEST, flags.level, flags.stages, writes_files=True)
+    with contextlib.closing(new_net(param, engine)) as net:
         if (ap_version or per_class) and not any(isinstance(one, Detections) for one in collectors(net)):
             raise UsageError(
                 f"--ap-version and --per-class are for nets with an output of DetectionEvaluate: {flags.model} has none"
@@ -49,6 +51,4 @@ def test(flags: Flags, engines: EngineFlags, ap_version: str | None, per_class: 
         model = load_weights(net, flags.weights)
         tell_untouched(net, {layer.name for layer in model.layers}, flags.weights)
         score(net, iterations, ap_version or AP_VERSIONS[0], per_class)
-    finally:
-        net.close()
     return 0

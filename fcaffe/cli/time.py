@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from fcaffe.cli.table import print_table
 from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.net.weights import load_weights
 from fcaffe.threads import VARIABLES, available_cpus, environment_of_others
-from fcaffe.tools.nets import load_net
+from fcaffe.tools.nets import new_net, read_net_for
 from fcaffe.tools.profile import COLUMNS, benchmark, profile, rows_of, totals
 
 MARGIN = 1.03  # repeated measurements of one split differ by so much
@@ -54,8 +55,9 @@ def time(flags: Flags, engines: EngineFlags, profiled: bool, scaling: bool, inpu
         log.use_gpu_to_time(gpu[0])
     else:
         log.use_cpu_to_time()
-    net = load_net(flags.model, phase, engines.create(gpu and gpu[0]), flags.level, flags.stages)
-    try:
+    engine = engines.create(gpu and gpu[0])
+    param = read_net_for(flags.model, phase, flags.level, flags.stages)
+    with contextlib.closing(new_net(param, engine, inference=False)) as net:
         if flags.weights:
             load_weights(net, flags.weights)
         if profiled:
@@ -64,8 +66,6 @@ def time(flags: Flags, engines: EngineFlags, profiled: bool, scaling: bool, inpu
             click.echo(totals(found))
         else:
             benchmark(net, iterations)
-    finally:
-        net.close()
     return 0
 
 
@@ -103,13 +103,8 @@ class Split(NamedTuple):
         return f"{workers} of {self.threads} thread{'s' * (self.threads > 1)}"
 
 
-def splits(cores: int) -> list[Split]:
-    """The splits that use all cores, from 1 worker of all threads to as many workers as cores."""
-    return [Split(workers, cores // workers) for workers in range(1, cores + 1) if cores % workers == 0]
-
-
 def measure_splits(flags: Sequence[str], cores: int, tell: Callable[[str], None]) -> list[Split]:
-    """Measure each split of the cores by `fcaffe bench step`.
+    """Measure each split of all cores into workers of equally many threads, by `fcaffe bench step`.
 
     Args:
         flags: Flags of `fcaffe bench step`, which name the net.
@@ -120,10 +115,11 @@ def measure_splits(flags: Sequence[str], cores: int, tell: Callable[[str], None]
         FcaffeError: No split can be measured.
     """
     results = []
-    for split in splits(cores):
-        tell(f"Measuring {split}")
-        batch, ms, problem = _run(split, flags)
-        results.append(split._replace(seconds=ms / 1000, batch=batch, problem=problem))
+    for workers in range(1, cores + 1):
+        if cores % workers == 0:
+            split = Split(workers, cores // workers)
+            tell(f"Measuring {split}")
+            results.append(_measured(split, flags))
     if all(result.problem for result in results):
         raise FcaffeError(results[0].problem)
     return results
@@ -140,17 +136,14 @@ def advice(results: Sequence[Split]) -> str:
     return f"{told}; use --workers {best.workers}"
 
 
-def _run(split: Split, flags: Sequence[str]) -> tuple[int, float, str]:
-    """Run one job; returns (batch, milliseconds of an iteration, problem)."""
-    command = [sys.executable, "-m", "fcaffe", "bench", "step", *flags, f"--workers={split.workers}"]
+def _measured(split: Split, flags: Sequence[str]) -> Split:
+    """Run one job; returns the split with its result or problem."""
+    command = [sys.executable, "-m", "fcaffe", "bench", "step", *flags, f"--workers={split.workers}", "--json"]
     environment = environment_of_others() | dict.fromkeys(VARIABLES, str(split.threads))
-    done = subprocess.run(
-        [*command, "--json"], env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
-    )
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.startswith(("F", "ERROR"))] or [
-            f"it ended with exit code {done.returncode}"
-        ]
-        return 0, 0.0, lines[-1].partition("] ")[2] or lines[-1]
+        lines = [line for line in done.stderr.splitlines() if line.startswith(("F", "ERROR"))]
+        last = lines[-1] if lines else f"it ended with exit code {done.returncode}"
+        return split._replace(problem=last.partition("] ")[2] or last)
     result = json.loads(done.stdout)["results"][0]
-    return result["batch"], result["ms"], ""
+    return split._replace(seconds=result["ms"] / 1000, batch=result["batch"])

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from fcaffe import log, pycaffe  # noqa: F401 - pycaffe registers the types of layers
+from fcaffe.cli import usage
 from fcaffe.cli.engine import EngineFlags, engine_flags
-from fcaffe.cli.flags import Flags, caffe_flags, command
+from fcaffe.cli.flags import Flags, caffe_flags, command, flag, with_flags
 from fcaffe.cli.gpus import TrainingGpus
 from fcaffe.cli.progress import Heartbeat, progress_of, recorded
 from fcaffe.cli.signals import Signals
-from fcaffe.cli.solver_flags import SolverFlags, solver_flags
 from fcaffe.cli.workers import (
     LaunchFlags,
     SharingFlags,
@@ -26,17 +27,82 @@ from fcaffe.cli.workers import (
 )
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
+from fcaffe.net.workers import Workers
 from fcaffe.output_files import remove_leftovers
 from fcaffe.parallel.launch import launch
 from fcaffe.parallel.world import World, join
 from fcaffe.proto import read_solver
-from fcaffe.solvers import Solver
+from fcaffe.solvers import Action, Solver
+from fcaffe.solvers.learning_rate import SCALES, scale_rate
 from fcaffe.solvers.snapshot.paths import remove_states, states, temporary_prefix
 from fcaffe.solvers.snapshot.read import restore_newest
+from fcaffe.timeline import Timeline
 from fcaffe.tools.trace import Timing
 
 AUTO = "auto"
 TERMINATED = 143  # what a shell sees of a process that SIGTERM ended
+
+
+@dataclass(frozen=True)
+class SolverFlags:
+    """The flags that configure the solver, beside its prototxt."""
+
+    on_nan: str = flag(
+        None,
+        "If the loss is not finite: stop, stop after a snapshot of the last good state, or continue (stop).",
+        "--on-nan",
+        default="stop",
+        type=click.Choice(["stop", "snapshot", "continue"]),
+    )
+    rng: str = flag(
+        None,
+        "Stream that Dropout and other noise in the net draw from (counter).",
+        default="counter",
+        type=click.Choice(["caffe", "counter"]),
+    )
+    scale_lr: str | None = flag(
+        None,
+        "Scale base_lr from the solver's batch to the effective one, which --batch per-worker makes larger.",
+        "--scale-lr",
+        default=None,
+        type=click.Choice(list(SCALES)),
+    )
+    grow_batch: int | None = flag(
+        "SAMPLES",
+        "Where the policy (step, multistep) would lower the rate, let the batch grow instead, up to SAMPLES.",
+        "--grow-batch",
+        default=None,
+        type=click.IntRange(min=1),
+    )
+    recompute: bool = flag(
+        None,
+        "Save only some activations and recompute the others for backward: less memory, more time.",
+        default=False,
+        is_flag=True,
+    )
+
+    def solver(
+        self, param: Any, engine: Engine, timeline: Timeline, requested: Callable[[], Action], options: dict[str, Any]
+    ) -> Solver:
+        """Create the solver, after --scale-lr has changed `param.base_lr`. Collective.
+
+        Args:
+            requested: Returns the action that a signal asks for.
+            options: Solver's arguments about other workers.
+        """
+        if self.scale_lr:
+            _scale_rate(param, self.scale_lr, options.get("workers", Workers()))
+        return Solver(
+            param,
+            engine,
+            self.rng,
+            timeline=timeline,
+            recompute=self.recompute,
+            grow_batch=self.grow_batch or 0,
+            on_nan=self.on_nan,
+            requested_action=requested,
+            **options,
+        )
 
 
 @command(
@@ -46,7 +112,7 @@ TERMINATED = 143  # what a shell sees of a process that SIGTERM ended
     f"and ends with exit code {TERMINATED}.",
     flags=caffe_flags("solver", "weights", "snapshot", "gpu", "level", "stage", "sigint_effect", "sighup_effect"),
 )
-@solver_flags
+@with_flags("solving", SolverFlags, usage.OWN)
 @click.option("--report", default="", metavar="FILE.html", help="Write a page about the training, while it goes on.")
 @click.option("--tensorboard", default="", metavar="DIR", help="Write the curves for TensorBoard.")
 @click.option("--trace", default="", metavar="FILE", help="Write what each worker did when, for chrome://tracing.")
@@ -211,3 +277,15 @@ def _create_engine(gpu: int | None, rng: str, world: World, engines: EngineFlags
     else:
         log.info("Noise in the net (Dropout, stochastic pooling) comes from Caffe's stream, in Caffe's order")
     return engine
+
+
+def _scale_rate(param: Any, scale: str, workers: Workers) -> None:
+    """Scale base_lr as --scale-lr says, and log it."""
+    if workers.size == 1 or not workers.per_worker:
+        why = "the workers split it; --batch per-worker enlarges it" if workers.size > 1 else "there is one worker"
+        log.info(f"--scale-lr {scale}: base_lr stays {log.number(param.base_lr)}, the batch is the solver's ({why})")
+        return
+    before = log.number(param.base_lr)
+    scale_rate(param, scale, workers.size)
+    change = f"base_lr {before} becomes {log.number(param.base_lr)}"
+    log.info(f"--scale-lr {scale}: {change}, since the batch is {workers.size} times the solver's")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from fcaffe.cli.gflags import flag_name, spell
 
@@ -89,12 +88,3 @@ def required(words: Sequence[str], least: int, most: int | None = None) -> Seque
     context = click.get_current_context()
     click.echo(context.get_help())
     context.exit(1)
-
-
-def names_of(list_names: Callable[[], Sequence[str]]) -> Callable[..., list[CompletionItem]]:
-    """Return a shell completion for the value of an option: one of the names that `list_names` returns."""
-
-    def complete(context: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
-        return [CompletionItem(name) for name in list_names() if name.startswith(begun)]
-
-    return complete

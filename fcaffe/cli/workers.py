@@ -38,8 +38,10 @@ REJOIN = 60.0  # seconds
 
 @dataclass(frozen=True)
 class LaunchFlags:
-    """How many workers, where, and what becomes of them. 0 workers: as many as a launcher has started, or the hosts
-    have room for, else one."""
+    """The number of workers, their hosts, and what happens if one fails.
+
+    0 workers: as many as a launcher has started, or as the hosts have room for, else one.
+    """
 
     workers: int = flag("N", "Number of workers, each an MPI rank on CPUs.", default=0)
     hosts: str = flag("HOST:N,...", "Start them on these hosts, N on each.")
@@ -66,10 +68,10 @@ class LaunchFlags:
     def plan(
         self, restarts: int = 0, gpus: TrainingGpus = NO_GPUS, fits: Callable[[int], bool] = lambda workers: True
     ) -> Plan | None:
-        """What this process, which was started alone, is to start; None if nothing. Raises UsageError.
+        """The job that this process, which no launcher started, starts; None if it trains itself. Raises UsageError.
 
-        One worker that is to start again after a fault has a launcher and an agent, too. `fits` is whether so many
-        workers can train.
+        With `restarts`, one worker gets a launcher and an agent too. `fits` returns whether this many workers can
+        train.
         """
         if min(self.workers, self.timeout, restarts) < 0:
             raise UsageError("--workers and --timeout must not be negative, nor --restarts")
@@ -112,7 +114,7 @@ class LaunchFlags:
         return replace(self, hosts=",".join(nodes)) if nodes else None
 
     def _of_hosts(self) -> dict[str, object]:
-        """The flags that mean something on several hosts only."""
+        """The flags that only apply to several hosts."""
         return {
             "--workers-per-host": self.workers_per_host,
             "--elastic": self.elastic,
@@ -166,7 +168,7 @@ def reduction_names() -> list[str]:
 
 @dataclass(frozen=True)
 class SharingFlags:
-    """How the workers of a training share its batches and add up their gradients."""
+    """The flags that say how workers share a batch and sum their gradients."""
 
     batch: str | None = flag(
         None,
@@ -179,7 +181,7 @@ class SharingFlags:
         "NAME",
         "How the gradients of the workers are added up (auto).",
         default="auto",
-        shell_complete=usage.names_of(reduction_names),
+        shell_complete=lambda context, param, begun: [name for name in reduction_names() if name.startswith(begun)],
     )
     compress: str = flag(
         "NAME", "Send gradients compressed: fp16, bf16, onebit, threshold:tau=X or topk:density=X,warmup=N."
@@ -206,7 +208,7 @@ class SharingFlags:
     )
 
     def check_reproducible(self, rng: str, workers: int, on_gpus: bool = False) -> None:
-        """Raises UsageError for what does not go with --reproducible on so many workers."""
+        """Raises UsageError for flags that contradict --reproducible on this many workers."""
         shards, flag = self.reproducible, f"--reproducible {self.reproducible}"
         if not shards:
             return
@@ -232,8 +234,10 @@ class SharingFlags:
         return replace(self, batch=self.batch or ("per-worker" if gpus.listed and workers > 1 else "global"))
 
     def for_solver(self, world: World, timeline: Timeline, xp: Any) -> dict[str, Any]:
-        """What a solver wants to know of the other workers, as arguments of `Solver`; `xp` is the module of its
-        engine's arrays. Where that is CuPy, the engine's device and stream must be current."""
+        """The arguments of `Solver` about the other workers.
+
+        `xp` is the module of the engine's arrays. If it is CuPy, the engine's device and stream must be current.
+        """
         if self.bucket_mb is not None and self.bucket_mb <= 0:
             raise UsageError(f"--bucket-mb must be positive, not {self.bucket_mb:g}")
         if world.size == 1:

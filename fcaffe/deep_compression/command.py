@@ -188,16 +188,16 @@ def _rate_half_way(solver: Any) -> float:
     return first_half[-1] if first_half else float(solver.base_lr)
 
 
-def _print_sizes(source: str, target: str, model: Model, wanted: dict[str, Aim], sizes: list[dcmodel.Size]) -> None:
-    counts = {name: (size, nonzero, kinds) for name, size, nonzero, kinds in weight_counts(model, wanted)}
-    taken = {(one.layer, one.blob): one.nbytes for one in sizes}
+def _print_sizes(
+    source: str, target: str, model: Model, wanted: dict[str, Aim], sizes: dict[tuple[str, int], int]
+) -> None:
     rows, left = [], [os.path.getsize(source), os.path.getsize(target)]
 
     def add(name: str, density: str, kinds: str, bits: str, before: int, after: int) -> None:
         rows.append((name, density, kinds, bits, str(before), str(after), f"{before / max(after, 1):.1f}"))
 
-    for name, (size, nonzero, kinds) in counts.items():
-        after = taken[name, 0]
+    for name, size, nonzero, kinds in weight_counts(model, wanted):
+        after = sizes[name, 0]
         bits = f"{8 * after / nonzero:.1f}" if nonzero else "0"
         add(name, f"{100 * nonzero / max(size, 1):.1f} %", str(kinds), bits, 4 * size, after)
         left = [left[0] - 4 * size, left[1] - after]

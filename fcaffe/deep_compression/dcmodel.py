@@ -17,7 +17,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -45,16 +45,12 @@ _DEFLATE = -15  # zlib's name for a stream without a header
 _AS_BITS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
-class Size(NamedTuple):
-    """The bytes of a blob's values in a file."""
+def write(path: str | os.PathLike[str], model: Model) -> dict[tuple[str, int], int]:
+    """Write a model completely or not at all. Raises SnapshotError.
 
-    layer: str
-    blob: int
-    nbytes: int
-
-
-def write(path: str | os.PathLike[str], model: Model) -> list[Size]:
-    """Write a model completely or not at all, and return the sizes of its blobs. Raises SnapshotError."""
+    Returns:
+        The bytes of the values of each blob, by the layer and the blob's index.
+    """
     outline, sizes = pack(model.outline()), dict[tuple[str, int], int]()
     pieces = [outline]
     for name, blob in arrays_of(model.layers):
@@ -66,7 +62,7 @@ def write(path: str | os.PathLike[str], model: Model) -> list[Size]:
     checksum = functools.reduce(lambda crc, piece: zlib.crc32(piece, crc), pieces, 0)
     with replacing(path, "model", SnapshotError) as temporary, open(temporary, "wb") as file:
         file.writelines([*pieces, _CRC.pack(checksum)])
-    return [Size(*key, nbytes) for key, nbytes in sizes.items()]
+    return sizes
 
 
 @contextlib.contextmanager

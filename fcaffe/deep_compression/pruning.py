@@ -51,7 +51,7 @@ def aims(
     sharers = {layer.name for layer, index, *_ in model.shared() if index == 0}
     layers = [layer for layer in model.layers if layer.param.type in BITS and layer.blobs and layer.name not in sharers]
     if not layers:
-        raise SnapshotError("the model has no convolution and no inner product with weights, of which the types tell")
+        raise SnapshotError("the model has no convolution and no inner product with weights")
     known = {"", *(layer.name for layer in layers)}
     if wrong := ", ".join(sorted({*densities, *qualities, *bits} - known)):
         raise UsageError(f"there is no convolution and no inner product with weights of its own called {wrong}")

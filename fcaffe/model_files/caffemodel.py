@@ -16,13 +16,11 @@ from fcaffe.proto import (
     StoredBlob,
     check_written,
     read_outline,
-    stored_blob,
     upgrade_net,
     without_fork_fields,
 )
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.blobs import LARGEST, TOO_LARGE, field_of_blob
-from fcaffe.proto.in_file import BlobSource
 from fcaffe.proto.wire import before_field, key, varint
 
 _BLOBS = pb.LayerParameter.DESCRIPTOR.fields_by_name["blobs"].number
@@ -35,9 +33,9 @@ _VALUES = (
 
 def read(path: str | os.PathLike[str]) -> Model:
     """Read a .caffemodel of any age and any fork. Of a fork's, only names, types and blobs are read."""
-    net, source_of = read_outline(path, pb.NetBytes)
+    net, stored_of = read_outline(path, pb.NetBytes)
     check_written(net, path)
-    stored = _take_blobs(net, path, source_of)
+    stored = _take_blobs(net, path, stored_of)
     param = _net_parameter(net)
     if param is None:
         log.info(f"{path} is of a fork of Caffe: only the names, types and blobs of its layers are taken")
@@ -99,13 +97,13 @@ def write(path: str | os.PathLike[str], model: Model, nvidia: bool = False) -> N
             raise SnapshotError(f"cannot write {path}: with {file.tell()} bytes it {TOO_LARGE}")
 
 
-def _take_blobs(net: Any, path: Any, source_of: Callable[[Any], BlobSource | None]) -> list[StoredBlob]:
+def _take_blobs(net: Any, path: Any, stored_of: Callable[[Any], StoredBlob]) -> list[StoredBlob]:
     """Move all blobs of a NetBytes into a list. The message keeps their shapes, and their indices in the list."""
     stored: list[StoredBlob] = []
     for name, blobs in _blobs(net):
         for index, blob in enumerate(blobs):
             try:
-                stored.append(stored_blob(blob, source_of(blob)))
+                stored.append(stored_of(blob))
             except SnapshotError as error:
                 raise SnapshotError(f'{path}: layer "{name}", blob {index}: {error}') from None
             for field in _VALUES:

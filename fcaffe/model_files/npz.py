@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import math
 import os
 import zipfile
 from collections.abc import Iterator
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,13 +30,8 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Contents]:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         if sum(info.file_size for info in members.values()) > MOST_PACKED * os.path.getsize(path):
             raise SnapshotError("it claims more than its size can hold; it is damaged")
-        outline = _read(archive, members.pop(_NET)).tobytes() if _NET in members else b""
-        arrays = {
-            ArrayName.parse(name): Packed(
-                _header(archive, info).shape, info.file_size, functools.partial(_read, archive, info)
-            )
-            for name, info in members.items()
-        }
+        outline = _packed(archive, members.pop(_NET)).read().tobytes() if _NET in members else b""
+        arrays = {ArrayName.parse(name): _packed(archive, info) for name, info in members.items()}
         yield Contents(outline_from(outline), arrays)
 
 
@@ -51,28 +44,19 @@ def write(path: str | os.PathLike[str], model: Model) -> None:
         np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
-class _Header(NamedTuple):
-    shape: tuple[int, ...]
-    fortran: bool
-    dtype: np.dtype[Any]
-    offset: int  # of the values in the member
-
-
-def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Header:
-    """The header of a member. Raises SnapshotError if the member's size does not fit it."""
+def _packed(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Packed:
+    """The array of a member. Raises SnapshotError if the member's size does not fit its header."""
     with asking(), archive.open(info) as file:
-        start = io.BytesIO(file.read(1 << 16))
-        version = np.lib.format.read_magic(start)
+        version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        header = _Header(*read(start), start.tell())
-    size = header.dtype.itemsize * math.prod(header.shape)
-    if header.dtype.kind not in "fiu" or info.file_size != header.offset + size:
-        raise SnapshotError(f"{info.filename} holds {info.file_size} bytes, not {size} of the shape {header.shape}")
-    return header
+        shape, _, dtype = read(file)
+        begin = file.tell()
+    size = dtype.itemsize * math.prod(shape)
+    if dtype.kind not in "fiu" or info.file_size != begin + size:
+        raise SnapshotError(f"{info.filename} holds {info.file_size} bytes, not {size} of the shape {shape}")
+    return Packed(shape, info.file_size, functools.partial(_read, archive, info))
 
 
 def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
-    shape, fortran, dtype, offset = _header(archive, info)
-    with asking():
-        values = np.frombuffer(archive.read(info), dtype, offset=offset)
-    return values.reshape(shape[::-1]).T if fortran else values.reshape(shape)
+    with asking(), archive.open(info) as file:
+        return np.lib.format.read_array(file, allow_pickle=False)

@@ -22,7 +22,7 @@ from fcaffe.input_files import open_input, reading
 from fcaffe.model_files.arrays import ArrayName, Contents, outline_from, stored_arrays
 from fcaffe.model_files.model import Model
 from fcaffe.output_files import replacing
-from fcaffe.proto.in_file import InFile, Source, Stretch
+from fcaffe.proto.in_file import InFile, Source
 
 NET = "caffe.net"  # key of the metadata
 
@@ -115,4 +115,4 @@ def _tensor(source: Source, entry: Any, begin: int, size: int) -> InFile:
         raise ValueError("a tensor lies outside the file")
     if math.prod(shape) * dtype.itemsize != end - start:
         raise ValueError(f"a tensor of shape {shape} has {end - start} bytes")
-    return InFile(source, [Stretch(begin + start, end - start)], dtype, shape)
+    return InFile(source, begin + start, dtype, shape)

@@ -1,1 +1,1 @@
-"""What more workers would buy: a model of one iteration of data-parallel training."""
+"""A model of one iteration of data-parallel training, which predicts the speed on more workers."""

@@ -1,4 +1,4 @@
-"""Where each number of a plan comes from: its formula, its inputs, and who says these."""
+"""Explains each number of a prediction: its formula, its inputs, and their sources."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from fcaffe.plan.prediction import Prediction, Row
-from fcaffe.plan.reductions import REDUCTIONS, Round
+from fcaffe.plan.reductions import REDUCTIONS, Round, sum_of
 
 
 class Fact(NamedTuple):
@@ -27,11 +27,11 @@ def explain(prediction: Prediction, row: Row) -> list[Fact]:
 
 
 def _inputs(prediction: Prediction, row: Row) -> Facts:
-    asked, work, machine = prediction.question, prediction.question.work, prediction.question.machine
+    work, machine = prediction.work, prediction.machine
     device = machine.device
     yield "gradients", f"{work.gradient_bytes / 1e6:.3f} MB", f"4 bytes for each of {work.parameters:,} parameters"
     yield "device", device.name, f"machine {machine.name}: {machine.source}"
-    yield "peak", f"{device.peak_of(asked.math) / 1e12:g} TFLOP/s in {asked.math}", device.source
+    yield "peak", f"{device.peak_of(prediction.math) / 1e12:g} TFLOP/s in {prediction.math}", device.source
     known = machine.speed_of(work.name)
     only = f"; only splits the known {known:g} images a second among the layers" if known else ""
     yield "efficiency of the device", f"{device.efficiency:.0%} of the peak", device.efficiency_source + only
@@ -40,25 +40,24 @@ def _inputs(prediction: Prediction, row: Row) -> Facts:
         yield name, f"{link.name}: {1e6 * link.latency:.3g} us and {link.bandwidth / 1e9:.4g} GB/s", link.source
     nodes = f"{machine.devices_per_node} devices, {machine.links_per_node} links each"
     yield "nodes", nodes, f"machine {machine.name}; contention {machine.contention:g}"
-    split = "the batch of each worker" if asked.per_worker else f"ceil({asked.batch:,} / {row.workers:,})"
+    split = "the batch of each worker" if prediction.per_worker else f"ceil({prediction.batch:,} / {row.workers:,})"
     yield "share of a worker", f"{row.share:,} images", split
     cores = f"; ranks share cores, {machine.slowdown(row.workers):g} times slower" if machine.cores else ""
     for name, seconds in (("forward", row.passes.forward), ("backward", row.passes.backward)):
         yield name, _ms(sum(seconds)), row.passes.origin + cores
-    yield "compute", _ms(row.compute), f"{asked.work.passes} x (forward + backward)"
+    yield "compute", _ms(row.compute), f"{work.passes} x (forward + backward)"
 
 
 def _sums(prediction: Prediction, row: Row) -> Facts:
     if row.workers == 1:
         yield "sums", "none", "one worker has nobody to add to"
         return
-    asked = prediction.question
-    sizes = Counter(bucket.bytes for bucket in asked.cut(row.workers))
+    sizes = Counter(bucket.bytes for bucket in prediction.cut(row.workers))
     rule = "a quarter of the gradients, but 128 KiB for each rank, and at most 4 MiB; large layers in parts"
-    yield "buckets", f"{sizes.total()}", "--bucket-mb" if asked.bucket else f"fcaffe's rule: {rule}"
+    yield "buckets", f"{sizes.total()}", "--bucket-mb" if prediction.bucket else f"fcaffe's rule: {rule}"
     yield "formula", row.reduce, " ".join((REDUCTIONS[row.reduce].__doc__ or "").split())
     for size, count in sizes.items():
-        cost = prediction.sum(row.reduce, row.workers, size)
+        cost = sum_of(row.reduce, prediction.machine, row.workers, size)
         yield f"{count} x sum of {size:,} bytes", _ms(cost.seconds), "; ".join(map(_round, cost.rounds))
     yield "communication", _ms(row.communication), "all sums, hidden behind forward and backward or not"
 
@@ -70,33 +69,33 @@ def _round(part: Round) -> str:
 
 
 def _totals(prediction: Prediction, row: Row) -> Facts:
-    asked, machine = prediction.question, prediction.question.machine
+    work = prediction.work
     overlap = "a sum begins when its bucket is final and those before are summed"
     if not prediction.overlaps(row.workers):
         overlap = "sums after backward"
     yield "exposed communication", _ms(row.exposed), f"end of the iteration - computing alone; {overlap}"
-    rate = machine.update_bandwidth or machine.device.memory_bandwidth
-    update = f"{prediction.update_bytes / 1e6:.1f} MB that the rule reads and writes at {rate / 1e9:g} GB/s"
+    rate = f"{prediction.update_rate / 1e9:g} GB/s"
+    update = f"{prediction.update_bytes / 1e6:.1f} MB that the rule reads and writes at {rate}"
     yield "update", _ms(row.update), update if row.update else "within the known speed of the net"
     yield "data", _ms(row.data), f"reading takes {_ms(prediction.reading(row.workers))}, beside everything else"
     yield "iteration", _ms(row.seconds), "compute + exposed communication + data + update"
     yield "speedup", f"{row.speedup:.2f}", f"{row.images_per_second:,.1f} images a second / those of one worker"
     yield "efficiency", f"{row.efficiency:.1%}", f"speedup / {row.workers:,}"
     if (hours := prediction.hours(row)) is not None:
-        epochs = f"{asked.epochs:g} epochs x {asked.images:,} images" if asked.epochs else ""
-        yield "hours", f"{hours:.3f}", epochs or f"max_iter {asked.work.iterations:,}"
+        epochs = f"{prediction.epochs:g} epochs x {prediction.images:,} images" if prediction.epochs else ""
+        yield "hours", f"{hours:.3f}", epochs or f"max_iter {work.iterations:,}"
     yield (
         "memory",
         f"{prediction.memory(row.share)['total'] / 1e9:.3f} GB",
-        f"{2 + asked.work.histories} x {asked.work.gradient_bytes / 1e9:.3f} GB of weights, gradients and histories; "
-        f"{asked.work.activations / 1e6:.2f} MB an image at the peak of fcaffe's memory plan",
+        f"{2 + work.histories} x {work.gradient_bytes / 1e9:.3f} GB of weights, gradients and histories; "
+        f"{work.activations / 1e6:.2f} MB an image at the peak of fcaffe's memory plan",
     )
 
 
 def _layers(prediction: Prediction, row: Row) -> Facts:
     """Each layer that takes time. Backward reads parameters and writes their gradients."""
     times = zip(row.passes.forward, row.passes.backward, strict=True)
-    for layer, (forward, backward) in zip(prediction.question.work.layers, times, strict=True):
+    for layer, (forward, backward) in zip(prediction.work.layers, times, strict=True):
         if forward or backward:
             ways = ((layer.forward, 1), (layer.backward, 2))
             flops = [row.share * part[0] / 1e6 for part, _ in ways]

@@ -1,4 +1,4 @@
-"""Machine: the devices and links that a plan is for, known ones by their makers' data sheets, others as JSON files."""
+"""Machines to predict for: known devices and links by their makers' data sheets, others from JSON files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHEET = "the maker's data sheet"
 
 @dataclass(frozen=True)
 class Link:
-    """What messages go over."""
+    """A link that messages go over."""
 
     name: str
     latency: float  # seconds a message
@@ -38,14 +38,14 @@ class Link:
 
 @dataclass(frozen=True)
 class Device:
-    """What computes."""
+    """A device that computes."""
 
     name: str
     peak: Mapping[str, float]  # FLOP/s by the type of factors
     memory: float  # bytes
     memory_bandwidth: float  # bytes a second
     efficiency: float = 0.4  # the share of the peak that convolutions and inner products get
-    layer_seconds: float = 5e-6  # what it takes to begin one layer's pass
+    layer_seconds: float = 5e-6  # overhead of each layer's pass
     source: str = SHEET
     efficiency_source: str = "assumed"
 
@@ -140,7 +140,7 @@ _Known = TypeVar("_Known")
 
 
 def find(name: str, known: Mapping[str, _Known], noun: str) -> _Known:
-    """The one of this name, whether letters are large or small. Raises UsageError."""
+    """The known item of this name, in upper or lower case. Raises UsageError."""
     by_lower = {key.lower(): value for key, value in known.items()}
     if name.lower() not in by_lower:
         raise unknown(noun, name, known)
@@ -156,7 +156,7 @@ TEXTBOOK, FCAFFE = "textbook", "fcaffe"
 
 @dataclass(frozen=True)
 class Machine:
-    """What a plan is for. Where a speed is None, it costs nothing.
+    """A machine to predict for. A speed that is None costs nothing.
 
     `exchange` is `textbook`, the forms of books and of FireCaffe's paper: a tree sums whole buffers, the server is a
     process of its own, and without overlap all gradients are one sum. Or it is `fcaffe`, what its ranks do: a tree in
@@ -178,14 +178,16 @@ class Machine:
     update_bandwidth: float | None = None  # bytes that the update reads and writes in a second; None: the device's
     read_images: float | None = None  # images a second that one worker can read
     read_images_in_all: float | None = None  # and all workers together
-    source: str = "known to fcaffe"  # who says all that
+    source: str = "known to fcaffe"  # of all these numbers
 
     def nodes(self, workers: int) -> int:
         return math.ceil(workers / self.devices_per_node)
 
     def slowdown(self, workers: int) -> float:
-        """How many times longer computing takes than on a rank that has all cores of its node. They are dealt out in
-        whole numbers as long as there is one for each rank."""
+        """Time of computing, divided by that of a rank with all cores of its node.
+
+        Each rank gets a whole number of cores if there is one for each.
+        """
         ranks = min(workers, self.devices_per_node)
         if not self.cores:
             return 1.0

@@ -1,53 +1,92 @@
-"""Prediction: what iterations take on numbers of workers, and what follows from that."""
+"""Predictions: the time of an iteration on any number of workers, and what follows from it.
+
+An iteration is simulated event by event: backward finishes layers, buckets are summed one after the other.
+"""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+from fcaffe.parallel.sizes import bucket_size, cuts
 from fcaffe.plan.machine import FCAFFE, TEXTBOOK, Machine
 from fcaffe.plan.reductions import COMPARED, Sum, sum_of
-from fcaffe.plan.simulation import Bucket, Outcome, buckets, simulate
 from fcaffe.plan.work import Compute, Work, compute_of
 
 MOST_WORKERS = 1 << 20  # among which the crossover is searched
 ACCESSES = 3  # of weights and each history: the gradient is read, they are read and written
 
 
+class Bucket(NamedTuple):
+    """Bytes of one sum, and the index of the layer, in the order of backward, after which it may begin."""
+
+    bytes: int
+    after: int
+
+
+def buckets(total: int, final_from: Iterable[int], ranks: int, size: float | None = None) -> Iterator[Bucket]:
+    """Cut gradients into buckets.
+
+    Args:
+        total: Bytes of all gradients.
+        final_from: For each layer, in the order of backward, the offset from which gradients are final after it.
+        ranks: Number of ranks, for fcaffe's rule.
+        size: Bytes of a bucket; None for fcaffe's rule.
+    """
+    end = total // 4
+    full = bucket_size(end, ranks) if size is None else size / 4
+    last = 0
+    for last, start in enumerate(final_from):
+        for begin in cuts(start // 4, end, full):
+            yield Bucket(4 * (end - begin), last)
+            end = begin
+    if end > 0:
+        yield Bucket(4 * end, last)
+
+
 @dataclass(frozen=True)
-class Question:
-    """A net on a machine, and how it is trained."""
+class Outcome:
+    """Seconds of an iteration: `computing` without sums, its `end` with them, and all sums, hidden or not."""
 
-    work: Work
-    machine: Machine
-    batch: int  # samples of a pass, which the workers split
-    per_worker: bool = False  # each worker has such a batch of its own instead
-    math: str = "fp32"  # the type of factors
-    overlap: bool = True  # sums go on during backward
-    bucket: float | None = None  # bytes; None: fcaffe's rule
-    epochs: float | None = None  # of `images`
-    images: int | None = None  # of the training set
+    computing: float
+    end: float
+    summing: float
 
-    def share(self, workers: int) -> int:
-        """Samples of the worker with the most. More workers than samples leave some without any."""
-        return self.batch if self.per_worker else -(-self.batch // workers)
+    @property
+    def exposed(self) -> float:
+        """The time that the sums add to the computing."""
+        return max(0.0, self.end - self.computing) if self.summing else 0.0
 
-    def batch_of(self, workers: int) -> int:
-        """All samples of an iteration."""
-        return self.work.passes * self.batch * (workers if self.per_worker else 1)
 
-    def cut(self, workers: int) -> Sequence[Bucket]:
-        """The sums of an iteration. Books sum all gradients at once where there is nothing to overlap."""
-        at_once = not self.overlap and self.bucket is None and self.machine.exchange == TEXTBOOK
-        final = [layer.final_from for layer in reversed(self.work.layers)]
-        return list(buckets(self.work.gradient_bytes, final, workers, math.inf if at_once else self.bucket))
+def simulate(
+    forward: float, backward: Sequence[float], cut: Sequence[Bucket], costs: Sequence[Sum], overlap: bool = True
+) -> Outcome:
+    """A pass forward and backward, and the sums of its gradients.
+
+    Args:
+        forward: Seconds of the forward pass.
+        backward: Seconds of each layer, in the order of backward; `Bucket.after` is an index of it.
+        cut: The buckets, in the order in which they become ready.
+        costs: The sum of each bucket.
+        overlap: Whether a bucket is summed as soon as it is ready and those before it are summed. Without, all sums
+            come after backward.
+    """
+    ready, end = [], forward
+    for seconds in backward:
+        end += seconds
+        ready.append(end)
+    summed = 0.0
+    for bucket, cost in zip(cut, costs, strict=True):
+        summed = max(ready[bucket.after] if overlap else end, summed) + cost.seconds
+    return Outcome(end, max(end, summed), sum((cost.seconds for cost in costs), 0.0))
 
 
 @dataclass(frozen=True)
 class Row:
-    """Seconds of one iteration on so many workers."""
+    """Seconds of one iteration on this many workers."""
 
     workers: int
     reduce: str
@@ -74,18 +113,39 @@ class Row:
         return self.batch / self.seconds
 
 
-@dataclass
+@dataclass(frozen=True)
 class Prediction:
-    """Answers to one question."""
+    """Predictions for a net on a machine, and how it is trained."""
 
-    question: Question
+    work: Work
+    machine: Machine
+    batch: int  # samples of a pass, which the workers split
+    per_worker: bool = False  # each worker has such a batch of its own instead
+    math: str = "fp32"  # the type of factors
+    overlap: bool = True  # sums go on during backward
+    bucket: float | None = None  # bytes; None: fcaffe's rule
+    epochs: float | None = None  # of `images`
+    images: int | None = None  # of the training set
+
+    def share(self, workers: int) -> int:
+        """Samples of the worker with the most. More workers than samples leave some without any."""
+        return self.batch if self.per_worker else -(-self.batch // workers)
+
+    def batch_of(self, workers: int) -> int:
+        """All samples of an iteration."""
+        return self.work.passes * self.batch * (workers if self.per_worker else 1)
+
+    def cut(self, workers: int) -> Sequence[Bucket]:
+        """The sums of an iteration. Books sum all gradients at once where there is nothing to overlap."""
+        at_once = not self.overlap and self.bucket is None and self.machine.exchange == TEXTBOOK
+        final = [layer.final_from for layer in reversed(self.work.layers)]
+        return list(buckets(self.work.gradient_bytes, final, workers, math.inf if at_once else self.bucket))
 
     def row(self, workers: int, name: str) -> Row:
         """Raises UsageError for a reduction that does not fit."""
         found = self._row(workers, name)
         alone = found if workers == 1 else self._row(1, name)
-        speedup = found.images_per_second / alone.images_per_second
-        return replace(found, speedup=speedup)
+        return replace(found, speedup=found.images_per_second / alone.images_per_second)
 
     def best(self, workers: int) -> Row:
         """The row of the fastest reduction."""
@@ -118,83 +178,67 @@ class Prediction:
 
     def memory(self, share: int) -> dict[str, float]:
         """Bytes that a worker needs."""
-        work = self.question.work
         parts = {
-            "weights": float(work.gradient_bytes),
-            "gradients": float(work.gradient_bytes),
-            "histories": float(work.histories * work.gradient_bytes),
-            "activations": work.activations * share * (0.5 if self.question.math in ("fp16", "bf16") else 1.0),
+            "weights": float(self.work.gradient_bytes),
+            "gradients": float(self.work.gradient_bytes),
+            "histories": float(self.work.histories * self.work.gradient_bytes),
+            "activations": self.work.activations * share * (0.5 if self.math in ("fp16", "bf16") else 1.0),
         }
         return {**parts, "total": sum(parts.values())}
 
     def hours(self, row: Row) -> float | None:
         """Of the training: its epochs, or the solver's iterations."""
-        asked = self.question
-        if asked.epochs is not None and asked.images is not None:
-            return asked.epochs * asked.images / row.images_per_second / 3600
-        if asked.work.iterations is not None:
-            return asked.work.iterations * row.seconds / 3600
+        if self.epochs is not None and self.images is not None:
+            return self.epochs * self.images / row.images_per_second / 3600
+        if self.work.iterations is not None:
+            return self.work.iterations * row.seconds / 3600
         return None
 
     def _row(self, workers: int, name: str) -> Row:
-        asked = self.question
-        share = asked.share(workers)
-        passes = self._pass(share, workers)
-        update = self.update(workers)
-        outcome = self._simulate(name, workers, passes)
-        compute = asked.work.passes * passes.seconds
-        working = compute + outcome.exposed + update
-        reading = self.reading(workers)
+        share, cut = self.share(workers), self.cut(workers) if workers > 1 else []
+        on_node = min(workers, self.machine.devices_per_node)  # more are on other nodes, with cores of their own
+        passes = compute_of(self.work, self.machine, self.math, share, on_node)
+        costs = [sum_of(name, self.machine, workers, bucket.bytes) for bucket in cut]
+        outcome = simulate(sum(passes.forward), passes.backward[::-1], cut, costs, self.overlaps(workers))
+        compute, update = self.work.passes * passes.seconds, self.update(workers)
         return Row(
             workers=workers,
             reduce=name,
-            batch=asked.batch_of(workers),
+            batch=self.batch_of(workers),
             share=share,
             compute=compute,
             exposed=outcome.exposed,
-            data=max(0.0, reading - working),
+            data=max(0.0, self.reading(workers) - (compute + outcome.exposed + update)),
             update=update,
             communication=outcome.summing,
             speedup=1.0,
             passes=passes,
         )
 
-    def _simulate(self, name: str, workers: int, passes: Compute) -> Outcome:
-        cut = self.question.cut(workers) if workers > 1 else []
-        costs = [self.sum(name, workers, bucket.bytes) for bucket in cut]
-        return simulate(sum(passes.forward), passes.backward[::-1], cut, costs, self.overlaps(workers))
-
     def overlaps(self, workers: int) -> bool:
         """Whether sums go on beside computing. fcaffe's ranks that share the CPUs of one host sum after backward."""
-        machine = self.question.machine
+        machine = self.machine
         on_one_host = machine.exchange == FCAFFE and machine.cores is not None and machine.nodes(workers) == 1
-        return self.question.overlap and not on_one_host
+        return self.overlap and not on_one_host
 
     def update(self, workers: int) -> float:
         """Seconds of the update; the known speed of a net includes it."""
-        machine = self.question.machine
-        if machine.update_bandwidth is None and machine.speed_of(self.question.work.name):
+        if self.machine.update_bandwidth is None and self.machine.speed_of(self.work.name):
             return 0.0
-        rate = machine.update_bandwidth or machine.device.memory_bandwidth
-        return self.update_bytes / rate * machine.slowdown(workers)
-
-    def sum(self, name: str, workers: int, size: int) -> Sum:
-        """One sum of so many bytes."""
-        return sum_of(name, self.question.machine, workers, size)
+        return self.update_bytes / self.update_rate * self.machine.slowdown(workers)
 
     @property
     def update_bytes(self) -> float:
-        return self.question.work.gradient_bytes * (ACCESSES + 2 * self.question.work.histories)
+        return self.work.gradient_bytes * (ACCESSES + 2 * self.work.histories)
+
+    @property
+    def update_rate(self) -> float:
+        """Bytes a second that the update reads and writes."""
+        return self.machine.update_bandwidth or self.machine.device.memory_bandwidth
 
     def reading(self, workers: int) -> float:
         """Seconds that reading the batch takes, beside everything else."""
-        asked, machine = self.question, self.question.machine
-        share = asked.work.passes * asked.share(workers)
+        machine, share = self.machine, self.work.passes * self.share(workers)
         own = share / machine.read_images if machine.read_images else 0.0
-        together = asked.batch_of(workers) / machine.read_images_in_all if machine.read_images_in_all else 0.0
+        together = self.batch_of(workers) / machine.read_images_in_all if machine.read_images_in_all else 0.0
         return max(own, together)
-
-    def _pass(self, share: int, workers: int) -> Compute:
-        machine = self.question.machine
-        workers = min(workers, machine.devices_per_node)  # more are on other nodes, with cores of their own
-        return compute_of(self.question.work, machine, self.question.math, share, workers)

@@ -1,4 +1,4 @@
-"""What each reduction of a buffer takes, as rounds of messages that all ranks of the longest path go through.
+"""The time of each reduction of a buffer, as rounds of messages along its longest path.
 
 The ranks of a ring or a butterfly do all the same at the same time, and the longest path of a tree is known, so a sum
 over any number of ranks is a few rounds. Docstrings have the formulas of the literature for p ranks on equal links: n
@@ -191,12 +191,12 @@ def hierarchical(ranks: Ranks, size: float) -> list[Round]:
 
 
 def _between(ranks: Ranks, size: float) -> list[Round]:
-    """What fcaffe's `auto` picks between hosts of one rank each."""
+    """The reduction that fcaffe's `auto` picks between hosts of one rank each."""
     return COMPARED[best_reduction(ranks.workers, int(size))[0]](ranks, size)
 
 
 def auto(ranks: Ranks, size: float) -> list[Round]:
-    """What fcaffe's `auto` picks on CPUs, by the nodes, the ranks and the bytes; on devices a ring within a node."""
+    """The reduction that fcaffe's `auto` picks on CPUs, by nodes, ranks and bytes; on devices a ring within a node."""
     if ranks.workers <= ranks.machine.devices_per_node:
         return shared(ranks, size) if through_memory(ranks.machine) else ring(ranks, size)
     return hierarchical(ranks, size) if ranks.on_node > 1 else _between(ranks, size)
@@ -234,7 +234,7 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def sum_of(name: str, machine: Machine, workers: int, size: float) -> Sum:
-    """One sum of `size` bytes over so many workers. Raises UsageError."""
+    """One sum of `size` bytes over this many workers. Raises UsageError."""
     check_names([name])
     if workers == 1 or size == 0:
         return Sum(0.0, ())

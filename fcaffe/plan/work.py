@@ -1,7 +1,8 @@
-"""What a net asks of each worker, layer by layer: operations, bytes, weights, memory, and the time of computing."""
+"""Work of a net on each worker, layer by layer: operations, bytes, weights and memory; and the time that it takes."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -9,10 +10,10 @@ from fcaffe import log
 from fcaffe.errors import UsageError
 from fcaffe.net import Net
 from fcaffe.net.graph import Node
-from fcaffe.plan.machine import MEMORY_SUSTAINED, Device, Machine
+from fcaffe.plan.machine import MEMORY_SUSTAINED, Machine
 from fcaffe.solvers.rules import create_rule
 from fcaffe.tools.nets import read_training
-from fcaffe.tools.shapes import hollow_net_of
+from fcaffe.tools.shapes import hollow_net
 from fcaffe.tools.summary import work_of_passes
 
 
@@ -50,13 +51,10 @@ def work_of_net(path: str, input_shape: Sequence[int] | None = None, is_solver: 
     """The training net of a prototxt, or of a solver's prototxt; its data sets need not exist. Raises FcaffeError."""
     with log.quiet():
         solver, read, source = read_training(path, is_solver)
-        net, _ = hollow_net_of(read, source, input_shape, whole_passes=True)
-        try:
+        with contextlib.closing(hollow_net(read, source, input_shape, whole_passes=True)[0]) as net:
             if not net.parameters.count:
                 raise UsageError(f"{source}: this net has no parameters, so there is nothing to train")
             work = _work(net, source)
-        finally:
-            net.close()
     histories = create_rule(solver, None).histories  # type: ignore[arg-type]  # nothing is updated
     return replace(work, histories=histories, passes=max(1, solver.iter_size), iterations=solver.max_iter or None)
 
@@ -100,23 +98,14 @@ class Compute:
     def seconds(self) -> float:
         return sum(self.forward) + sum(self.backward)
 
-    def times(self, factor: float) -> Compute:
-        return Compute([factor * one for one in self.forward], [factor * one for one in self.backward], self.origin)
-
 
 def compute_of(work: Work, machine: Machine, math: str, samples: float, workers: int) -> Compute:
-    """One pass over so many samples, while so many workers compute."""
-    estimated = by_peaks(work.layers, machine.device, math, samples)
-    if speed := machine.speed_of(work.name):
-        origin = f"{samples:g} images at {speed:g} a second ({machine.source}), split by the layers' peaks"
-        split = Compute(estimated.forward, estimated.backward, origin)
-        estimated = split.times(samples / speed / estimated.seconds)
-    return estimated.times(machine.slowdown(workers))
+    """The time of one pass over this many samples, while this many workers share a node.
 
-
-def by_peaks(layers: Sequence[LayerWork], device: Device, math: str, samples: float) -> Compute:
-    """The roofline of each layer: its operations at the share of the peak that is assumed, or its bytes at that of the
-    memory's bandwidth, whichever takes longer."""
+    Each layer takes its roofline: its operations at the device's efficiency, or its bytes at the assumed share of the
+    memory's bandwidth, whichever takes longer. A known speed of the net scales all layers alike.
+    """
+    device = machine.device
     flops = device.efficiency * device.peak_of(math)
     rate = MEMORY_SUSTAINED * device.memory_bandwidth
     width = 1.0 if math in ("fp32", "tf32") else 0.5  # with 16 bits, blobs are half as long
@@ -126,8 +115,14 @@ def by_peaks(layers: Sequence[LayerWork], device: Device, math: str, samples: fl
             return 0.0
         return device.layer_seconds + max(samples * operations / flops, width * (samples * moved + parameters) / rate)
 
-    forward = [seconds(*layer.forward, layer.parameter_bytes) for layer in layers]
-    backward = [seconds(*layer.backward, 2 * layer.parameter_bytes) for layer in layers]
-    memory = f"{MEMORY_SUSTAINED:.0%} (assumed) of the memory's bandwidth"
-    origin = f"each layer: its operations at the efficiency or its bytes at {memory}; {1e6 * device.layer_seconds:g} us"
-    return Compute(forward, backward, origin)
+    forward = [seconds(*layer.forward, layer.parameter_bytes) for layer in work.layers]
+    backward = [seconds(*layer.backward, 2 * layer.parameter_bytes) for layer in work.layers]
+    factor = machine.slowdown(workers)
+    if speed := machine.speed_of(work.name):
+        factor *= samples / speed / (sum(forward) + sum(backward))
+        origin = f"{samples:g} images at {speed:g} a second ({machine.source}), split by the layers' peaks"
+    else:
+        overhead = f"{1e6 * device.layer_seconds:g} us"
+        memory = f"{MEMORY_SUSTAINED:.0%} (assumed) of the memory's bandwidth"
+        origin = f"each layer: its operations at the efficiency or its bytes at {memory}; {overhead}"
+    return Compute([factor * one for one in forward], [factor * one for one in backward], origin)

@@ -16,7 +16,7 @@ from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.blobs import LARGEST, TOO_LARGE, StoredBlob, field_of_blob, stored_blob
 from fcaffe.proto.forks import without_fork_fields
-from fcaffe.proto.in_file import BlobSource, Source, outline_of
+from fcaffe.proto.in_file import Source, outline_of
 from fcaffe.proto.wire import before_field
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -32,27 +32,24 @@ def _holds_layers(net: Any) -> bool:
 class _Kind(NamedTuple):
     """A kind of file. `holds` checks its required content, since protobuf parses many files of other kinds too."""
 
-    message: Any
     noun: str
     holds: Callable[[Any], bool]
     use: str  # how to use such a file
 
 
-_KINDS = (
-    _Kind(pb.NetBytes, "a model (.caffemodel)", _holds_layers, "give it as --weights"),
-    _Kind(
-        pb.StateBytes,
+_KINDS = {
+    pb.NetBytes: _Kind("a model (.caffemodel)", _holds_layers, "give it as --weights"),
+    pb.StateBytes: _Kind(
         "a solver state (.solverstate)",
         lambda state: state.HasField("iter") and bool(state.learned_net),
         "give it as --snapshot",
     ),
-    _Kind(
-        pb.BlobBytes,
+    pb.BlobBytes: _Kind(
         "a blob (.binaryproto)",
         lambda blob: bool(blob.data or blob.double_data or (blob.raw_data and blob.HasField("raw_data_type"))),
         "it serves as a mean_file",
     ),
-)
+}
 _HISTORY = pb.SolverState.DESCRIPTOR.fields_by_name["history"].number
 _AS_BYTES = {pb.NetParameter: pb.NetBytes, pb.SolverState: pb.StateBytes, pb.BlobProto: pb.BlobBytes}
 
@@ -74,24 +71,24 @@ def read_blob(path: str | os.PathLike[str]) -> StoredBlob:
         raise SnapshotError(f"{path}: {problem}") from problem
 
 
-def read_outline(path: str | os.PathLike[str], message_class: Any) -> tuple[Any, Callable[[Any], BlobSource | None]]:
+def read_outline(path: str | os.PathLike[str], message_class: Any) -> tuple[Any, Callable[[Any], StoredBlob]]:
     """Read a NetBytes or StateBytes without the numbers of its blobs. Raises SnapshotError as `read_binary`.
 
     Returns:
-        The message, and a function that gives the source of a blob's numbers: None if the message has them.
+        The message, and a function that converts a blob of it to a StoredBlob.
     """
     with reading(path, SnapshotError), _not_too_large(path):
         source = Source(open_input(path, LARGEST), path)
-        file = source.file
-        if file.seek(0, os.SEEK_END) > LARGEST:
+        if source.file.seek(0, os.SEEK_END) > LARGEST:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-        outline = outline_of(file, message_class)
-        message = outline and _parse(outline.content, message_class, _kind_of(message_class))
-        if outline is not None and message is not None:
-            return message, lambda blob: BlobSource(source, outline.numbers[blob.array_index])
-        file.seek(0)
-        content = file.read()
-    return _checked(content, path, message_class), lambda blob: None
+        if outline := outline_of(source, message_class):
+            content, numbers = outline
+            message = _parse(content, message_class)
+            if message is not None:
+                return message, lambda blob: stored_blob(blob, numbers[blob.array_index])
+        source.file.seek(0)
+        content = source.file.read()
+    return _checked(content, path, message_class), stored_blob
 
 
 def check_written(message: Any, path: str | os.PathLike[str]) -> None:
@@ -107,7 +104,7 @@ def binary_class(path: str | os.PathLike[str]) -> Any:
     """The class of the message in a binary file: pb.NetParameter, pb.SolverState, pb.BlobProto or None."""
     content = _content(path, look=True)
     for message_class, as_bytes in _AS_BYTES.items():
-        if _parse(content, as_bytes, _kind_of(as_bytes)) is not None:
+        if _parse(content, as_bytes) is not None:
             return message_class
     return None
 
@@ -141,7 +138,7 @@ def write_binary(path: str | os.PathLike[str], message: Any, history: Sequence[S
     size = sum(map(len, pieces))
     if size > LARGEST:
         raise SnapshotError(f"cannot write {path}: with {size} bytes it {TOO_LARGE}")
-    kind = _kind_of(_AS_BYTES.get(type(message)))
+    kind = _kind_of(type(message))
     noun = " ".join(kind.noun.split()[1:-1]) if kind else "file"  # "a solver state (.solverstate)"
     with replacing(path, noun, SnapshotError) as temporary, open(temporary, "wb") as file:
         file.writelines(pieces)
@@ -169,30 +166,29 @@ def _not_too_large(path: str | os.PathLike[str]) -> Iterator[None]:
 
 def _checked(content: bytes, path: str | os.PathLike[str], message_class: Any) -> Any:
     """Parse the bytes of a file. Raises SnapshotError, which names the kind of the file if it is another."""
-    kind = _kind_of(_AS_BYTES.get(message_class, message_class))
-    message = _parse(content, message_class, kind)
+    message = _parse(content, message_class)
     if message is None:
-        raise SnapshotError(f"{path} {_diagnosis(content, kind, message_class)}")
+        raise SnapshotError(f"{path} {_diagnosis(content, message_class)}")
     return message
 
 
 def _kind_of(message_class: Any) -> _Kind | None:
-    return next((kind for kind in _KINDS if kind.message is message_class), None)
+    return _KINDS.get(_AS_BYTES.get(message_class, message_class))
 
 
-def _parse(content: bytes, message_class: Any, kind: _Kind | None) -> Any:
+def _parse(content: bytes, message_class: Any) -> Any:
     """The message, or None if the bytes are none of this kind."""
+    as_bytes, kind = _AS_BYTES.get(message_class, message_class), _kind_of(message_class)
     try:
         message = message_class.FromString(content)
-        if kind is None:
-            return message
-        outline = message if kind.message is message_class else kind.message.FromString(content)
-        return message if kind.holds(outline) else None
+        outline = message if message_class is as_bytes else as_bytes.FromString(content)
+        return message if kind is None or kind.holds(outline) else None
     except (DecodeError, UnicodeDecodeError):
         return None
 
 
-def _diagnosis(content: bytes, wanted: _Kind | None, message_class: Any) -> str:
+def _diagnosis(content: bytes, message_class: Any) -> str:
+    wanted = _kind_of(message_class)
     noun = wanted.noun if wanted else f"a {message_class.DESCRIPTOR.name}"
     if not content:
         return f"is empty; {noun} is wanted"
@@ -200,8 +196,8 @@ def _diagnosis(content: bytes, wanted: _Kind | None, message_class: Any) -> str:
         return f"is an HDF5 file; {noun} is wanted (HDF5 snapshots have names that end in .h5)"
     if is_text(content[:4096]):
         return f"is text, perhaps a prototxt; {noun} is wanted"
-    for other_class, as_bytes in _AS_BYTES.items():
-        other = _kind_of(as_bytes)
-        if other is not None and other is not wanted and _parse(content, other_class, other) is not None:
+    for other_class in _AS_BYTES:
+        other = _kind_of(other_class)
+        if other is not None and other is not wanted and _parse(content, other_class) is not None:
             return f"is {other.noun}, not {noun}; {other.use}"
     return f"is damaged or cut off after {len(content)} bytes; copy it again or take an earlier one ({noun} is wanted)"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from fcaffe.errors import SnapshotError
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.in_file import BlobSource, InFile
+from fcaffe.proto.in_file import InFile
 from fcaffe.proto.wire import key, varint
 
 LARGEST = 2**31 - 1  # bytes that a protobuf message can have
@@ -88,8 +90,8 @@ def blob_shape(blob: Any) -> tuple[int, ...]:
     return tuple(getattr(blob, axis) for axis in _LEGACY_AXES) if _is_legacy(blob) else tuple(blob.shape.dim)
 
 
-def stored_blob(blob: Any, source: BlobSource | None = None) -> StoredBlob:
-    """The StoredBlob of a BlobBytes. Its arrays are views of the message, or InFiles of `source`.
+def stored_blob(blob: Any, in_file: Mapping[str, InFile] = MappingProxyType({})) -> StoredBlob:
+    """The StoredBlob of a BlobBytes. Its arrays are views of the message, or of the bytes of its fields `in_file`.
 
     Raises SnapshotError if their size does not fit the shape.
     """
@@ -97,7 +99,7 @@ def stored_blob(blob: Any, source: BlobSource | None = None) -> StoredBlob:
     if axes > MAX_AXES:
         raise SnapshotError(f"a blob has {axes} axes, more than {MAX_AXES}; the file is damaged")
     shape = blob_shape(blob)
-    data, diff = (_values(blob, which, shape, source) for which in ("data", "diff"))
+    data, diff = (_values(blob, which, shape, in_file) for which in ("data", "diff"))
     if data is None:
         raise SnapshotError(f"a blob of shape {shape} holds 0 values of data; the file is damaged")
     return StoredBlob(shape, data, diff, _is_legacy(blob))
@@ -163,38 +165,31 @@ def _is_legacy(blob: Any) -> bool:
     return any(blob.HasField(axis) for axis in _LEGACY_AXES)
 
 
-def _values(blob: Any, which: str, shape: tuple[int, ...], source: BlobSource | None) -> np.ndarray | InFile | None:
+def _values(blob: Any, which: str, shape: tuple[int, ...], in_file: Mapping[str, InFile]) -> np.ndarray | InFile | None:
     """The data or diff of a BlobBytes, or None. A blob without elements always has data."""
-    numbers = source.numbers if source else {}
-    doubles, floats, raw = f"double_{which}", which, f"raw_{which}"
+    content: np.ndarray | InFile
     values: np.ndarray | InFile
-    if numbers.get(doubles) or getattr(blob, doubles):
-        values = _array(blob, doubles, "<f8", source)
-    elif numbers.get(floats) or getattr(blob, floats):
-        values = _array(blob, floats, "<f4", source)
-    elif numbers.get(raw) or blob.HasField(raw):
-        if not blob.HasField(f"{raw}_type"):
-            raise SnapshotError(f"a blob of shape {shape} has raw {which} of no known type; the file is damaged")
-        values = _array(blob, raw, _RAW_TYPES[getattr(blob, f"{raw}_type")], source)
+    for name in (f"double_{which}", which, f"raw_{which}"):
+        content = in_file[name] if name in in_file else np.frombuffer(_joined(getattr(blob, name)), np.uint8)
+        if not content.nbytes:
+            continue
+        dtype = np.dtype("<f8" if name.startswith("double") else "<f4")
+        if name.startswith("raw"):
+            if not blob.HasField(f"{name}_type"):
+                raise SnapshotError(f"a blob of shape {shape} has raw {which} of no known type; the file is damaged")
+            dtype = np.dtype(_RAW_TYPES[getattr(blob, f"{name}_type")])
+        if content.nbytes % dtype.itemsize:
+            raise SnapshotError(
+                f"a blob has {content.nbytes} bytes of {dtype.itemsize}-byte numbers; the file is damaged"
+            )
+        values = content.view(dtype)
+        break
     else:
         values = _unpacked(blob, which)
     count = values.shape[0]
     if (min(shape, default=0) < 0 or math.prod(shape) != count) and (which == "data" or count):
         raise SnapshotError(f"a blob of shape {shape} holds {count} values of {which}; the file is damaged")
     return values.reshape(shape) if which == "data" or count else None
-
-
-def _array(blob: Any, name: str, code: str, source: BlobSource | None) -> np.ndarray | InFile:
-    """The numbers of a field as a one-dimensional array, from the message or from the file."""
-    dtype = np.dtype(code)
-    stretches = source.numbers.get(name) if source else None
-    content = b"" if stretches else _joined(getattr(blob, name))
-    size = sum(stretch.size for stretch in stretches) if stretches else len(content)
-    if size % dtype.itemsize:
-        raise SnapshotError(f"a blob has {size} bytes of {dtype.itemsize}-byte numbers; the file is damaged")
-    if source and stretches:
-        return InFile(source.source, stretches, dtype, (size // dtype.itemsize,))
-    return np.frombuffer(content, dtype)
 
 
 def _joined(pieces: Any) -> bytes:

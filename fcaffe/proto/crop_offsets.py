@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from fcaffe.errors import ProtoError
 
-Map = tuple[tuple[float, float], ...]  # (scale, shift) of height and width
+Map = tuple[np.ndarray, np.ndarray]  # scales and shifts of height and width
 
 ROUNDING = 1e-6
-IDENTITY: Map = ((1.0, 0.0), (1.0, 0.0))
+IDENTITY: Map = (np.ones(2), np.zeros(2))
 _PASSING = (
     *("AbsVal", "BatchNorm", "BN", "BNLL", "Dropout", "Eltwise", "Exp", "LRN", "MVN", "Power", "PReLU", "ReLU"),
     *("Concat", "Scale", "Sigmoid", "Softmax", "Split", "TanH", "Threshold"),
@@ -28,12 +30,11 @@ def crop_offsets(layers: Sequence[Any], index: int) -> list[int]:
     crop = layers[index]
     maps = [_origins(layers, index, name) for name in crop.bottom]
     for origin in maps[0].keys() & maps[-1].keys() if len(maps) == 2 else ():
-        pairs = list(zip(maps[0][origin], maps[1][origin], strict=True))
-        offsets = [round(first[1] - second[1]) for first, second in pairs]
-        errors = [abs(first[0] - second[0]) for first, second in pairs]
-        errors += [abs(first[1] - second[1] - offset) for (first, second), offset in zip(pairs, offsets, strict=True)]
+        (scales, shifts), (other_scales, other_shifts) = maps[0][origin], maps[1][origin]
+        offsets = np.round(shifts - other_shifts)
+        errors = [*abs(scales - other_scales), *abs(shifts - other_shifts - offsets)]
         if max(errors) < ROUNDING and min(offsets) >= 0:
-            return offsets
+            return [int(offset) for offset in offsets]
     raise ProtoError(
         f'layer "{crop.name}" (CROP): its offset does not follow from the layers between {" and ".join(crop.bottom)}; '
         'write it as layer { type: "Crop" crop_param { offset: ... } }'
@@ -59,7 +60,7 @@ def _origins(layers: Sequence[Any], index: int, name: str) -> dict[tuple[int, st
 
 
 def _composed(first: Map, second: Map) -> Map:
-    return tuple((a[0] * b[0], a[1] * b[0] + b[1]) for a, b in zip(first, second, strict=True))
+    return first[0] * second[0], first[1] * second[0] + second[1]
 
 
 def _map_of(layer: Any) -> Map | None:
@@ -67,30 +68,24 @@ def _map_of(layer: Any) -> Map | None:
     if layer.type in _PASSING:
         return IDENTITY
     if layer.type == "Crop":
-        offsets = [*layer.crop_param.offset] or [0]
-        return tuple((1.0, -float(offset)) for offset in (offsets * 2)[:2])
+        return np.ones(2), -np.resize([*layer.crop_param.offset] or [0], 2).astype(float)
     if layer.type not in ("Convolution", "Deconvolution", "Pooling"):
         return None
     p = layer.pooling_param if layer.type == "Pooling" else layer.convolution_param
-    maps = []
-    for axis, letter in enumerate("hw"):
-        kernel = _size(p, "kernel_size", f"kernel_{letter}", axis, 1)
-        if layer.type != "Pooling":
-            kernel = (kernel - 1) * _size(p, "dilation", f"dilation_{letter}", axis, 1) + 1
-        stride, pad = (
-            _size(p, field, f"{field}_{letter}", axis, least) for field, least in (("stride", 1), ("pad", 0))
-        )
-        if layer.type == "Deconvolution":
-            maps.append((float(stride), (kernel - 1) / 2 - pad))
-        else:
-            maps.append((1 / stride, (pad - (kernel - 1) / 2) / stride))
-    return tuple(maps)
+    kernel, stride, pad = _sizes(p, "kernel_size", 1), _sizes(p, "stride", 1), _sizes(p, "pad", 0)
+    if layer.type != "Pooling":
+        kernel = (kernel - 1) * _sizes(p, "dilation", 1) + 1
+    if layer.type == "Deconvolution":
+        return stride, (kernel - 1) / 2 - pad
+    return 1 / stride, (pad - (kernel - 1) / 2) / stride
 
 
-def _size(p: Any, field: str, single: str, axis: int, default: int) -> int:
-    """A field of a convolution or pooling for one axis."""
-    if p.HasField(single):
-        return int(getattr(p, single))
+def _sizes(p: Any, field: str, default: int) -> np.ndarray:
+    """A field of a convolution or pooling for height and width."""
     value = getattr(p, field)
-    values = [value] if isinstance(value, int) else [*value] or [default]
-    return int(values[axis if len(values) > 1 else 0])
+    sizes = np.resize(value if isinstance(value, int) else [*value] or [default], 2).astype(float)
+    for axis, letter in enumerate("hw"):
+        single = f"{field.removesuffix('_size')}_{letter}"
+        if p.HasField(single):
+            sizes[axis] = getattr(p, single)
+    return sizes

@@ -5,6 +5,7 @@ protobuf would copy the numbers several times. Copying takes longer than reading
 
 from __future__ import annotations
 
+import math
 import os
 import weakref
 from collections.abc import Iterator
@@ -19,24 +20,14 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.wire import FIXED32, FIXED64, LENGTH, LONGEST, VARINT, WireError, key, read_varint, varint
 
 MOST_FIELDS = 300_000  # protobuf parses a file with more
-_WINDOW = 1 << 13  # bytes read at once
 
+_BYTE = np.dtype(np.uint8)
 _BLOB = pb.BlobBytes.DESCRIPTOR
 _NAMES = {
     _BLOB.fields_by_name[name].number: name
     for name in ("data", "diff", "double_data", "double_diff", "raw_data", "raw_diff")
 }
 _WITH_BLOBS = ("LayerBytes", "V1LayerBytes", "V0LayerBytes")
-
-
-class Stretch(NamedTuple):
-    """A range of bytes in a file."""
-
-    offset: int
-    size: int
-
-
-Numbers = dict[str, list[Stretch]]  # of a blob: the ranges of its numeric fields, by name
 
 
 class Source:
@@ -52,13 +43,17 @@ class InFile:
     """An array that is read from its file each time `read` is called."""
 
     source: Source
-    stretches: list[Stretch]
+    offset: int
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
     @property
     def nbytes(self) -> int:
-        return sum(stretch.size for stretch in self.stretches)
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def view(self, dtype: np.dtype[Any]) -> InFile:
+        """The same bytes as a one-dimensional array of another type."""
+        return replace(self, dtype=dtype, shape=(self.nbytes // dtype.itemsize,))
 
     def reshape(self, shape: tuple[int, ...]) -> InFile:
         return replace(self, shape=shape)
@@ -70,41 +65,28 @@ class InFile:
 
     def read_into(self, values: np.ndarray) -> None:
         """Read into an array in C order of this type and size. Raises SnapshotError if the file has become shorter."""
-        at, target = 0, values.reshape(-1).view(np.uint8)
         file: Any = self.source.file
         with reading(self.source.path, SnapshotError):
-            for stretch in self.stretches:
-                file.seek(stretch.offset)
-                if file.readinto(target[at : at + stretch.size].data) != stretch.size:
-                    raise SnapshotError(f"{self.source.path} has become shorter since it was opened; read it again")
-                at += stretch.size
+            file.seek(self.offset)
+            if file.readinto(values.reshape(-1).view(np.uint8).data) != self.nbytes:
+                raise SnapshotError(f"{self.source.path} has become shorter since it was opened; read it again")
 
 
-class BlobSource(NamedTuple):
-    """The file and the ranges that hold the numbers of a blob."""
-
-    source: Source
-    numbers: Numbers
+Numbers = dict[str, InFile]  # of a blob: the bytes of its numeric fields, by name
 
 
-class Outline(NamedTuple):
-    """A message without the numbers of its blobs. The `array_index` of a blob is its index in `numbers`."""
+def outline_of(source: Source, message_class: Any) -> tuple[bytes, list[Numbers]] | None:
+    """The bytes of a NetBytes or StateBytes in a file without the numbers of its blobs, and these, which are not read.
 
-    content: bytes
-    numbers: list[Numbers]
-
-
-def outline_of(file: BinaryIO, message_class: Any) -> Outline | None:
-    """The outline of a NetBytes or StateBytes in a file. The numbers of blobs are not read.
-
-    None if the bytes are malformed or unusual; protobuf then parses the whole file, or says what is wrong.
+    The `array_index` of a blob is its index in the list. None if the bytes are malformed or unusual; protobuf then
+    parses the whole file, or says what is wrong.
     """
-    scan = _Scan(file)
+    scan = _Scan(source)
     try:
-        content = scan.outline(0, file.seek(0, os.SEEK_END), message_class.DESCRIPTOR)
+        content = scan.outline(0, source.file.seek(0, os.SEEK_END), message_class.DESCRIPTOR)
     except WireError:
         return None
-    return Outline(content, scan.numbers)
+    return content, scan.numbers
 
 
 class _Field(NamedTuple):
@@ -118,10 +100,9 @@ class _Field(NamedTuple):
 class _Scan:
     """A walk over the fields of a file that reads keys, lengths and fields without numbers."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, source: Source) -> None:
         self.numbers: list[Numbers] = []
-        self._file = file
-        self._window, self._begins = b"", 0
+        self._source = source
         self._left = MOST_FIELDS
 
     def outline(self, at: int, end: int, message: Any) -> bytes:
@@ -141,14 +122,14 @@ class _Scan:
         return b"".join(pieces)
 
     def _blob(self, at: int, end: int) -> bytes:
-        """The bytes of a BlobBytes with its array_index instead of its numbers, unless these are not packed."""
+        """The bytes of a BlobBytes with its array_index instead of its numbers, unless these are in pieces."""
         pieces, numbers = [], Numbers()
         for field in self._fields(at, end):
             name = _NAMES.get(field.number)
             if name is None:
                 pieces.append(self._bytes(field.begin, field.end))
-            elif field.kind == LENGTH:
-                numbers.setdefault(name, []).append(Stretch(field.content, field.end - field.content))
+            elif field.kind == LENGTH and name not in numbers:
+                numbers[name] = InFile(self._source, field.content, _BYTE, (field.end - field.content,))
             else:
                 pieces, numbers = [self._bytes(at, end)], Numbers()
                 break
@@ -179,11 +160,9 @@ class _Scan:
             at = behind
 
     def _varint(self, at: int) -> tuple[int, int]:
-        if not self._begins <= at <= self._begins + len(self._window) - LONGEST:
-            self._window, self._begins = self._bytes(at, at + _WINDOW), at
-        value, behind = read_varint(self._window, at - self._begins)
-        return value, behind + self._begins
+        value, size = read_varint(self._bytes(at, at + LONGEST), 0)  # the file has a buffer
+        return value, at + size
 
     def _bytes(self, begin: int, end: int) -> bytes:
-        self._file.seek(begin)
-        return self._file.read(end - begin)
+        self._source.file.seek(begin)
+        return self._source.file.read(end - begin)

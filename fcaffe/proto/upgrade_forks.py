@@ -65,7 +65,7 @@ def _with_relu(layer: Any) -> tuple[Any, ...]:
 
 
 def _relus_behind(layer: Any, param: Any) -> list[Any]:
-    """An in-place ReLU for each top of the layer, whose message `param` asks for it."""
+    """An in-place ReLU for each top of the layer, by the fields of its message `param`."""
     slope = getattr(param, "negative_slope", 0)
     relus = []
     for index, top in enumerate(layer.top):

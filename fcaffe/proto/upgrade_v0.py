@@ -50,6 +50,7 @@ _FIELDS: dict[str, tuple[str, dict[str, str]]] = {
     "det_fg_fraction": ("fg_fraction", _WINDOW_DATA),
     "det_context_pad": ("context_pad", _WINDOW_DATA),
     "det_crop_mode": ("crop_mode", _WINDOW_DATA),
+    "hdf5_output_param": ("", {"hdf5_output": "hdf5_output_param"}),  # the whole message
 }
 
 # These moved to transform_param, for all types.
@@ -125,15 +126,10 @@ def _upgrade_layer(connection: pb.V1LayerParameter, v1: pb.V1LayerParameter) -> 
         if not v0.HasField(field):
             continue
         if v0.type in types:
-            _assign(getattr(v1, types[v0.type]), name, getattr(v0, field))
+            target = (getattr(v1, types[v0.type]), name) if name else (v1, types[v0.type])
+            _assign(*target, getattr(v0, field))
         else:
             log.unknown_v0_parameter(field, v0.type)
-            complete = False
-    if v0.HasField("hdf5_output_param"):
-        if v0.type == "hdf5_output":
-            v1.hdf5_output_param.CopyFrom(v0.hdf5_output_param)
-        else:
-            log.unknown_v0_parameter("hdf5_output_param", v0.type)
             complete = False
     return complete
 

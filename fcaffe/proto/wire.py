@@ -34,9 +34,9 @@ def read_varint(content: bytes | memoryview, at: int) -> tuple[int, int]:
     raise WireError("a number has no end")
 
 
-def key(number: int, kind: int = LENGTH) -> bytes:
-    """The key of a field."""
-    return varint(number << 3 | kind)
+def key(number: int) -> bytes:
+    """The key of a field that has a length."""
+    return varint(number << 3 | LENGTH)
 
 
 def before_field(content: bytes, number: int) -> int:

@@ -110,7 +110,7 @@ def get_pooling_types_dict() -> dict[int, str]:
 
 
 def get_edge_label(layer: Any) -> str:
-    """What stands at the lines to a layer's tops: the batch size of Data, or the number of outputs; else `""`."""
+    """The label of the edges to a layer's tops: the batch size of Data, or the number of outputs; else `""`."""
     if layer.type == "Data":
         return f"Batch {layer.data_param.batch_size}"
     if layer.type in ("Convolution", "Deconvolution"):

@@ -59,7 +59,7 @@ class Net:
 
     @classmethod
     def _of(cls, net: core.Net) -> Net:
-        """The face of a net that exists already, such as a solver's."""
+        """The interface of an existing net, such as a solver's."""
         made = cls.__new__(cls)
         made._bind(net)
         return made
@@ -124,7 +124,7 @@ class Net:
     def forward_all(self, blobs: list[str] | None = None, **inputs: np.ndarray) -> dict[str, np.ndarray]:
         """Run any number of samples, in batches of the net's size; returns what `forward` does, for all samples.
 
-        The last batch is filled up with zeros, whose results are left out.
+        Zeros fill up the last batch; their results are not returned.
         """
         outs = [_copies(self.forward(blobs, None, None, **batch)) for batch in self._batch(inputs)]
         return self._all_samples(outs, inputs)
@@ -146,24 +146,19 @@ class Net:
         return self._all_samples(outs, values), self._all_samples(gradients, values)
 
     def _batch(self, blobs: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
-        """Arrays of samples in batches of the net's size, the last one filled up with zeros."""
+        """Yields the arrays in batches of the net's size. Zeros fill up the last one."""
         size, number = self._batch_size, _samples(blobs)
         for start in range(0, number, size):
-            batch = {name: np.asarray(values[start : start + size]) for name, values in blobs.items()}
-            missing = start + size - number
-            if missing > 0:
-                batch = {
-                    name: np.concatenate([part, np.zeros((missing, *part.shape[1:]), part.dtype)])
-                    for name, part in batch.items()
-                }
-            yield batch
+            missing = max(0, start + size - number)
+            parts = {name: np.asarray(values[start : start + size]) for name, values in blobs.items()}
+            yield {name: np.pad(part, [(0, missing), *[(0, 0)] * (part.ndim - 1)]) for name, part in parts.items()}
 
     @property
     def _batch_size(self) -> int:
         return self._blobs[0].shape[0]
 
     def _all_samples(self, batches: list[dict[str, np.ndarray]], given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The results of batches one behind the other, without those of samples that fill the last one up."""
+        """The concatenated results of batches, without those of the zeros that fill up the last one."""
         filled_up = len(batches) * self._batch_size - _samples(given)
         results = {}
         for name in batches[0] if batches else ():
@@ -261,7 +256,7 @@ class Net:
     def _put_all(
         self, method: str, what: str, names: list[str], given: dict[str, np.ndarray], side: Callable[[Blob], np.ndarray]
     ) -> None:
-        """Write what a method of the user was given by keyword into data or diff of the net's inputs or outputs."""
+        """Write the arrays that a script gave by keyword into data or diff of the net's inputs or outputs."""
         if given and set(given) != set(names):
             raise UsageError(f"{method}: the net's {what} are {names}, given were {sorted(given)}")
         for name, values in given.items():
@@ -280,7 +275,7 @@ def _face(layer: CoreLayer) -> Layer:
 
 
 def _samples(arrays: dict[str, np.ndarray]) -> int:
-    """How many there are of each, which have to be as many."""
+    """The number of samples of each array, which must be the same for all. Raises UsageError."""
     numbers = {name: len(values) for name, values in arrays.items()}
     if len(set(numbers.values())) > 1:
         raise UsageError(f"every array needs as many samples as the others; given were {numbers}")

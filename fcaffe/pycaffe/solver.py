@@ -56,7 +56,7 @@ class Solver:
 
     @property
     def iter(self) -> int:
-        """How many times the weights have been updated."""
+        """The number of updates of the weights."""
         return self._solver.iteration
 
     @property
@@ -102,7 +102,7 @@ class Solver:
 
     @contextlib.contextmanager
     def _at_work(self) -> Iterator[None]:
-        """Its body changes weights."""
+        """Run the engine in the body, which changes weights."""
         with self._views.engine_at_work(), self._views.new_weights(self._solver.net):
             yield
 
@@ -154,7 +154,7 @@ _CLASSES: dict[str, type[Solver]] = {
 
 
 def get_solver(solver_file: str) -> Solver:
-    """The solver that the prototxt's `type` names, of the class that there is for it."""
+    """Create the solver of a prototxt. Its class is that of the prototxt's `type`."""
     param = read_solver(solver_file)
     cls = _CLASSES.get(param.type, Solver)
     made = cls.__new__(cls)

@@ -1,1 +1,1 @@
-"""What the commands other than `train` do, for scripts as well."""
+"""The work of the commands other than `train`. Scripts may use it as well."""

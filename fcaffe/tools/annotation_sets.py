@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fcaffe import log
 from fcaffe.data.annotated import read_label_map
-from fcaffe.data.lines import numbered_lines
+from fcaffe.data.image_list import ListedImage
 from fcaffe.errors import DataError
 from fcaffe.input_files import read_input, reading
 from fcaffe.proto import caffe_pb2 as pb
-
-NO_LABEL = -1
-
-
-class ListedPair(NamedTuple):
-    """A line of a list for detection: the paths of a picture and of its annotation."""
-
-    path: str
-    annotation: str
-    label: int = NO_LABEL
 
 
 class Annotated(NamedTuple):
@@ -38,17 +27,6 @@ class Annotated(NamedTuple):
     objects: list[tuple[str, list[float], bool]]
 
 
-def read_pairs(source: str) -> list[ListedPair]:
-    """Read a list: on each line the path of a picture, a blank, and the path of its annotation. Raises DataError."""
-    pairs = []
-    for number, line in numbered_lines(source, "list"):
-        parts = line.split()
-        if len(parts) != 2:
-            raise DataError(f"{source}:{number}: a line is the path of a picture, a blank, that of its annotation")
-        pairs.append(ListedPair(os.fsdecode(parts[0]), os.fsdecode(parts[1])))
-    return pairs
-
-
 def labels_by_name(path: str, check: bool = False) -> dict[str, int]:
     """The labels of a LabelMap file. With `check`, raises DataError for a repeated name."""
     items = read_label_map(path).values()
@@ -61,13 +39,14 @@ def labels_by_name(path: str, check: bool = False) -> dict[str, int]:
 def annotated_record(
     root: str, read: Callable[[str, int, int], Annotated], labels: Mapping[str, int] | None
 ) -> Callable[[Any, Any, int, int], Any]:
-    """A function from (datum, ListedPair, height, width) to its AnnotatedDatum, for `picture_records`.
+    """A function from (datum, ListedImage, height, width) to its AnnotatedDatum, for `picture_records`.
 
-    `labels` are those by name; None where annotations have numbers.
+    The label of such a ListedImage is the path of an annotation. `labels` are those by name; None where annotations
+    have numbers.
     """
 
-    def record(datum: Any, pair: ListedPair, height: int, width: int) -> Any:
-        path = root + pair.annotation
+    def record(datum: Any, pair: ListedImage, height: int, width: int) -> Any:
+        path = root + pair.label
         annotated = pb.AnnotatedDatum(datum=datum, type=pb.AnnotatedDatum.BBOX)
         groups: dict[int, Any] = {}
         found = read(path, height, width)

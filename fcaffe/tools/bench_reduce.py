@@ -59,7 +59,7 @@ def measure(
         comm: The ranks.
         names: The reductions; empty for all that fit the hosts.
         sizes: Bytes to sum.
-        counts: Numbers of ranks, of which the first ones of `comm` take part.
+        counts: Numbers of ranks. The first ranks of `comm` take part.
         beat: Called with the name of each operation before it begins.
         xp: The module of the buffers' arrays. For CuPy they lie on the GPU that is current on each rank.
 
@@ -112,7 +112,7 @@ def _measure_size(comm: MPI.Intracomm, names: Sequence[str], size: int, xp: Any)
 
 
 def _fitting(hosts: int) -> list[str]:
-    """All reductions that run on so many hosts, sum something, and are not the same as another one there."""
+    """All reductions that run on this many hosts and sum something. Aliases of another one are omitted."""
     useless = ("null", "hierarchical" if hosts == 1 else "shared")
     return [name for name in reduction_names() if name not in useless and not reduction_class(name).on_device]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -29,7 +29,7 @@ def check(
     net: str | None = None,
     preprocessing: Preprocessing | None = None,
     inputs: Sequence[str] = (),
-) -> Iterator[tuple[str, Difference]]:
+) -> dict[str, Difference]:
     """Compare two files: by the outputs of their net, or without a net by their blobs.
 
     Args:
@@ -39,18 +39,16 @@ def check(
         preprocessing: the one in the ONNX file.
         inputs: files of inputs, in addition to random ones.
 
-    Yields:
-        A description of the input, and the difference of an output or blob.
+    Returns:
+        For each input, by its description, the output or blob that differs most.
 
     Raises:
         SnapshotError, UsageError: a file cannot be read or does not fit the net.
     """
     if net is None:
         blobs, others = _blobs(source), _blobs(target)
-        yield from (("weights", one) for one in differences(blobs, {name: others.get(name) for name in blobs}))
-        return
+        return _worst({"weights": differences(blobs, {name: others.get(name) for name in blobs})})
     param = read_net_for(net, pb.TEST)
-    param.state.phase = pb.TEST
     with log.quiet():
         nets = [
             None if path.endswith(".onnx") else deploy_net(param, read_model(path), path) for path in (source, target)
@@ -60,13 +58,18 @@ def check(
         (f"random values {seed}", random_inputs(first, seed)) for seed in range(RANDOM)
     ]
     given += [(path, read_inputs(path, list(random_inputs(first)))) for path in inputs]
+    found = {}
     for what, values in given:
         ours, theirs = (
             run_net(one, values, preprocessing) if one is not None else run_onnx(path, values)
             for path, one in zip((source, target), nets, strict=True)
         )
-        for difference in differences(ours, theirs):
-            yield what, difference
+        found[what] = differences(ours, theirs)
+    return _worst(found)
+
+
+def _worst(found: Mapping[str, list[Difference]]) -> dict[str, Difference]:
+    return {what: max(ones, key=lambda one: (too_far(one), one.largest)) for what, ones in found.items() if ones}
 
 
 def _blobs(path: str) -> dict[str, np.ndarray]:

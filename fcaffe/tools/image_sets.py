@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,22 +15,14 @@ from fcaffe import log
 from fcaffe.data.batches import decoding_threads
 from fcaffe.data.database import Record
 from fcaffe.data.datum import array_to_datum
+from fcaffe.data.image_list import ListedImage
 from fcaffe.data.images import Color, decode_image, encode_image, opencv, read_file, resize_image
 from fcaffe.errors import DataError
 from fcaffe.proto import caffe_pb2 as pb
 
 CHUNK = 256  # pictures decoded at a time, which limits memory
 REPORT = 1000  # records between two log lines
-
-
-class Listed(Protocol):
-    """An item of a list of pictures."""
-
-    @property
-    def path(self) -> str: ...
-
-    @property
-    def label(self) -> int: ...
+NO_LABEL = -1  # of a picture with an annotation
 
 
 @dataclass(frozen=True)
@@ -63,7 +55,7 @@ class PictureForm:
 
 def picture_records(
     root: str,
-    images: Sequence[Listed],
+    images: Sequence[ListedImage],
     form: PictureForm,
     check_size: bool = False,
     record: Callable[[Any, Any, int, int], Any] = lambda datum, *_: datum,
@@ -106,7 +98,7 @@ def picture_records(
 
 
 def _value(
-    root: str, image: Listed, form: PictureForm, record: Callable[[Any, Any, int, int], Any]
+    root: str, image: ListedImage, form: PictureForm, record: Callable[[Any, Any, int, int], Any]
 ) -> tuple[bytes, tuple[int, ...]]:
     """The serialised record of a picture, and the shape of its pixels; both empty if it cannot be read."""
     path = root + image.path
@@ -124,9 +116,10 @@ def _value(
     return record(datum, image, height, width).SerializeToString(), pixels.shape
 
 
-def _datum(image: Listed, content: bytes, pixels: np.ndarray, resized: bool, form: PictureForm) -> Any:
+def _datum(image: ListedImage, content: bytes, pixels: np.ndarray, resized: bool, form: PictureForm) -> Any:
+    label = image.label if isinstance(image.label, int) else NO_LABEL
     if not (form.encoded or form.encode_type):
-        datum = array_to_datum(np.ascontiguousarray(pixels), image.label)
+        datum = array_to_datum(np.ascontiguousarray(pixels), label)
         datum.encoded = False
         return datum
     ending = _ending(image.path)
@@ -136,7 +129,7 @@ def _datum(image: Listed, content: bytes, pixels: np.ndarray, resized: bool, for
     is_kind = kind.lower() in (ending, {"jpeg": "jpg"}.get(ending))
     if resized or not is_kind:
         content = encode_image(pixels, kind)
-    return pb.Datum(data=content, label=image.label, encoded=True)
+    return pb.Datum(data=content, label=label, encoded=True)
 
 
 def _ending(path: str) -> str:

@@ -42,21 +42,11 @@ def read_net_for(path: str, phase: int, level: int = 0, stages: Iterable[str] = 
     return param
 
 
-def load_net(
-    path: str,
-    phase: int,
-    engine: Engine,
-    level: int = 0,
-    stages: Iterable[str] = (),
-    inference: bool = False,
-    writes_files: bool = False,
-) -> Net:
-    """A net as `read_net_for` reads it, with weights from its fillers; `inference` as in Context."""
-    return new_net(read_net_for(path, phase, level, stages, writes_files), engine, inference)
-
-
 def new_net(param: Any, engine: Engine, inference: bool = True) -> Net:
-    """A net of these parameters, with weights from its fillers. Raises OutOfMemoryError before it allocates."""
+    """A net of these parameters, with weights from its fillers; `inference` as in Context.
+
+    Raises OutOfMemoryError before it allocates.
+    """
     net = Net(param, Context(engine, CaffeRandom(None), noise="counter", inference=inference, whole_passes=inference))
     check_memory(net)
     return net

@@ -246,7 +246,7 @@ def _line(axes: Any, series: Series, unit: float, label: str, **look: Any) -> No
 
 
 def _points(series: Series, unit: float) -> tuple[list[float], list[float]]:
-    """Abscissas (iterations, or time in units of so many seconds if `unit` is not 0) and values."""
+    """Abscissas and values. Abscissas are iterations, or times in units of `unit` seconds if that is not 0."""
     iterations = sorted(series.curve)
     x = [series.seconds[iteration] / unit if unit else iteration for iteration in iterations]
     return x, [series.curve[iteration] for iteration in iterations]

@@ -13,12 +13,10 @@ from fcaffe.engines import Engine
 from fcaffe.errors import FcaffeError, NetError
 from fcaffe.layers.forks.annotated_data import MOST_OBJECTS
 from fcaffe.net import Context, Net
-from fcaffe.net.filter import filter_net
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net
 from fcaffe.pycaffe.python import code_of
 from fcaffe.rng import CaffeRandom
-from fcaffe.tools.nets import read_net_for
 
 Shape = tuple[int, ...]
 
@@ -56,30 +54,27 @@ class _Hollow:
 
 
 def hollow_net(
-    path: str, phase: int, level: int = 0, stages: Sequence[str] = (), input_shape: Sequence[int] | None = None
-) -> tuple[Net, dict[str, str]]:
-    """The net of a prototxt, which cannot run, and the type of each layer that an Input replaces.
-
-    An Input replaces a layer whose files are missing. The shape of its records is `input_shape` (C, H, W), or else the
-    layer's crop, or else the shape of the same blob in a deploy.prototxt in the net's folder. Raises NetError without
-    any of these.
-    """
-    return hollow_net_of(filter_net(read_net_for(path, phase, level, stages)), path, input_shape)
-
-
-def hollow_net_of(
     param: Any, path: str, input_shape: Sequence[int] | None = None, whole_passes: bool = False
 ) -> tuple[Net, dict[str, str]]:
-    """`hollow_net` of filtered parameters from the file `path`. `whole_passes` is that of Context."""
+    """The net of filtered parameters, which cannot run, and the type of each layer that an Input replaces.
+
+    An Input replaces a layer whose files are missing. The shape of its records is `input_shape` (C, H, W), or else the
+    layer's crop, or else the shape of the same blob in a deploy.prototxt in the folder of the net's file `path`. Raises
+    NetError without any of these. `whole_passes` is that of Context.
+    """
     stood_in = {}
     for layer in param.layer:
         if layer.type == "Python":  # users may not expect that a summary runs code
             log.warning(f"{code_of(layer)} runs from here on, to learn its shapes")
         if layer.type == "DetectionEvaluate":
             layer.detection_evaluate_param.ClearField("name_size_file")
-        if layer.type in READERS and not os.path.exists(reader_of(layer).source):
+        if layer.type in READERS and not os.path.exists(source := reader_of(layer).source):
             stood_in[layer.name] = layer.type
-            _stand_in(layer, path, input_shape)
+            (_, *shape), origin = replace_reader(layer, "Input", path, input_shape)
+            log.warning(
+                f'layer "{layer.name}": {source or "its source"} does not exist; '
+                f"records of {' x '.join(map(str, shape))} are assumed ({origin})"
+            )
     return Net(param, hollow_context(whole_passes)), stood_in
 
 
@@ -91,15 +86,6 @@ def hollow_context(whole_passes: bool = False) -> Context:
 def reader_of(layer: Any) -> Any:
     """The message with the source and the batch size of a layer that reads files."""
     return getattr(layer, READERS[layer.type])
-
-
-def _stand_in(layer: Any, path: str, input_shape: Sequence[int] | None) -> None:
-    source = reader_of(layer).source
-    (_, *shape), origin = replace_reader(layer, "Input", path, input_shape)
-    log.warning(
-        f'layer "{layer.name}": {source or "its source"} does not exist; '
-        f"records of {' x '.join(map(str, shape))} are assumed ({origin})"
-    )
 
 
 def replace_reader(layer: Any, kind: str, path: str, input_shape: Sequence[int] | None) -> tuple[Shape, str]:

@@ -11,8 +11,10 @@ from fcaffe.layers.batch_norm import BatchNorm
 from fcaffe.layers.scale import Broadcasting
 from fcaffe.model_files import Model
 from fcaffe.net import Net
+from fcaffe.net.filter import filter_net
 from fcaffe.net.node import Node
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.tools.nets import read_net_for
 from fcaffe.tools.shapes import Shape, hollow_net
 
 COLUMNS = ("layer", "type", "top shapes", "parameters", "multiply-adds", "bytes of tops")
@@ -123,7 +125,7 @@ def summarize(
     input_shape: Sequence[int] | None = None,
 ) -> Summary:
     """The summary of the net of a prototxt. Its data sets need not exist (see `hollow_net`)."""
-    net, stood_in = hollow_net(path, phase, level, stages, input_shape)
+    net, stood_in = hollow_net(filter_net(read_net_for(path, phase, level, stages)), path, input_shape)
     layers = layer_summaries(net, stood_in)
     net.close()
     return Summary(

@@ -11,7 +11,6 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.errors import FcaffeError
-from fcaffe.net.workers import Workers
 from fcaffe.output_files import replacing
 from fcaffe.parallel.world import World
 from fcaffe.solvers import Observer, Solver
@@ -20,13 +19,6 @@ from fcaffe.timeline import EXCHANGE, KEPT, KEPT_BY_ALL, OTHER, TRAINING, Timeli
 THREADS = {TRAINING: "training", EXCHANGE: "gradient exchange"}
 CHECKED_EVERY = 20  # iterations
 LONGEST_COUNT = 300.0  # seconds of work after which a worker that was fast until then can be warned of
-
-
-def begin_together(timeline: Timeline, workers: Workers) -> None:
-    """Start the timelines of all workers at the same moment, up to the latency of a message. Their clocks differ."""
-    for _ in range(3):  # the first may wait for a late worker, and is slower
-        workers.sum(0)
-    timeline.begin()
 
 
 def events_of(timeline: Timeline, rank: int, hosts: Sequence[str]) -> list[dict[str, Any]]:
@@ -105,7 +97,9 @@ class Timing:
     @contextlib.contextmanager
     def of(self, solver: Solver) -> Iterator[None]:
         """Time the training in the body of the `with`, then log and write. After an error, write worker 0's trace."""
-        begin_together(self.timeline, solver.workers)
+        for _ in range(3):  # to begin at the same moment; the first sum may wait for a late worker, and is slower
+            solver.workers.sum(0)
+        self.timeline.begin()
         self.stragglers = Stragglers(solver, self.timeline, self.world.hosts)
         solver.observers.append(self.stragglers)
         try:

@@ -32,7 +32,7 @@ from emulated import BURST, hosts, nominal
 
 from fcaffe.log import quiet
 from fcaffe.plan.machine import FCAFFE, TITAN, Link
-from fcaffe.plan.prediction import Prediction, Question
+from fcaffe.plan.prediction import Prediction
 from fcaffe.plan.work import Compute, Work, compute_of, work_of_net
 from fcaffe.solvers import Observer
 from fcaffe.timeline import KINDS, OTHER, Timeline
@@ -130,10 +130,10 @@ def plan_for(found: dict[str, Any], workers: int) -> Prediction:
     """The update is that of one rank alone, and of as many as share a core."""
     link = Link(found["rate"], found["short"]["seconds"] / 2, nominal(found["rate"]), "nominal", BURST)
     machine = replace(TITAN, name="emulated", between=link, exchange=FCAFFE, cores=CORES)
-    plan = Prediction(Question(net(), machine, found["batch"]))
+    plan = Prediction(net(), machine, found["batch"])
     update = found["results"][0]["ms"]["update"] / 1e3 * max(1.0, workers / found["cores"])
     machine = replace(machine, update_bandwidth=plan.update_bytes / update)
-    return Prediction(replace(plan.question, machine=machine))
+    return replace(plan, machine=machine)
 
 
 def points(found: dict[str, Any]) -> list[Point]:

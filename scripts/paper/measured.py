@@ -23,7 +23,7 @@ from typing import Any
 
 from fcaffe.log import quiet
 from fcaffe.plan.machine import read_machine
-from fcaffe.plan.prediction import Prediction, Question
+from fcaffe.plan.prediction import Prediction
 from fcaffe.plan.work import Work, work_of_net
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,7 +59,7 @@ def work(net: str) -> Work:
 
 def predicted(net: str, batch: int, workers: int, reduce: str, file: Path) -> float:
     """Milliseconds an iteration, as `fcaffe plan` says."""
-    return 1000 * Prediction(Question(work(net), read_machine(str(file)), batch)).row(workers, reduce).seconds
+    return 1000 * Prediction(work(net), read_machine(str(file)), batch).row(workers, reduce).seconds
 
 
 def cells(net: str, folder: Path) -> Iterator[Cell]:

@@ -25,10 +25,12 @@ from typing import Any
 from plan_picture import draw
 
 from fcaffe import log
+from fcaffe.net.filter import filter_net
 from fcaffe.plan.machine import TITAN
-from fcaffe.plan.prediction import Prediction, Question
+from fcaffe.plan.prediction import Prediction
 from fcaffe.plan.work import Work, work_of_net
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.tools.nets import read_net_for
 from fcaffe.tools.shapes import hollow_net
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +47,7 @@ def volume(prototxt: str) -> tuple[float, float, float]:
     """FireCaffe's equations (1) and (2) over all convolutions and inner products: bytes of weights without biases; for
     each sample the bytes of inputs, and the operations of a pass, 6 for each multiply-add."""
     with log.quiet():
-        net, _ = hollow_net(prototxt, pb.TRAIN)
+        net, _ = hollow_net(filter_net(read_net_for(prototxt, pb.TRAIN)), prototxt)
     weights = data = flops = 0.0
     for node in net.nodes:
         if node.layer.type in ("Convolution", "InnerProduct"):
@@ -56,7 +58,7 @@ def volume(prototxt: str) -> tuple[float, float, float]:
 
 
 def plan(prototxt: str, batch: int, overlap: bool = False) -> Prediction:
-    return Prediction(Question(work(prototxt), TITAN, batch, overlap=overlap))
+    return Prediction(work(prototxt), TITAN, batch, overlap=overlap)
 
 
 def table_1() -> list[dict[str, Any]]:
@@ -147,9 +149,9 @@ def main(arguments: Sequence[str]) -> int:
 def _draw(folder: Path) -> None:
     for name in ("figure_4", "supplement_figure_1"):
         figure = PUBLISHED[name]
-        asked = plan(figure["prototxt"], figure.get("batch", 1024)).question
+        asked = plan(figure["prototxt"], figure.get("batch", 1024))
         named = replace(asked, work=replace(asked.work, name={"figure_4": "NiN"}.get(name, "GoogLeNet")))
-        draw(Prediction(named), figure["gpus"], folder / f"{name}.png")
+        draw(named, figure["gpus"], folder / f"{name}.png")
         print(folder / f"{name}.png", file=sys.stderr)
 
 

@@ -18,14 +18,14 @@ def draw(prediction: Prediction, counts: Sequence[int], path: str | os.PathLike[
     most = max([2, *counts])
     powers = [1 << step for step in range(1, most.bit_length() + 1) if 1 << step <= most]
     workers = sorted({*powers, *(count for count in counts if count > 1)})
-    asked = prediction.question
     with new_picture(path, (11, 4.8)) as figure:
         left, right = figure.subplots(1, 2)
-        title = f"{asked.work.name or 'net'} on {asked.machine.name}"
-        figure.suptitle(f"{title}, {asked.batch:,} images {'a worker' if asked.per_worker else 'in all'}", fontsize=13)
-        left.set_title(f"All sums of an iteration: {asked.work.gradient_bytes / 1e6:.1f} MB", fontsize=11)
+        title = f"{prediction.work.name or 'net'} on {prediction.machine.name}"
+        images = f"{prediction.batch:,} images {'a worker' if prediction.per_worker else 'in all'}"
+        figure.suptitle(f"{title}, {images}", fontsize=13)
+        left.set_title(f"All sums of an iteration: {prediction.work.gradient_bytes / 1e6:.1f} MB", fontsize=11)
         _draw(left, prediction, workers, [], "time (ms)", lambda row: 1e3 * row.communication)
-        how = "overlapping backward" if asked.overlap else "without overlap"
+        how = "overlapping backward" if prediction.overlap else "without overlap"
         right.set_title(f"An iteration, sums {how}", fontsize=11)
         compute = [prediction.row(count, "ring").compute for count in workers]
         right.plot(workers, compute, color="#222222", linestyle="--", linewidth=1.2, label="computing alone")

@@ -157,7 +157,7 @@ def test_interrupted_while_it_builds_the_net(run: Run, monkeypatch: pytest.Monke
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(importlib.import_module("fcaffe.cli.solver_flags"), "Solver", interrupt)
+    monkeypatch.setattr(importlib.import_module("fcaffe.cli.train"), "Solver", interrupt)
     result = run("train -solver solver.prototxt")
     assert result.code == 130 and "Traceback" not in result.err and not result.messages[-1].startswith("F")
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fcaffe.plan.simulation import buckets
+from fcaffe.plan.prediction import buckets
 
 offsets = st.lists(st.integers(0, 3 << 20), min_size=1, max_size=40).map(sorted)  # in floats
 

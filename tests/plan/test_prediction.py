@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fcaffe.errors import UsageError
 from fcaffe.plan.explain import explain
 from fcaffe.plan.machine import DEVICES, FCAFFE, MACHINES, TITAN, Device, Link, Machine
-from fcaffe.plan.prediction import Prediction, Question
+from fcaffe.plan.prediction import Prediction
 from fcaffe.plan.reductions import COMPARED, sum_of
 from fcaffe.plan.work import compute_of
 from tests.plan.conftest import work_of
@@ -25,14 +25,14 @@ names = st.sampled_from(sorted(COMPARED))
 @relaxed
 @given(st.sampled_from(sorted(MACHINES)), names, counts, st.integers(1, 4096), st.booleans())
 def test_a_row_is_the_sum_of_its_parts(googlenet, machine, name, workers, batch, each):
-    plan = Prediction(Question(googlenet, MACHINES[machine], batch, each))
+    plan = Prediction(googlenet, MACHINES[machine], batch, each)
     row = plan.row(workers, name)
     assert row.seconds == pytest.approx(row.compute + row.exposed + row.data + row.update)
     assert 0 <= row.exposed <= row.communication + 1e-12
     assert row.efficiency <= 1 + 1e-9
     assert row.images_per_second * row.seconds == pytest.approx(row.batch)
-    without = Prediction(replace(plan.question, overlap=False, bucket=4 << 20)).row(workers, name)
-    with_overlap = Prediction(replace(plan.question, bucket=4 << 20)).row(workers, name)
+    without = replace(plan, overlap=False, bucket=4 << 20).row(workers, name)
+    with_overlap = replace(plan, bucket=4 << 20).row(workers, name)
     assert with_overlap.seconds <= without.seconds * (1 + 1e-9)
 
 
@@ -41,13 +41,13 @@ def test_a_row_is_the_sum_of_its_parts(googlenet, machine, name, workers, batch,
 def test_more_bandwidth_is_never_slower(googlenet, name, workers, latency, bandwidth):
     def seconds(factor: float) -> float:
         machine = replace(TITAN, between=Link("link", latency, bandwidth * factor, ""))
-        return Prediction(Question(googlenet, machine, 1024)).row(workers, name).seconds
+        return Prediction(googlenet, machine, 1024).row(workers, name).seconds
 
     assert seconds(2) <= seconds(1)
 
 
 def test_the_best_is_the_fastest_of_all(googlenet):
-    plan = Prediction(Question(googlenet, MACHINES["h200"], 4096))
+    plan = Prediction(googlenet, MACHINES["h200"], 4096)
     for workers in (2, 8, 64, 1000):
         rows = plan.rows([workers], ["all"])
         assert len(rows) == len(COMPARED) == 8
@@ -55,7 +55,7 @@ def test_the_best_is_the_fastest_of_all(googlenet):
 
 
 def test_server_overtakes_computing_between_16_and_32(googlenet):
-    plan = Prediction(Question(googlenet, TITAN, 1024, overlap=False))
+    plan = Prediction(googlenet, TITAN, 1024, overlap=False)
     crossing = plan.crossover("server")
     assert crossing is not None and 16 < crossing <= 32
     assert plan.row(crossing, "server").exposed > plan.row(crossing, "server").compute
@@ -64,36 +64,36 @@ def test_server_overtakes_computing_between_16_and_32(googlenet):
 
 def test_a_modern_reduction_on_the_papers_machine(googlenet):
     """No overlap: 0.215 s, 105 times one worker; with overlap more, and never more than workers."""
-    asked = Question(googlenet, TITAN, 1024)
-    ring = Prediction(replace(asked, overlap=False)).row(128, "ring")
+    asked = Prediction(googlenet, TITAN, 1024)
+    ring = replace(asked, overlap=False).row(128, "ring")
     assert ring.seconds == pytest.approx(0.215, rel=0.01)
-    assert 100 < ring.speedup < Prediction(asked).best(128).speedup <= 128
+    assert 100 < ring.speedup < asked.best(128).speedup <= 128
 
 
 def test_a_hundred_thousand_workers_take_no_time(googlenet):
     with soon():
-        assert len(Prediction(Question(googlenet, MACHINES["h200"], 1024)).rows([100_000], ["all"])) == 8
+        assert len(Prediction(googlenet, MACHINES["h200"], 1024).rows([100_000], ["all"])) == 8
 
 
 def test_per_worker_batches_grow_with_workers(nin):
-    split, each = (Prediction(Question(nin, TITAN, 256, per_worker)) for per_worker in (False, True))
+    split, each = (Prediction(nin, TITAN, 256, per_worker) for per_worker in (False, True))
     assert [plan.row(32, "ring").batch for plan in (split, each)] == [256, 8192]
     assert [plan.row(32, "ring").share for plan in (split, each)] == [8, 256]
     assert [plan.row(3, "ring").share for plan in (split, each)] == [86, 256]
 
 
 def test_passes_of_an_iteration_sum_once(nin):
-    one, four = (Prediction(Question(replace(nin, passes=passes), TITAN, 256, overlap=False)) for passes in (1, 4))
+    one, four = (Prediction(replace(nin, passes=passes), TITAN, 256, overlap=False) for passes in (1, 4))
     a, b = one.row(32, "ring"), four.row(32, "ring")
     assert b.compute == pytest.approx(4 * a.compute)
     assert (b.communication, b.batch) == (a.communication, 1024)
 
 
 def test_reading_counts_where_it_is_slower_than_all_else(nin):
-    plan = Prediction(Question(nin, replace(TITAN, read_images_in_all=1000.0), 256))
+    plan = Prediction(nin, replace(TITAN, read_images_in_all=1000.0), 256)
     row = plan.row(32, "ring")
     assert row.seconds == pytest.approx(0.256)
-    assert row.data > 0 == Prediction(Question(nin, replace(TITAN, read_images=120.0), 256)).row(1, "ring").exposed
+    assert row.data > 0 == Prediction(nin, replace(TITAN, read_images=120.0), 256).row(1, "ring").exposed
 
 
 def test_ranks_that_share_cores_compute_slower(small):
@@ -109,7 +109,7 @@ def test_ranks_that_share_cores_compute_slower(small):
 
 
 def test_every_number_of_a_plan_can_be_traced(googlenet):
-    plan = Prediction(Question(googlenet, MACHINES["h200"], 1024, epochs=72, images=1_281_167))
+    plan = Prediction(googlenet, MACHINES["h200"], 1024, epochs=72, images=1_281_167)
     for workers in (8, 1024):
         row = plan.best(workers)
         facts = {fact.name: fact for fact in explain(plan, row)}
@@ -125,15 +125,17 @@ def test_every_number_of_a_plan_can_be_traced(googlenet):
 
 
 def test_fcaffe_sums_buckets_even_without_overlap(googlenet):
-    book, own = (Question(googlenet, replace(TITAN, exchange=way), 1024, overlap=False) for way in ("textbook", FCAFFE))
+    book, own = (
+        Prediction(googlenet, replace(TITAN, exchange=way), 1024, overlap=False) for way in ("textbook", FCAFFE)
+    )
     assert len(book.cut(8)) == 1 < len(own.cut(8))
-    assert Prediction(own).row(8, "ring").communication == pytest.approx(
+    assert own.row(8, "ring").communication == pytest.approx(
         sum(sum_of("ring", own.machine, 8, bucket.bytes).seconds for bucket in own.cut(8))
     )
 
 
 def test_memory_counts_what_fcaffe_allocates(googlenet):
-    plan = Prediction(Question(replace(googlenet, histories=2), TITAN, 1024))
+    plan = Prediction(replace(googlenet, histories=2), TITAN, 1024)
     need = plan.memory(32)
     assert need["weights"] == need["gradients"] == 4 * 13_378_280 == need["histories"] / 2
     assert need["total"] == sum(need[name] for name in ("weights", "gradients", "histories", "activations"))
@@ -142,7 +144,7 @@ def test_memory_counts_what_fcaffe_allocates(googlenet):
 
 def test_a_type_of_numbers_that_a_device_lacks_is_refused(nin):
     with pytest.raises(UsageError, match="K20: no speed in tf32 is known, only in fp32"):
-        Prediction(Question(nin, TITAN, 256, math="tf32")).row(2, "ring")
+        Prediction(nin, TITAN, 256, math="tf32").row(2, "ring")
     assert DEVICES["H200"].peak_of("tf32") > DEVICES["H200"].peak_of("fp32")
 
 

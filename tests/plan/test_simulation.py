@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fcaffe.plan.prediction import Bucket, simulate
 from fcaffe.plan.reductions import Sum
-from fcaffe.plan.simulation import Bucket, simulate
 
 times = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=12)
 
@@ -36,14 +36,3 @@ def test_time_lies_between_its_bounds(case):
     assert with_overlap.end <= without.end + 1e-9
     assert with_overlap.end >= max(computing, forward + sums) - 1e-9
     assert with_overlap.exposed >= 0
-
-
-@settings(deadline=None)
-@given(cases())
-def test_sums_follow_one_another_once_their_buckets_are_final(case):
-    forward, backward, cut, costs = case
-    events = simulate(forward, backward, cut, costs).sums
-    for event, after in zip(events[1:], events, strict=False):
-        assert event.start >= after.end
-    for event, bucket in zip(events, cut, strict=True):
-        assert event.start >= forward + sum(backward[: bucket.after + 1]) - 1e-9

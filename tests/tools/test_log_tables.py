@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fcaffe.cli import main
-from fcaffe.cli.parse_log import read_messages, tables
+from fcaffe.cli.logs import read_messages, tables
 from fcaffe.errors import FcaffeError
 from fcaffe.log.reader import Message, messages
 from tests.conftest import GOLDEN

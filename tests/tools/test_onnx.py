@@ -15,7 +15,7 @@ from fcaffe.errors import LayerError
 from fcaffe.net import layer_types, registry
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, read_net
-from fcaffe.tools.nets import load_net
+from fcaffe.tools.nets import new_net, read_net_for
 from fcaffe.tools.onnx.check import random_inputs
 from tests.cases import each_of
 from tests.conftest import make_net
@@ -115,7 +115,9 @@ def test_models_with_images_of_an_odd_size(name: str, tmp_path: Path) -> None:
     height, width = (55, 67) if name == "squeezenet_v1.1" else (229, 235) if name == "googlenet" else (35, 37)
     text = re.sub(r"(dim: )\d+( dim: \d+ )dim: \d+ dim: \d+", rf"\g<1>2\g<2>dim: {height} dim: {width}", text, count=1)
     (tmp_path / "net.prototxt").write_text(text)
-    net = with_random_weights(load_net(str(tmp_path / "net.prototxt"), pb.TEST, cpu_engine()))
+    net = with_random_weights(
+        new_net(read_net_for(str(tmp_path / "net.prototxt"), pb.TEST), cpu_engine(), inference=False)
+    )
     assert net.blob("data").shape[::2] == (2, height)
     assert relative_difference(net, random_inputs(net), tmp_path) <= TOLERANCE
 

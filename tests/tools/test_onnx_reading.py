@@ -17,7 +17,7 @@ from fcaffe.errors import FcaffeError, NetError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.forks import fork_of_layer_type
 from fcaffe.tools.check_conversion import check_net
-from fcaffe.tools.nets import load_net
+from fcaffe.tools.nets import new_net, read_net_for
 from fcaffe.tools.onnx.check import random_inputs, run_net
 from fcaffe.tools.onnx.export import to_onnx, write_onnx
 from fcaffe.tools.onnx.files import deploy_net
@@ -304,7 +304,9 @@ def test_models_there_and_back(name: str, tmp_path: Path) -> None:
         pytest.skip("its boxes are chosen by operators that no layer stands for")
     text = (MODELS / name / "deploy.prototxt").read_text()
     (tmp_path / "net.prototxt").write_text(text.replace("num_output: 4096", "num_output: 32"))
-    net = with_random_weights(load_net(str(tmp_path / "net.prototxt"), pb.TEST, cpu_engine()))
+    net = with_random_weights(
+        new_net(read_net_for(str(tmp_path / "net.prototxt"), pb.TEST), cpu_engine(), inference=False)
+    )
     write_onnx(tmp_path / "net.onnx", to_onnx(net))
     made = from_onnx(str(tmp_path / "net.onnx"))
     made.net.state.phase = pb.TEST

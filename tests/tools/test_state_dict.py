@@ -10,9 +10,11 @@ import pytest
 from fcaffe.errors import SnapshotError, UsageError
 from fcaffe.model_files import read_model, write_model
 from fcaffe.net import Net
+from fcaffe.net.filter import filter_net
 from fcaffe.net.weights import load_weights, to_model
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.convert import convert
+from fcaffe.tools.nets import read_net_for
 from fcaffe.tools.onnx.check import random_inputs, run_net
 from fcaffe.tools.shapes import hollow_net
 from fcaffe.tools.state_dict import differences, state_dict_of, torch_names
@@ -133,19 +135,22 @@ def torchvisions(kind: str) -> set[str]:
 
 @pytest.mark.parametrize("kind", ["vgg16", "vgg19", "squeezenet_v1.0", "squeezenet_v1.1", "resnet50"])
 def test_our_models_have_torchvisions_names(kind: str) -> None:
-    net, _ = hollow_net(str(MODELS / kind / "deploy.prototxt"), pb.TEST)
+    path = str(MODELS / kind / "deploy.prototxt")
+    net, _ = hollow_net(filter_net(read_net_for(path, pb.TEST)), path)
     assert set(torch_names(net).values()) == torchvisions(kind)
 
 
 @pytest.mark.parametrize("kind", ["alexnet", "caffenet", "googlenet", "lenet", "nin_imagenet"])
 def test_other_nets_have_no_names_there(kind: str) -> None:
-    net, _ = hollow_net(str(MODELS / kind / "deploy.prototxt"), pb.TEST)
+    path = str(MODELS / kind / "deploy.prototxt")
+    net, _ = hollow_net(filter_net(read_net_for(path, pb.TEST)), path)
     with pytest.raises(UsageError, match="AlexNet and GoogLeNet are other nets than Caffe's"):
         torch_names(net)
 
 
 def test_where_torchvisions_nets_compute_otherwise() -> None:
-    net, _ = hollow_net(str(MODELS / "resnet50" / "deploy.prototxt"), pb.TEST)
+    path = str(MODELS / "resnet50" / "deploy.prototxt")
+    net, _ = hollow_net(filter_net(read_net_for(path, pb.TEST)), path)
     assert [text.split(":")[0] for text in differences(net)] == [
         "strides in 1 x 1 convolutions, such as res3a_branch2a",
         "no padding in pool1",

@@ -11,7 +11,7 @@ import pytest
 from fcaffe.engines import cpu_engine
 from fcaffe.errors import NetError
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.tools.nets import load_net
+from fcaffe.tools.nets import new_net, read_net_for
 from fcaffe.tools.summary import summarize
 from tests.conftest import GOLDEN
 
@@ -90,7 +90,7 @@ def test_records_that_exist_are_looked_at(tmp_path: Path) -> None:
 def test_it_is_the_net_that_would_run() -> None:
     """Shapes, memory and parameters of a net with a bit of everything."""
     path = str(ROOT / "models" / "squeezenet_v1.1" / "deploy.prototxt")
-    made, net = summarize(path, pb.TEST), load_net(path, pb.TEST, cpu_engine())
+    made, net = summarize(path, pb.TEST), new_net(read_net_for(path, pb.TEST), cpu_engine(), inference=False)
     assert made.memory_bytes == net.memory_bytes and made.total_params == net.parameters.count
     assert [layer.name for layer in made.layers] == net.layer_names
     assert [layer.top_shapes for layer in made.layers] == [[top.shape for top in node.tops] for node in net.nodes]

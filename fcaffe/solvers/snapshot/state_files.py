@@ -21,7 +21,6 @@ from fcaffe.proto import (
     check_written,
     file_start,
     read_outline,
-    stored_blob,
     write_binary,
 )
 from fcaffe.proto import caffe_pb2 as pb
@@ -75,10 +74,10 @@ def read_state(path: str | os.PathLike[str]) -> State:
     """Read a state of either format, which the first bytes tell. Raises SnapshotError."""
     if file_start(path).startswith(HDF5_MAGIC):
         return _read_hdf5(path)
-    message, source_of = read_outline(path, pb.StateBytes)
+    message, stored_of = read_outline(path, pb.StateBytes)
     check_written(message, path)
     try:
-        history = [stored_blob(blob, source_of(blob)) for blob in message.history]
+        history = [stored_of(blob) for blob in message.history]
         check_text(message)
         carried = [_carried(array, np.frombuffer(array.data, np.uint8)) for array in message.resume.carried]
     except SnapshotError as problem:

@@ -57,7 +57,7 @@ class Content:
     """The content of a page. Parts that are empty or None are omitted.
 
     `state` says how far the run is, and `left` how long it will take, which only a running training has; `progress` is
-    from 0 to 1. A page with `refresh` reloads itself after so many seconds.
+    from 0 to 1. A page reloads itself after `refresh` seconds, unless that is 0.
     """
 
     title: str

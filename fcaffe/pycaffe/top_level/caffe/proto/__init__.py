@@ -1,4 +1,4 @@
-"""Where scripts look for Caffe's messages."""
+"""Caffe's messages, under the name that scripts import."""
 
 import sys
 
