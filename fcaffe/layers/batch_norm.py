@@ -12,7 +12,7 @@ from fcaffe.engines.normalization import Normalizer, Whole
 from fcaffe.layers.running_statistics import RunningStatistics
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 from fcaffe.net.fillers import fill_blob
-from fcaffe.net.state import Held, State
+from fcaffe.net.state import Held
 from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -106,15 +106,11 @@ class BatchNorm(Layer):
         """Whether backward reads the bottom."""
         return self.differentiates_statistics or bool(self.learned)
 
-    def state(self) -> State:
+    def state_blobs(self) -> dict[str, Blob]:
         """The running statistics where each worker has its own, since a model has the mean over the workers."""
         if self.use_global_stats or self.context.sync_batch_norm or self.context.workers.size == 1:
             return {}
-        return self.statistics.state()
-
-    def restore_state(self, state: State) -> None:
-        if self.state():
-            self.statistics.restore_state(state)
+        return {str(index): blob for index, blob in enumerate(self.running_statistics)}
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.take_moments(bottom[0])

@@ -16,7 +16,7 @@ from fcaffe import log
 from fcaffe.engines.memory import check_room
 from fcaffe.net import Array, Blob, Context, Layer, Traits
 from fcaffe.net.fillers import fill, fill_blob, holds_values
-from fcaffe.net.state import Held, State
+from fcaffe.net.state import Held
 
 
 class Recurrent(Layer):
@@ -101,21 +101,8 @@ class Recurrent(Layer):
         for blob in [*self.hidden, *top[1:]]:
             blob.reshape(1, streams, self.outputs)
 
-    def state(self) -> State:
-        if self.expose_hidden:
-            return {}
-        return {str(index): np.array(self.engine.to_numpy(blob.data)) for index, blob in enumerate(self.hidden)}
-
-    def restore_state(self, state: State) -> None:
-        if self.expose_hidden:
-            return
-        arrays = [state.get(str(index)) for index in range(len(self.hidden))]
-        for blob, array in zip(self.hidden, arrays, strict=True):
-            if array is None or array.shape != blob.shape:
-                found = "missing" if array is None else f"of shape {array.shape}"
-                raise self.error(f"its state should have the shape {blob.shape}, and in the snapshot it is {found}")
-        for blob, array in zip(self.hidden, arrays, strict=True):
-            blob.data[...] = self.engine.from_numpy(np.asarray(array, np.float32))
+    def state_blobs(self) -> dict[str, Blob]:
+        return {} if self.expose_hidden else {str(index): blob for index, blob in enumerate(self.hidden)}
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         gates = self.gate.data

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from fcaffe.engines import Engine
 from fcaffe.net import Array, Blob
-from fcaffe.net.state import State
 
 
 class RunningStatistics:
@@ -38,10 +35,3 @@ class RunningStatistics:
     def sums(self) -> list[Array]:
         """The three sums."""
         return [blob.data for blob in self._sums]
-
-    def state(self) -> State:
-        return {str(index): np.array(self._engine.to_numpy(blob.data)) for index, blob in enumerate(self._sums)}
-
-    def restore_state(self, state: State) -> None:
-        for index, blob in enumerate(self._sums):
-            blob.data[...] = self._engine.from_numpy(state[str(index)].reshape(blob.shape))

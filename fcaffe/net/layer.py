@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from fcaffe.engines.memory import free_bytes
 from fcaffe.errors import LayerError, LayerMemoryError, NetError
 from fcaffe.net.blob import Blob
@@ -33,8 +35,8 @@ class Layer:
     traits, such as the reference of a Crop. If it is asked for the gradient of one of the `labels` of the traits, the
     net raises an error, as Caffe does. A bottom that it is not asked for stays untouched.
 
-    A layer whose passes depend on those before by more than its parameters overrides `state` and `restore_state` too,
-    so that a run which goes on from a snapshot does what it would have done without.
+    A layer whose passes depend on those before by more than its parameters overrides `state_blobs`, or `state` and
+    `restore_state`, so that a run which goes on from a snapshot does what it would have done without.
     """
 
     traits: Traits = Traits()
@@ -124,13 +126,25 @@ class Layer:
         """How several workers that train hold the state."""
         return self.traits.held
 
+    def state_blobs(self) -> dict[str, Blob]:
+        """Blobs of float32 values that later passes depend on, by their names in a state."""
+        return {}
+
     def state(self) -> State:
         """Copies of everything that later passes depend on; empty if there is nothing."""
-        return {}
+        return {name: np.array(self.engine.to_numpy(blob.data)) for name, blob in self.state_blobs().items()}
 
     def restore_state(self, state: State) -> None:
         """Go on from what `state` gave in a net like this one. Raises an FcaffeError, and changes nothing, if that does
         not fit."""
+        blobs = self.state_blobs()
+        for name, blob in blobs.items():
+            array = state.get(name)
+            if array is None or array.shape != blob.shape:
+                found = "missing" if array is None else f"of shape {array.shape}"
+                raise self.error(f"its state should have the shape {blob.shape}, and in the snapshot it is {found}")
+        for name, blob in blobs.items():
+            blob.data[...] = self.engine.from_numpy(np.asarray(state[name], np.float32))
 
     def close(self) -> None:
         """Give back threads and files."""

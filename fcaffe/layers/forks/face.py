@@ -14,7 +14,7 @@ from fcaffe.layers.labels import Integers, check_sample_labels, read_indices
 from fcaffe.layers.loss import LossLayer
 from fcaffe.net import Array, Blob, Layer, Traits, register
 from fcaffe.net.fillers import fill_blob
-from fcaffe.net.state import Held, State
+from fcaffe.net.state import Held
 from fcaffe.proto import forks
 
 
@@ -126,11 +126,8 @@ class MarginInnerProduct(OfClasses):
         top[0].reshape(bottom[0].shape[0], self.blobs[0].shape[0])
         top[1].reshape(1)
 
-    def state(self) -> State:
-        return {"count": np.array(self.engine.to_numpy(self.count.data))}
-
-    def restore_state(self, state: State) -> None:
-        self.count.data[...] = self.engine.from_numpy(state["count"])
+    def state_blobs(self) -> dict[str, Blob]:
+        return {"count": self.count}
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         weights = self.blobs[0].data

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from fcaffe import log
 from fcaffe.layers.lstm import unit_backward, unit_forward
 from fcaffe.net import Array, Blob, Layer, Traits, register
 from fcaffe.net.fillers import fill_blob
-from fcaffe.net.state import Held, State
+from fcaffe.net.state import Held
 from fcaffe.proto import forks
 
 
@@ -72,16 +70,8 @@ class Lstm(Layer):
         for blob in (self.tanh_c, self.previous):
             blob.reshape(steps, self.streams, self.outputs)
 
-    def state(self) -> State:
-        names = "hc" if self.has_marks else ""
-        return {name: np.array(self.engine.to_numpy(blob.data)) for name, blob in zip(names, self.last, strict=False)}
-
-    def restore_state(self, state: State) -> None:
-        arrays = [state.get(name) for name in "hc"] if self.has_marks else []
-        if any(array is None or array.shape != self.last[0].shape for array in arrays):
-            raise self.error(f"its state in the snapshot does not have the shape {self.last[0].shape}")
-        for blob, array in zip(self.last, arrays, strict=False):
-            blob.data[...] = self.engine.from_numpy(np.asarray(array, np.float32))
+    def state_blobs(self) -> dict[str, Blob]:
+        return dict(zip("hc", self.last, strict=True)) if self.has_marks else {}
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         gates, c, tanh_c, previous = (blob.data for blob in (self.gates, self.cell, self.tanh_c, self.previous))
