@@ -15,6 +15,7 @@ pytest.importorskip("onnxruntime")
 from fcaffe.engines import cpu_engine
 from fcaffe.errors import FcaffeError, NetError
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import parse_text, write_text
 from fcaffe.proto.forks import fork_of_layer_type
 from fcaffe.tools.check_conversion import check_net
 from fcaffe.tools.nets import new_net, read_net_for
@@ -300,15 +301,18 @@ def test_merge_bn_leaves_no_batch_norm(body: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in MODELS.glob("*/deploy.prototxt")))
 def test_models_there_and_back(name: str, tmp_path: Path) -> None:
-    if name == "ssd_shapes":
-        pytest.skip("its boxes are chosen by operators that no layer stands for")
-    text = (MODELS / name / "deploy.prototxt").read_text()
-    (tmp_path / "net.prototxt").write_text(text.replace("num_output: 4096", "num_output: 32"))
+    """SSD without the layers that choose its boxes, and with Permute, a layer of a fork."""
+    text = (MODELS / name / "deploy.prototxt").read_text().replace("num_output: 4096", "num_output: 32")
+    param = parse_text(text, pb.NetParameter)
+    kept = [layer for layer in param.layer if layer.type != "DetectionOutput" and "priorbox" not in layer.name]
+    del param.layer[:]
+    param.layer.extend(kept)
+    write_text(tmp_path / "net.prototxt", param)
     net = with_random_weights(
         new_net(read_net_for(str(tmp_path / "net.prototxt"), pb.TEST), cpu_engine(), inference=False)
     )
     write_onnx(tmp_path / "net.onnx", to_onnx(net))
-    made = from_onnx(str(tmp_path / "net.onnx"))
+    made = from_onnx(str(tmp_path / "net.onnx"), forks=name == "ssd_shapes")
     made.net.state.phase = pb.TEST
     back, inputs = deploy_net(made.net, made.model), random_inputs(net)
     named = [[node.name for node in one.nodes if node.layer.type != "Split"] for one in (net, back)]

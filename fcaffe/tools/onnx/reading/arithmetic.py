@@ -79,17 +79,11 @@ def _block(made: Made) -> tuple[int, Shape]:
     return 1 if made.kind == "Convolution" else len(made.tops[0].shape) - 1, made.blobs[0].shape[:1]
 
 
-def combined(step: Step, x: Operand, y: Operand, kind: str) -> Value:
-    """The sum of a blob and a blob or constant by a Bias, or their product by a Scale."""
-    if not isinstance(x, Value):
-        x, y = y, x
-    assert isinstance(x, Value)
-    return _repeated(step, x, y, kind) if isinstance(y, Value) else with_constant(step, x, y, kind)
-
-
-def summed(step: Step, x: Operand, y: Operand, sign: float = 1) -> Value:
-    """x + sign * y."""
+def combined(step: Step, x: Operand, y: Operand, kind: str, sign: float = 1) -> Value:
+    """The product of blobs and constants for the kind Scale, and x + sign * y for the kind Bias."""
     if isinstance(x, Value) and isinstance(y, Value) and x.shape == y.shape:
+        if kind == "Scale":
+            return step.product(x, y)
         for images, other in ((x, y), (y, x)) if step.net.forks and sign == 1 and len(x.shape) == 4 else ():
             bottoms = images.maker.bottoms if images.maker.kind == "Scale" else []
             if [one.shape for one in bottoms[1:]] == [x.shape[:2]]:  # a factor for each channel
@@ -97,13 +91,10 @@ def summed(step: Step, x: Operand, y: Operand, sign: float = 1) -> Value:
         return step.sum(x, y, coefficients=(1, sign))
     if sign != 1:
         y = step.power(y, scale=sign) if isinstance(y, Value) else y * np.float32(sign)
-    return combined(step, x, y, "Bias")
-
-
-def multiplied(step: Step, x: Operand, y: Operand) -> Value:
-    if isinstance(x, Value) and isinstance(y, Value) and x.shape == y.shape:
-        return step.product(x, y)
-    return combined(step, x, y, "Scale")
+    if not isinstance(x, Value):
+        x, y = y, x
+    assert isinstance(x, Value)
+    return _repeated(step, x, y, kind) if isinstance(y, Value) else with_constant(step, x, y, kind)
 
 
 @reads("Add", "Sub", "Mul", "Div")
@@ -115,11 +106,9 @@ def arithmetic(step: Step) -> Value:
         return found
     x = step.value(0) if step.constant(0) is None or step.constant(1) is not None else step.weights(0, "operands")
     y: Operand = step.value(1) if step.constant(1) is None else step.weights(1, "operands")
-    if step.op in ("Add", "Sub"):
-        return summed(step, x, y, -1 if step.op == "Sub" else 1)
     if step.op == "Div":
         y = step.power(y, power=-1) if isinstance(y, Value) else np.float32(1 / y.astype(np.float64))
-    return multiplied(step, x, y)
+    return combined(step, x, y, "Scale" if step.op in ("Mul", "Div") else "Bias", -1 if step.op == "Sub" else 1)
 
 
 def _normalized(step: Step) -> Value | None:
@@ -146,7 +135,7 @@ def _normalized(step: Step) -> Value | None:
 @reads("Sum", "Mean")
 def total(step: Step) -> Value:
     terms = [step.value(index) for index in range(len(step.node.inputs))]
-    y = functools.reduce(functools.partial(summed, step), terms)
+    y = functools.reduce(lambda one, other: combined(step, one, other, "Bias"), terms)
     return step.power(y, scale=1 / len(terms)) if step.op == "Mean" else y
 
 
