@@ -3,7 +3,8 @@
 Threads that wait for each other at the end of an operation lose some microseconds. They lose a thousand times as much
 if something else runs on one of their cores. Operations that one thread finishes in that time are not split. The
 decision depends on the size of the work and never on a clock, so it is the same in every run. Only operations whose
-bits do not depend on the number of threads are run by one.
+bits do not depend on the number of threads are run by one. (On processors without AVX-512 the last bits of a few
+products do.)
 """
 
 from __future__ import annotations
