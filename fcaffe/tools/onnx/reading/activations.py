@@ -41,6 +41,10 @@ _FORMULAS: dict[str, Callable[[Step], Value]] = {
 }
 
 
+for operator, formula in _FORMULAS.items():
+    reads(operator)(formula)
+
+
 @reads(*_FUNCTIONS)
 def function(step: Step) -> Value:
     """A layer with the attributes as its fields."""
@@ -49,11 +53,6 @@ def function(step: Step) -> Value:
         raise step.refuse(f"it normalises over {step.attribute('size')} channels", "use an odd number of channels")
     given = {message: {field: step.attribute(attribute) for attribute, field in fields.items()}} if fields else {}
     return step.layer(kind, step.x, **given)
-
-
-@reads(*_FORMULAS)
-def formula(step: Step) -> Value:
-    return _FORMULAS[step.op](step)
 
 
 @reads("Pow")

@@ -99,9 +99,7 @@ def combined(step: Step, x: Operand, y: Operand, kind: str, sign: float = 1) -> 
 
 @reads("Add", "Sub", "Mul", "Div")
 def arithmetic(step: Step) -> Value:
-    found = gelu_behind(step) if step.op == "Mul" else None
-    if step.op == "Div" and step.net.forks:
-        found = _normalized(step)
+    found = gelu_behind(step) or _normalized(step)
     if found is not None:
         return found
     x = step.value(0) if step.constant(0) is None or step.constant(1) is not None else step.weights(0, "operands")
@@ -113,7 +111,7 @@ def arithmetic(step: Step) -> Value:
 
 def _normalized(step: Step) -> Value | None:
     """Normalize for x / sqrt(sum of x^2 over the channels + eps), or for x / max(norm, a tiny number)."""
-    node, path = step.net.makers.get(step.node.inputs[1]), []
+    node, path = step.net.makers.get(step.node.inputs[1]) if step.net.forks and step.op == "Div" else None, []
     terms: dict[str, float | None] = {"Add": TINY**2, "Clip": 0}
     while node is not None and node.op in ("Expand", "Clip", "Sqrt", "Add"):
         path.append(node.op)

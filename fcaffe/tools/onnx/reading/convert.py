@@ -91,9 +91,8 @@ def _read(step: Step) -> Sequence[Known]:
         step.shapes = shapes_of(step)
         return fold(step) or _layers(step)
     except FcaffeError as problem:
-        refusal = (
-            problem if isinstance(problem, NetError) and str(problem).startswith("node ") else step.error(str(problem))
-        )
+        words = str(problem)
+        refusal = NetError(words) if words.startswith("node ") else step.error(words)
     except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as problem:  # of a damaged file
         words = " ".join(str(problem).split())[:200]
         refusal = step.error(f"its inputs or attributes are not valid: {words or type(problem).__name__}")

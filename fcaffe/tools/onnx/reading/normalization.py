@@ -13,10 +13,8 @@ from fcaffe.tools.onnx.reading.graph import Step, Value, reads
 def batch_normalization(step: Step) -> Value:
     if step.attribute("training_mode", 0) or len(step.node.outputs) > 1:
         raise step.refuse("it normalises by the statistics of the batch", "export the model after model.eval()")
-    scale, shift, mean, variance = (
-        step.weights(index + 1, what).reshape(-1)
-        for index, what in enumerate(("scales", "shifts", "means", "variances"))
-    )
+    kinds = "scales", "shifts", "means", "variances"
+    scale, shift, mean, variance = (step.weights(1 + i, kind).reshape(-1) for i, kind in enumerate(kinds))
     p = {"use_global_stats": True, "eps": step.attribute("epsilon", 1e-5)}
     y = step.layer("BatchNorm", step.x, blobs=[mean, variance, np.ones(1)], batch_norm_param=p)
     if (scale == 1).all() and (shift == 0).all() and not step.net.merge:  # which may need a Scale to become one

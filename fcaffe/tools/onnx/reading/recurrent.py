@@ -30,8 +30,7 @@ def lstm(step: Step) -> list[Value]:
         blobs = [one.reshape(4, size, -1)[GATES].reshape(one.shape) for one in (weights[number], bias, hidden[number])]
         outputs.append(_direction(step, number, blobs, backwards))
     outputs = [[step.reshape(y, (steps, 1, streams, size)), *states] for y, *states in outputs]
-    axes = (1, 0, 0)
-    return [joined(step, parts, axis) for parts, axis in zip(zip(*outputs, strict=True), axes, strict=False)]
+    return [joined(step, parts, int(index == 0)) for index, parts in enumerate(zip(*outputs, strict=True))]
 
 
 def _direction(step: Step, number: int, blobs: list[np.ndarray], backwards: bool) -> list[Value]:

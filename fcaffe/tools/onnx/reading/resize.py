@@ -25,10 +25,9 @@ def resize(step: Step) -> Value:
     x, how = step.x, step.node.attributes
     if len(x.shape) != 4:
         raise step.refuse(f"its input of shape {x.shape} is no image", "resize images (N, C, H, W)")
-    if how.get("coordinate_transformation_mode") == "tf_crop_and_resize":
-        raise step.refuse("it resizes a part of the image", "slice the image before")
-    if how.get("keep_aspect_ratio_policy", "stretch") != "stretch":
-        raise step.refuse("it keeps the aspect ratio", "give it the size itself")
+    where, policy = how.get("coordinate_transformation_mode"), how.get("keep_aspect_ratio_policy", "stretch")
+    if where == "tf_crop_and_resize" or policy != "stretch":
+        raise step.refuse("it crops, or keeps the aspect ratio", "slice the image before, and give the size itself")
     counts = step.list_of(3)
     given = counts or step.weights(min(2, len(step.node.inputs) - 1), "scales").tolist()
     targets = [*x.shape] if counts else [1.0] * 4
@@ -42,7 +41,7 @@ def resize(step: Step) -> Value:
     if found is not None:
         return found
     (height, width), linear = map(len, matrices), how.get("mode") == "linear"
-    if step.net.forks and linear and how.get("coordinate_transformation_mode") == "align_corners":
+    if step.net.forks and linear and where == "align_corners":
         return step.layer("Interp", x, interp_param={"height": height, "width": width})
     y = step.reshape(x, (x.shape[0] * x.shape[1], x.shape[2], 1, x.shape[3]))
     p = {"num_output": height, "kernel_size": [1], "bias_term": False}
