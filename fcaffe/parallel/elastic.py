@@ -73,17 +73,17 @@ class Crew:
                 return ranks_of_hosts(workers, hosts)
         return ()
 
-    def gather(self, patience: float) -> Hosts:
+    def gather(self, patience: float, expected: int = 0) -> Hosts:
         """Wait `rejoin` seconds at most for all hosts, then choose from those that can be reached. Raises UsageError if
-        they are still too few after `patience` seconds more."""
-        began = time.monotonic()
+        they are still too few after `patience` seconds more. If no host was lost, wait for `expected` workers."""
+        began, limit = time.monotonic(), FIRST_CALL if expected else self.elastic.rejoin
         while True:
             self.call()
             chosen, waited = self.choose(), time.monotonic() - began
-            complete = len(self.available()) == len(self.hosts) or sum(n for _, n in chosen) == self.elastic.most
-            if chosen and (complete or waited > self.elastic.rejoin):
+            complete = len(self.available()) == len(self.hosts)
+            if chosen and (complete or sum(n for _, n in chosen) >= (expected or self.elastic.most) or waited > limit):
                 return chosen
-            if waited > self.elastic.rejoin + patience:
+            if waited > limit + patience:
                 names = ", ".join(host for host, _ in self.available()) or "none"
                 raise UsageError(
                     f"--elastic needs {self.elastic.least} workers, and of its hosts these can be reached: {names}"
@@ -126,7 +126,7 @@ def run_generations(launcher: Launcher, elastic: Elastic, newest_snapshot: Calla
                 log.fatal(f"{FUTILE} generations in sequence ended without a new snapshot, so the job ends")
                 return job.code
             watch.end(job)
-            chosen = crew.gather(PATIENCE)
+            chosen = crew.gather(PATIENCE, watch.expected if job.ended_early else 0)
             workers = sum(count for _, count in chosen)
             missing = [host for host, _ in crew.hosts if host not in dict(chosen)]
             log.warning(
@@ -149,6 +149,7 @@ class _Watch:
         self.number = self.workers = 0
         self.snapshot: str | None = None  # the newest when a host became ready to join
         self.joining = False
+        self.expected = 0  # workers of the next generation, for which this one ended
         self._ended = 0.0  # when the last generation ended, until this one trains
         self._reached = -1  # the iteration at which training stood still
         self._stood_since = 0.0  # since when, until training is there again
@@ -171,7 +172,8 @@ class _Watch:
             self._stood_since = 0.0
         self.crew.call()
         chosen = self.crew.choose()
-        if sum(count for _, count in chosen) <= self.workers:
+        self.expected = sum(count for _, count in chosen)
+        if self.expected <= self.workers:
             self.joining = False
             return False
         newest = self.newest_snapshot()
