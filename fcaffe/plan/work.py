@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fcaffe import log
+from fcaffe.engines import NumpyEngine
 from fcaffe.errors import UsageError
 from fcaffe.net import Net
 from fcaffe.net.graph import Node
@@ -55,7 +56,7 @@ def work_of_net(path: str, input_shape: Sequence[int] | None = None, is_solver: 
             if not net.parameters.count:
                 raise UsageError(f"{source}: this net has no parameters, so there is nothing to train")
             work = _work(net, source)
-    histories = create_rule(solver, None).histories  # type: ignore[arg-type]  # nothing is updated
+    histories = create_rule(solver, NumpyEngine()).histories
     return replace(work, histories=histories, passes=max(1, solver.iter_size), iterations=solver.max_iter or None)
 
 

@@ -162,8 +162,8 @@ class Late(NumpyEngine):
         super().__init__()
         self.seen = []
 
-    def upload(self, key, host, target):
-        assert host.shape == target.shape and np.shares_memory(target, key.data)
+    def upload(self, host, target):
+        assert host.shape == target.shape
         return self.Copy(host, self.seen)
 
 
