@@ -156,8 +156,10 @@ class SoftmaxWithLoss(LossLayer):
         return self.xp.maximum(self.valid.data, 1) if self.divisor is None else self.divisor
 
     def _classes(self, labels: Array) -> tuple[Array, Array | None, Array]:
-        """The labels as integers (0 for those that are no class), and a mask each for labels that are ignored (None if
-        there is no such label) and for those that are wrong. The shape is that of the scores with one class."""
+        """The labels as integers, a mask of the ignored labels (None without `ignore_label`), and one of wrong labels.
+
+        All have the shape of the scores with one class. A label that is no class counts as class 0.
+        """
         xp, count, ignored = self.xp, self.probability.shape[self.axis], self.ignored_label()
         shape = (*self.probability.shape[: self.axis], 1, *self.probability.shape[self.axis + 1 :])
         classes = labels.reshape(shape).astype(xp.int64)

@@ -156,7 +156,7 @@ def _spec(layer: Layer, index: int) -> Any:
 
 
 def _agreed(layer: Layer, name: str, what: str, first: float | None, second: float | None) -> float | None:
-    """The multiplier that the sharers state, or None. Those that state one must agree."""
+    """The multiplier of a shared parameter, or None if no layer states one. All that are stated must agree."""
     if first is not None and second is not None and first != second:
         raise layer.error(f"shared param '{name}' has mismatched {what}: {first:g} and {second:g}")
     return second if first is None else first

@@ -1,7 +1,7 @@
 """Vectors of channels for compiled code: tile transforms, products and copies, written in LLVM's instructions.
 
-Loops over channels would do the same, but Numba's check in each loop whether arrays overlap. A position in an array is
-an index of its elements in C order. All arrays are float32 in C order.
+Numba would compile loops over channels to slower code, which checks in each loop whether arrays overlap. A position is
+the index of an element in C order. All arrays are float32 in C order.
 """
 
 from __future__ import annotations
