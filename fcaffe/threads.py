@@ -7,8 +7,11 @@ library keeps its environment; there fcaffe only limits the threads of its own o
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import platform
 import re
+import struct
 import sys
 from collections.abc import Iterator
 
@@ -19,6 +22,9 @@ VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 # GNU OpenMP's threads spin for milliseconds by default. So many spins, some 20 microseconds, bridge most gaps between
 # operations as well. More spins take cores from the thread that the others wait for: see docs/benchmarks.md.
 SPINS = "1000"
+
+SLICE = 100_000  # nanoseconds, the shortest time slice that Linux grants
+SET_SCHEDULING = {"x86_64": 314, "aarch64": 274}  # the system call sched_setattr
 
 GIVEN = "FCAFFE_OMP_NUM_THREADS"  # the user's OMP_NUM_THREADS, where fcaffe has set another
 
@@ -86,6 +92,20 @@ def brief_spinning() -> Iterator[None]:
     finally:
         if added:
             del os.environ["GOMP_SPINCOUNT"]
+
+
+def ask_for_short_slices() -> None:
+    """Ask Linux for short time slices for this thread and those that it starts later. They keep their share of the CPU.
+
+    Threads that wait for one another in each layer lose most of their turns if each has to wait some milliseconds for a
+    core that a busy process holds: see docs/benchmarks.md. Kernels before 6.12 ignore this.
+    """
+    number = SET_SCHEDULING.get(platform.machine())
+    if sys.platform == "linux" and number and os.sched_getscheduler(0) == os.SCHED_OTHER:
+        niceness = os.getpriority(os.PRIO_PROCESS, 0)
+        # struct sched_attr: size, policy, flags, nice, priority; runtime (here the slice), deadline and period
+        attributes = struct.pack("=IIQiIQQQ", 48, os.SCHED_OTHER, 0, niceness, 0, SLICE, 0, 0)
+        ctypes.CDLL(None).syscall(number, 0, attributes, 0)  # a sandbox may refuse it
 
 
 def compute_with_one_thread() -> None:

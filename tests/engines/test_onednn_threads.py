@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import platform
 import subprocess
 import sys
 
@@ -18,12 +19,16 @@ from fcaffe.net.node import Node
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_net
 from fcaffe.rng import CaffeRandom
-from fcaffe.threads import SPINS
+from fcaffe.threads import SET_SCHEDULING, SLICE, SPINS
 
 pytestmark = pytest.mark.skipif(not find_onednn(), reason="needs onednn-cpu-gomp")
 
 MANY = 5  # threads, on however many CPUs
 SEEDS = range(40)
+
+
+def kernel() -> tuple[int, ...]:
+    return tuple(map(int, platform.release().split("-")[0].split(".")[:2]))
 
 
 @pytest.fixture
@@ -267,3 +272,29 @@ def test_threads_of_a_script_spin_briefly():
     shown = {**kept, "OMP_DISPLAY_ENV": "verbose"}
     done = subprocess.run([sys.executable, "-c", script], env=shown, capture_output=True, text=True)
     assert done.returncode == 0 and f"GOMP_SPINCOUNT = '{SPINS}'" in done.stderr
+
+
+@pytest.mark.skipif(
+    platform.machine() not in SET_SCHEDULING or platform.system() != "Linux" or kernel() < (6, 12),
+    reason="Linux grants slices from 6.12 on",
+)
+@pytest.mark.parametrize("policy", ["SCHED_OTHER", "SCHED_BATCH"])
+def test_threads_have_short_slices_unless_the_user_has_chosen_a_policy(policy):
+    script = f"""
+import ctypes, os, struct
+import numpy as np
+from fcaffe.engines import cpu_engine
+os.nice(3)
+os.sched_setscheduler(0, os.{policy}, os.sched_param(0))
+x = np.ones((64, 32, 32, 32), np.float32)
+cpu_engine().relu_forward(x, x, 0)
+for thread in map(int, os.listdir("/proc/self/task")):
+    found = ctypes.create_string_buffer(48)
+    ctypes.CDLL(None).syscall({SET_SCHEDULING[platform.machine()] + 1}, thread, found, 48, 0)  # sched_getattr
+    print(*struct.unpack("=IIQiIQQQ", found.raw)[3:6:2])
+"""
+    environment = {**os.environ, "OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    nice, slices = zip(*(map(int, line.split()) for line in done.stdout.splitlines()), strict=True)
+    assert nice == (3, 3)
+    assert all((each == SLICE) == (policy == "SCHED_OTHER") for each in slices)

@@ -17,7 +17,7 @@ from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.threads import Threads, is_small
 from fcaffe.engines.weight_cache import WeightCache
 from fcaffe.errors import FcaffeError
-from fcaffe.threads import brief_spinning
+from fcaffe.threads import ask_for_short_slices, brief_spinning
 
 STATUS = ["success", "out of memory", "invalid arguments", "unimplemented", "last implementation reached"]
 STATUS += ["runtime error", "not required"]
@@ -38,6 +38,7 @@ class Calls:
 
     def __init__(self, path: str) -> None:
         try:
+            ask_for_short_slices()
             with brief_spinning():
                 self.functions = ctypes.CDLL(path)
             version = self._pointer("version", _Version)
