@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from ctypes import c_int, c_void_p
 from typing import Any
 
@@ -78,21 +79,36 @@ class Convolution(Operations, PlainConvolution):
         else:
             attributes = library.chain([(dnnl.ADD, library.layout(plus))], relu)
 
-        return library.describe(
-            "convolution_forward",
-            library.engine,
-            c_int(dnnl.FORWARD_TRAINING),
-            c_int(DIRECT),
-            library.channels_last(x, self.math),
-            Layout(library, grouped(weights, group).shape, self.math),
-            self._bias(weights) if biased else c_void_p(),
-            library.channels_last(y),
-            *geometry(windows, x.shape[2:], y.shape[2:]),
-            attributes,
-        )
+        def describe() -> Description:
+            return library.describe(
+                "convolution_forward",
+                library.engine,
+                c_int(dnnl.FORWARD_TRAINING),
+                c_int(DIRECT),
+                library.channels_last(x, self.math),
+                Layout(library, grouped(weights, group).shape, self.math),
+                self._bias(weights) if biased else c_void_p(),
+                library.channels_last(y),
+                *geometry(windows, x.shape[2:], y.shape[2:]),
+                attributes,
+            )
+
+        # Without AVX-512 the library's first choice for 1x1 kernels takes a tenth longer.
+        return preferred(describe, "jit_1x1:avx2", "brgconv_1x1:avx2")
 
     def _bias(self, weights: Array) -> Layout:
         return Layout(self.library, weights.shape[:1], dnnl.F32, (1,))
+
+
+def preferred(describe: Callable[[], Description], better: str, first: str) -> Description:
+    """The implementation whose name has `better` in it, where the library has one and its first choice has `first`."""
+    description = describe()
+    if first in description.name:
+        other = describe()
+        while other.take_next():
+            if better in other.name:
+                return other
+    return description
 
 
 def rows_of(x: Array) -> Array:
