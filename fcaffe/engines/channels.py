@@ -33,8 +33,8 @@ def sum_channels(x: Array) -> Array:
     """(C,) float32: a NumPy array (N, C, spatial...) summed over all other axes."""
     if x.size <= FEW:
         return x.sum(axis=(0, *range(2, x.ndim)), dtype=np.float64).astype(np.float32)
-    rows = None if x.flags.c_contiguous else channels_last(x).reshape(-1, x.shape[1])
-    if rows is None or rows.dtype != np.float32 or x.ndim < 3 or len(rows) < MOST:
+    rows = None if x.ndim > 2 and x.flags.c_contiguous else channels_last(x).reshape(-1, x.shape[1])
+    if rows is None or rows.dtype != np.float32 or len(rows) < MOST:
         return _add_up(None, x, None, one_by_one)[0].astype(np.float32)
     count = len(rows) // MOST * MOST
     sums = rows[:count].reshape(MOST, -1).sum(axis=0)  # each of distant rows
