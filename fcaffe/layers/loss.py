@@ -8,7 +8,7 @@ from typing import Any
 
 from fcaffe import log
 from fcaffe.layers.c_order import copy_values
-from fcaffe.layers.labels import check_label_count, read_labels, waits
+from fcaffe.layers.labels import check_label_count, read_labels
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -128,8 +128,7 @@ class SoftmaxWithLoss(LossLayer):
         self.probability.reshape(*bottom[0].shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if waits(self):
-            read_labels(self, bottom, self.axis, self.ignored_label())
+        classes, skipped, wrong = self._classes(bottom)
         ignored, over_workers = self.ignored_label(), self.counts_over_workers()
         loss, valid = top[0].data, self.valid.data
         if self.mode == VALID and ignored is not None:
@@ -139,7 +138,6 @@ class SoftmaxWithLoss(LossLayer):
             self.divisor = divisor(self, bottom[1], bottom[1].count, batch)
         xp, probability = self.xp, self.probability.data
         self.engine.softmax_forward(self.engine.as_float32(bottom[0].data), probability, self.axis)
-        classes, skipped, wrong = self._classes(bottom[1].data)
         true = xp.take_along_axis(probability, classes, self.axis)
         losses = xp.where(wrong, xp.float32("nan"), -xp.log(xp.maximum(true, FLT_MIN)))
         valid[...] = losses.size
@@ -155,20 +153,10 @@ class SoftmaxWithLoss(LossLayer):
         """The divisor of the loss, as a number or an array without axes."""
         return self.xp.maximum(self.valid.data, 1) if self.divisor is None else self.divisor
 
-    def _classes(self, labels: Array) -> tuple[Array, Array | None, Array]:
-        """The labels as integers, a mask of the ignored labels (None without `ignore_label`), and one of wrong labels.
-
-        All have the shape of the scores with one class. A label that is no class counts as class 0.
-        """
-        xp, count, ignored = self.xp, self.probability.shape[self.axis], self.ignored_label()
-        shape = (*self.probability.shape[: self.axis], 1, *self.probability.shape[self.axis + 1 :])
-        classes = labels.reshape(shape).astype(xp.int64)
-        wrong = (classes < 0) | (classes >= count)
-        skipped = None if ignored is None else classes == ignored
-        if skipped is not None:
-            wrong &= ~skipped
-            classes = xp.where(skipped, 0, classes)
-        return xp.where(wrong, 0, classes), skipped, wrong
+    def _classes(self, bottom: list[Blob]) -> list[Array | None]:
+        """The `Integers` of the labels, in the shape of the scores with one class."""
+        integers = read_labels(self, bottom, self.axis, self.ignored_label())
+        return [None if part is None else self.xp.expand_dims(part, self.axis) for part in integers]
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [*bottom[1:], self.probability]
@@ -178,7 +166,7 @@ class SoftmaxWithLoss(LossLayer):
             return
         xp, probability, dx = self.xp, self.probability.data, bottom[0].diff
         scale = top[0].diff / self._divisor()
-        classes, skipped, _ = self._classes(bottom[1].data)
+        classes, skipped, _ = self._classes(bottom)
         gradients = dx if dx.dtype == probability.dtype else xp.empty_like(probability)
         xp.multiply(probability, scale, out=gradients)
         true = xp.take_along_axis(probability, classes, self.axis)
