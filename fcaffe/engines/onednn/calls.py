@@ -67,7 +67,7 @@ class Calls:
         self.tape: Any = None  # records calls; see `fcaffe.engines.onednn.tape`
 
     def sgemm(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, add: bool = False) -> None:
-        """c = a @ b, or with `add` c += a @ b; a and b have contiguous rows, or are transposed C-contiguous ones."""
+        """c = a @ b, or with `add` c += a @ b; a and b have contiguous rows or columns."""
         (turn_a, step_a), (turn_b, step_b) = _as_blas(a), _as_blas(b)
         (rows, inner), columns, step_c = a.shape, b.shape[1], c.shape[1]
         addresses = address(a), address(b), address(c)
@@ -151,6 +151,6 @@ class Calls:
 
 def _as_blas(matrix: np.ndarray) -> tuple[bytes, int]:
     """Whether it is a transpose (T) or not (N), and the leading dimension."""
-    if matrix.flags.f_contiguous and not matrix.flags.c_contiguous:
-        return b"T", matrix.shape[0]
+    if matrix.strides[0] == matrix.itemsize and not matrix.flags.c_contiguous:
+        return b"T", matrix.strides[1] // matrix.itemsize
     return b"N", matrix.strides[0] // matrix.itemsize if matrix.shape[0] > 1 else matrix.shape[1]
