@@ -280,17 +280,18 @@ def test_threads_of_a_script_spin_briefly():
 )
 @pytest.mark.parametrize("policy", ["SCHED_OTHER", "SCHED_BATCH"])
 def test_threads_have_short_slices_unless_the_user_has_chosen_a_policy(policy):
+    number = SET_SCHEDULING[platform.machine()]
     script = f"""
 import ctypes, os, struct
 import numpy as np
 from fcaffe.engines import cpu_engine
-os.nice(3)
-os.sched_setscheduler(0, os.{policy}, os.sched_param(0))
+call = ctypes.CDLL(None).syscall
+call({number}, 0, struct.pack("=IIQiIQQQ", 48, os.{policy}, 0, 3, 0, 0, 0, 0), 0)  # the default slice, niceness 3
 x = np.ones((64, 32, 32, 32), np.float32)
 cpu_engine().relu_forward(x, x, 0)
 for thread in map(int, os.listdir("/proc/self/task")):
     found = ctypes.create_string_buffer(48)
-    ctypes.CDLL(None).syscall({SET_SCHEDULING[platform.machine()] + 1}, thread, found, 48, 0)  # sched_getattr
+    call({number + 1}, thread, found, 48, 0)  # sched_getattr
     print(*struct.unpack("=IIQiIQQQ", found.raw)[3:6:2])
 """
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "1"}
