@@ -1,11 +1,11 @@
 """Convolutions in blocks of tiles, whose transformed values stay in a core's cache between transform and product.
 
 Arrays are float32 in C order: x (N, H, W, C), y (N, rows, columns, K), kernels (K, C, 3, 3), transformed kernels
-(36, lines, CHANNELS). These consist of panels of CHANNELS outputs, of C lines each. C and K are at least CHANNELS.
-Tiles are numbered by image, then row, then column. `pad` is the padding above and to the left of x; what a tile needs
-beyond x is 0. A loop takes CHANNELS channels of x or y at a time. If their number is no multiple of that, some are
-computed twice. Lengths of rows and numbers of lines are odd multiples of a vector, so that the 36 values of a tile lie
-in different sets of a cache.
+(36, lines, CHANNELS). These consist of panels of CHANNELS outputs, of C lines each. x and y may be CHANNELS or more of
+the channels of such arrays. Tiles are numbered by image, then row, then column. `pad` is the padding above and to the
+left of x; what a tile needs beyond x is 0. A loop takes CHANNELS channels of x or y at a time. If their number is no
+multiple of that, some are computed twice. Lengths of rows and numbers of lines are odd multiples of a vector, so that
+the 36 values of a tile lie in different sets of a cache.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def corner(y: Array, tile: int) -> tuple[int, int, int]:
 @inlined
 def pixel(x: Array, image: int, row: int, column: int) -> int:
     """The position of this pixel's first channel."""
-    return ((image * x.shape[1] + row) * x.shape[2] + column) * x.shape[3]
+    return ((image * x.shape[1] + row) * x.shape[2] + column) * (x.strides[2] // x.itemsize)
 
 
 @compiled

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numba
@@ -47,9 +47,9 @@ class WinogradEngine(OneDnnEngine):
             super().convolution_forward(x, weights, bias, y, windows, group, relu)
             return
         with self.library.lock, self.channels_last([x], [y]) as (x_, y_):
-            kernels = self.of_weights([weights], "Winograd", lambda: self._transform(weights, np.empty))
+            kernels = self.of_weights([weights], "Winograd", lambda: self._transform(weights, group, np.empty))
             if kernels is None:
-                kernels = self._transform(weights, self._temporary)
+                kernels = self._transform(weights, group, self._temporary)
             self._convolve(x_, kernels, bias, None, relu, y_, windows.pad)
 
     def folded_convolution(
@@ -61,7 +61,7 @@ class WinogradEngine(OneDnnEngine):
 
         def make() -> tuple[Array, Array]:
             weights, bias = folded.make()
-            return self._transform(np.ascontiguousarray(weights), np.empty), bias
+            return self._transform(np.ascontiguousarray(weights), group, np.empty), bias
 
         made = self.of_weights(sources, (folded, "Winograd"), make)
         if made is None:
@@ -76,7 +76,7 @@ class WinogradEngine(OneDnnEngine):
             super().convolution_backward_data(dy, weights, dx, windows, group)
             return
         with self.library.lock, self.channels_last([dy], [dx]) as (dy_, dx_):
-            kernels = self._transform(weights, self._temporary, turned=True)
+            kernels = self._transform(weights, group, self._temporary, turned=True)
             self._convolve(dy_, kernels, None, None, False, dx_, tuple(2 - pad for pad in windows.pad))
 
     def convolution_backward_weights(
@@ -86,24 +86,27 @@ class WinogradEngine(OneDnnEngine):
             super().convolution_backward_weights(x, dy, dweights, windows, group, add)
             return
         with self.library.lock, self.channels_last([x, dy], []) as (x_, dy_):
-            gradient = self._temporary(_shape(dy.shape[1], x.shape[1] + ROWS))
-            ends = channels_last(x_), channels_last(dy_)
-            self._run(blocks.kernel_gradient, *ends, gradient, windows.pad, self._numba_threads)
-            self._run(blocks.gradient_of_kernels, gradient, add, dweights, self._numba_threads)
+            gradient = self._temporary(_shape(dy.shape[1] // group, dweights.shape[1] + ROWS))
+            for each in range(group):
+                ends, kernels = _of_group((x_, dy_), each, group), np.split(dweights, group)[each]
+                self._run(blocks.kernel_gradient, *ends, gradient, windows.pad, self._numba_threads)
+                self._run(blocks.gradient_of_kernels, gradient, add, kernels, self._numba_threads)
 
     def _convolve(
         self, x: Array, kernels: Array, bias: Array | None, plus: Array | None, relu: bool, y: Array, pad: Any
     ) -> None:
-        """All arrays are channels-last."""
-        bias = np.zeros(y.shape[1], np.float32) if bias is None else bias
-        plus = NO_ARRAY if plus is None else channels_last(plus)
-        ends = channels_last(x), kernels, bias, plus, relu, channels_last(y)
-        self._run(blocks.convolve, *ends, pad, self._numba_threads)
+        """All arrays are channels-last. The kernels are those of each group."""
+        biases = np.split(np.zeros(y.shape[1], np.float32) if bias is None else bias, len(kernels))
+        for each, own in enumerate(kernels):
+            x_, y_, *others = _of_group((x, y) if plus is None else (x, y, plus), each, len(kernels))
+            plus_ = others[0] if others else NO_ARRAY
+            self._run(blocks.convolve, x_, own, biases[each], plus_, relu, y_, pad, self._numba_threads)
 
-    def _transform(self, weights: Array, new: Callable[..., Array], turned: bool = False) -> Array:
-        outer, inner = weights.shape[1::-1] if turned else weights.shape[:2]
-        target = new(_shape(outer, inner), dtype=np.float32)
-        self._run(blocks.transform_kernels, weights, turned, target, self._numba_threads)
+    def _transform(self, weights: Array, group: int, new: Callable[..., Array], turned: bool = False) -> Array:
+        shape = weights.shape[0] // group, weights.shape[1]
+        target = new((group, *_shape(*(shape[::-1] if turned else shape))), dtype=np.float32)
+        for own, kernels in zip(np.split(weights, group), target, strict=True):
+            self._run(blocks.transform_kernels, own, turned, kernels, self._numba_threads)
         return target
 
     def _run(self, work: Callable[..., None], *arguments: Any) -> None:
@@ -125,10 +128,14 @@ def suits(x: Array, weights: Array, y: Array, windows: Windows, group: int) -> b
     return (
         windows.kernel == (KERNEL, KERNEL)
         and set(windows.stride + windows.dilation) == {1}
-        and group == 1
-        and min(weights.shape[:2]) >= CHANNELS
+        and min(weights.shape[0] // group, weights.shape[1]) >= CHANNELS
         and y.shape[0] * -(-y.shape[2] // OUT) * -(-y.shape[3] // OUT) >= LEAST_TILES
     )
+
+
+def _of_group(arrays: Sequence[Array], each: int, group: int) -> list[Array]:
+    """The arrays, as (N, H, W, channels), with the channels of one of the groups."""
+    return [np.split(channels_last(array), group, axis=3)[each] for array in arrays]
 
 
 def _shape(outputs: int, rows: int) -> tuple[int, ...]:
