@@ -1,4 +1,4 @@
-"""3x3 convolutions by Winograd's transforms against plain ones."""
+"""Convolutions by Winograd's transforms against plain ones."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ class Case(NamedTuple):
     bias: np.ndarray
     dy: np.ndarray
     windows: Windows
+    group: int
     relu: bool
 
 
@@ -62,7 +63,7 @@ def results(engine: Any, case: Case) -> list[np.ndarray]:
     """The convolution, that with folded weights and a sum, and the gradients of x and of the weights."""
     forward, folded, dx, dweights = (np.empty_like(like) for like in (case.dy, case.dy, case.x, case.weights))
     dweights[...] = 1
-    args = case.windows, 1
+    args = case.windows, case.group
     engine.convolution_forward(case.x, case.weights, case.bias, forward, *args, case.relu)
     with engine.fixed_weights():
         made = Folded(lambda: [case.weights], lambda: (case.weights, case.bias))
@@ -73,22 +74,24 @@ def results(engine: Any, case: Case) -> list[np.ndarray]:
 
 
 def a_case(random: np.random.Generator) -> Case:
-    channels, outputs = random.integers(transforms.CHANNELS, 80, 2)
-    pad, size = ([int(number) for number in random.integers(*ends, 2)] for ends in ((0, 3), (3, 22)))
-    windows = Windows((3, 3), (1, 1), (pad[0], pad[1]), (1, 1))
+    kernel, group = int(random.choice(transforms.KERNELS)), int(random.integers(1, 4))
+    channels, outputs = random.integers(transforms.CHANNELS * (kernel // 2), 80, 2)
+    pad, size = ([int(number) for number in random.integers(*ends, 2)] for ends in ((0, kernel), (kernel, 22)))
+    windows = Windows((kernel, kernel), (1, 1), (pad[0], pad[1]), (1, 1))
     rows, columns = windows.convolved((size[0], size[1]))
-    batch = 1 + LEAST_TILES // (-(-rows // 4) * -(-columns // 4))
-    dy = drawn(random, batch, outputs, rows, columns)
-    weights, bias = random.standard_normal((outputs, channels, 3, 3), np.float32), drawn(random, outputs)
-    return Case(drawn(random, batch, channels, *size), weights, bias, dy, windows, bool(random.integers(2)))
+    out = transforms.IN + 1 - kernel
+    batch = 1 + LEAST_TILES // (-(-rows // out) * -(-columns // out))
+    dy, x = drawn(random, batch, group * outputs, rows, columns), drawn(random, batch, group * channels, *size)
+    weights = random.standard_normal((group * outputs, channels, kernel, kernel), np.float32)
+    return Case(x, weights, drawn(random, group * outputs), dy, windows, group, bool(random.integers(2)))
 
 
 def test_any_shape(engine: Any) -> None:
     random = np.random.default_rng(1)
     for number in range(20):
         drawn_case = a_case(random)
-        assert suits(drawn_case.x, drawn_case.weights, drawn_case.dy, drawn_case.windows, 1)
-        with case(number, drawn_case.x.shape, drawn_case.dy.shape, drawn_case.windows):
+        assert suits(drawn_case.x, drawn_case.weights, drawn_case.dy, drawn_case.windows, drawn_case.group)
+        with case(number, drawn_case.x.shape, drawn_case.dy.shape, drawn_case.windows, drawn_case.group):
             for ours, plain in zip(results(engine, drawn_case), results(PLAIN, drawn_case), strict=True):
                 np.testing.assert_allclose(ours, plain, rtol=0, atol=TOLERANCE * np.abs(plain).max())
 
@@ -135,8 +138,8 @@ class Padded(WinogradEngine):
 
 @contextmanager
 def padded(windows: Windows, group: int, *arrays: Any) -> Iterator[Any]:
-    """Wider copies of the arrays of a 3x3 convolution, which are copied back."""
-    if windows.kernel != (3, 3) or group > 1:
+    """Wider copies of the arrays of a 3x3 or 5x5 convolution, which are copied back."""
+    if windows.kernel not in ((3, 3), (5, 5)) or group > 1:
         yield arrays
         return
     extra = LEAST_TILES
@@ -224,7 +227,7 @@ def test_the_log_says_that_it_compiles(tmp_path: Path) -> None:
     code = """
 import numpy as np
 from fcaffe.engines.winograd.blocks import load
-load(np.ones((1, 1, 1, 16), np.float32), 0, 0, 0, 0, 1, np.ones(16, np.float32))"""
+load(np.ones((1, 16, 1, 1), np.float32), 0, 0, 0, 0, 1, np.ones(16, np.float32))"""
     logs = [run(code, XDG_CACHE_HOME=str(tmp_path)) for _ in range(2)]
     assert [log.count("Numba compiles the convolutions") for log in logs] == [1, 0]
     assert "once on this machine" in logs[0]
@@ -247,13 +250,15 @@ main(["time", "--model", "{tmp_path}/net.prototxt", "--iterations", "1", "--math
 
 def test_a_tile_is_transformed_along_both_axes() -> None:
     tile = np.random.default_rng(4).standard_normal((6, 6))
-    for matrix in (transforms.B_T, transforms.A_T, transforms.G.T):
+    for matrix in (transforms.B_T, transforms.of_output(4), transforms.of_kernel(5).T):
         np.testing.assert_allclose(transforms.along_both_axes(matrix, tile), matrix @ tile @ matrix.T, atol=1e-12)
 
 
-def test_the_matrices_give_a_convolution() -> None:
+@pytest.mark.parametrize("size", transforms.KERNELS)
+def test_the_matrices_give_a_convolution(size: int) -> None:
     random = np.random.default_rng(5)
-    d, g = random.standard_normal((6, 6)), random.standard_normal((3, 3))
-    middle = (transforms.G @ g @ transforms.G.T) * (transforms.B_T @ d @ transforms.B_T.T)
-    expected = [[(d[i : i + 3, j : j + 3] * g).sum() for j in range(4)] for i in range(4)]
-    np.testing.assert_allclose(transforms.A_T @ middle @ transforms.A_T.T, expected, atol=1e-5)
+    d, g = random.standard_normal((6, 6)), random.standard_normal((size, size))
+    out, of_kernel = 7 - size, transforms.of_kernel(size)
+    middle = (of_kernel @ g @ of_kernel.T) * (transforms.B_T @ d @ transforms.B_T.T)
+    expected = [[(d[i : i + size, j : j + size] * g).sum() for j in range(out)] for i in range(out)]
+    np.testing.assert_allclose(transforms.of_output(out) @ middle @ transforms.of_output(out).T, expected, atol=1e-12)

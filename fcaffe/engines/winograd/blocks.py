@@ -1,11 +1,11 @@
 """Convolutions in blocks of tiles, whose transformed values stay in a core's cache between transform and product.
 
-Arrays are float32 in C order: x (N, H, W, C), y (N, rows, columns, K), kernels (K, C, 3, 3), transformed kernels
-(36, lines, CHANNELS). These consist of panels of CHANNELS outputs, of C lines each. x and y may be CHANNELS or more of
-the channels of such arrays. Tiles are numbered by image, then row, then column. `pad` is the padding above and to the
-left of x; what a tile needs beyond x is 0. A loop takes CHANNELS channels of x or y at a time. If their number is no
-multiple of that, some are computed twice. Lengths of rows and numbers of lines are odd multiples of a vector, so that
-the 36 values of a tile lie in different sets of a cache.
+Arrays are float32: x (N, C, H, W) and y (N, K, rows, columns), channels-last or some channels of such arrays, and in C
+order kernels (K, C, kernel, kernel) and transformed kernels (36, lines, CHANNELS). These consist of panels of
+CHANNELS outputs, of C lines each. Tiles are numbered by image, then row, then column. `pad` is the padding above and to
+the left of x; what a tile needs beyond x is 0. A loop takes CHANNELS channels at a time. If their number is no multiple
+of that, some are computed twice. Lengths of rows and numbers of lines are odd multiples of a vector, so that the 36
+values of a tile lie in different sets of a cache.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numba import prange
 
 from fcaffe.engines.winograd.compiling import compiled, inlined, parallel
-from fcaffe.engines.winograd.transforms import A_T, B_T, CHANNELS, IN, KERNEL, OUT, G
+from fcaffe.engines.winograd.transforms import B_T, CHANNELS, IN, KERNELS, of_kernel, of_output
 from fcaffe.engines.winograd.vectors import ROWS, add, copy, multiply, tile_transform
 
 TOGETHER = 144  # tiles of a block, a multiple of ROWS: their transformed values and products fit a core's cache
@@ -29,65 +29,62 @@ NO_BOUND = np.float32(-np.inf)
 Array = Any
 Pair = tuple[int, int]
 
-transform_input, transform_gradient = tile_transform(B_T), tile_transform(A_T.T)
-transform_kernel, transform_kernel_gradient = tile_transform(G), tile_transform(G.T)
-transform_output = tile_transform(A_T)
+_outputs, _kernels = [of_output(IN + 1 - size) for size in KERNELS], [of_kernel(size) for size in KERNELS]
+transform_input, transform_output = tile_transform(B_T, B_T), tile_transform(*_outputs)
+transform_gradient = tile_transform(*(matrix.T for matrix in _outputs))
+transform_kernel, transform_kernel_gradient = tile_transform(*_kernels), tile_transform(*(each.T for each in _kernels))
 
 
 @parallel
-def convolve(x: Array, kernels: Array, bias: Array, plus: Array, relu: bool, y: Array, pad: Pair, threads: int) -> None:
-    """y = the convolution of x, plus `bias` (K,) and the array `plus` of y's shape unless that is empty, after ReLU if
-    asked for.
+def convolve(
+    x: Array, kernels: Array, bias: Array, plus: Array, relu: bool, y: Array, kernel: int, pad: Pair, threads: int
+) -> None:
+    """y = the convolution of x, plus `bias` (K,) and the array `plus` if it has y's shape, after ReLU if asked for.
 
     Each thread computes as many blocks. All threads share the tiles and the products of the blocks that remain.
     """
-    inner, outer = padded(x.shape[3]), padded(y.shape[3])
-    number = tiles(y)
+    inner, outer = padded(x.shape[1]), padded(y.shape[1])
+    number = tiles(y, kernel)
     blocks = (number + TOGETHER - 1) // TOGETHER
     separate = blocks // threads * threads
     for thread in prange(threads):
-        work = np.empty(WORK, np.float32)
         transformed = np.empty((VALUES, ROOM, inner), np.float32)
         products = np.empty((VALUES, ROOM, outer), np.float32)
         for block in range(separate * thread // threads, separate * (thread + 1) // threads):
             first, end = block * TOGETHER, min(number, (block + 1) * TOGETHER)
-            transform_tiles(x, y, pad, IN, first, end, transformed, first, work)
+            transform_tiles(x, y, kernel, pad, IN, (first, end), transformed, first)
             for value in range(VALUES):
-                multiply_tiles(transformed[value], kernels[value], products[value], x.shape[3], end - first)
-            transform_outputs(products, bias, plus, relu, y, first, end, first, work)
+                multiply_tiles(transformed[value], kernels[value], products[value], x.shape[1], end - first)
+            transform_outputs(products, bias, plus, relu, y, kernel, (first, end), first)
     shared = np.empty((VALUES, ROOM, inner), np.float32)
     shared_products = np.empty((VALUES, ROOM, outer), np.float32)
     for block in range(separate, blocks):
         first, end = block * TOGETHER, min(number, (block + 1) * TOGETHER)
         for thread in prange(threads):
-            work = np.empty(WORK, np.float32)
-            begin, stop = share(first, end, thread, threads)
-            transform_tiles(x, y, pad, IN, begin, stop, shared, first, work)
+            transform_tiles(x, y, kernel, pad, IN, share(first, end, thread, threads), shared, first)
         for value in prange(VALUES):
-            multiply_tiles(shared[value], kernels[value], shared_products[value], x.shape[3], end - first)
+            multiply_tiles(shared[value], kernels[value], shared_products[value], x.shape[1], end - first)
         for thread in prange(threads):
-            work = np.empty(WORK, np.float32)
-            begin, stop = share(first, end, thread, threads)
-            transform_outputs(shared_products, bias, plus, relu, y, begin, stop, first, work)
+            part = share(first, end, thread, threads)
+            transform_outputs(shared_products, bias, plus, relu, y, kernel, part, first)
 
 
 @parallel
-def kernel_gradient(x: Array, dy: Array, gradient: Array, pad: Pair, threads: int) -> None:
+def kernel_gradient(x: Array, dy: Array, gradient: Array, kernel: int, pad: Pair, threads: int) -> None:
     """gradient (36, lines, CHANNELS) = the gradient of the transformed kernels. The order of its sums does
     not depend on the number of threads: these share each block's tiles, and then its 36 products. A panel of the
     gradient has C + ROWS lines, of which the last are undefined."""
-    number = tiles(dy)
-    inputs = np.empty((VALUES, ROOM, padded(x.shape[3])), np.float32)
-    outputs = np.empty((VALUES, ROOM, padded(dy.shape[3])), np.float32)
+    number = tiles(dy, kernel)
+    inputs = np.empty((VALUES, ROOM, padded(x.shape[1])), np.float32)
+    outputs = np.empty((VALUES, ROOM, padded(dy.shape[1])), np.float32)
     for block in range((number + TOGETHER - 1) // TOGETHER):
         first, end = block * TOGETHER, min(number, (block + 1) * TOGETHER)
         for thread in prange(threads):
-            work = np.empty(WORK, np.float32)
-            begin, stop = share(first, end, thread, threads)
-            transform_tiles(x, dy, pad, IN, begin, stop, inputs, first, work)
-            transform_tiles(dy, dy, (0, 0), OUT, begin, stop, outputs, first, work)
+            part = share(first, end, thread, threads)
+            transform_tiles(x, dy, kernel, pad, IN, part, inputs, first)
+            transform_tiles(dy, dy, kernel, (0, 0), IN + 1 - kernel, part, outputs, first)
         for value in prange(VALUES):
-            add_gradient(inputs[value], outputs[value], gradient[value], x.shape[3], end - first, block > 0)
+            add_gradient(inputs[value], outputs[value], gradient[value], x.shape[1], end - first, block > 0)
 
 
 @inlined
@@ -103,23 +100,24 @@ def share(first: int, end: int, thread: int, threads: int) -> tuple[int, int]:
 
 
 @inlined
-def tiles(y: Array) -> int:
+def tiles(y: Array, kernel: int) -> int:
     """How many tiles make up the output."""
-    return y.shape[0] * ((y.shape[1] + OUT - 1) // OUT) * ((y.shape[2] + OUT - 1) // OUT)
+    out = IN + 1 - kernel
+    return y.shape[0] * ((y.shape[2] + out - 1) // out) * ((y.shape[3] + out - 1) // out)
 
 
 @inlined
-def corner(y: Array, tile: int) -> tuple[int, int, int]:
+def corner(y: Array, kernel: int, tile: int) -> tuple[int, int, int]:
     """Image, row and column in y of the tile's first pixel."""
-    columns = (y.shape[2] + OUT - 1) // OUT
-    rows = (y.shape[1] + OUT - 1) // OUT
-    return tile // (rows * columns), tile // columns % rows * OUT, tile % columns * OUT
+    out = IN + 1 - kernel
+    rows, columns = (y.shape[2] + out - 1) // out, (y.shape[3] + out - 1) // out
+    return tile // (rows * columns), tile // columns % rows * out, tile % columns * out
 
 
 @inlined
 def pixel(x: Array, image: int, row: int, column: int) -> int:
     """The position of this pixel's first channel."""
-    return ((image * x.shape[1] + row) * x.shape[2] + column) * (x.strides[2] // x.itemsize)
+    return ((image * x.shape[2] + row) * x.shape[3] + column) * (x.strides[3] // x.itemsize)
 
 
 @compiled
@@ -147,25 +145,26 @@ def add_gradient(inputs: Array, outputs: Array, gradient: Array, channels: int, 
 
 @compiled
 def transform_tiles(
-    x: Array, y: Array, pad: Pair, size: int, first: int, end: int, target: Array, origin: int, work: Array
+    x: Array, y: Array, kernel: int, pad: Pair, size: int, part: Pair, target: Array, origin: int
 ) -> None:
-    """Transform the tiles `first` to `end` of x into target (36, ROOM, padded C), in which the tile `origin` comes
-    first.
+    """Transform tiles of x, from part[0] up to part[1], into target (36, ROOM, padded C), in which the tile `origin`
+    comes first.
 
-    With `size` IN they are input tiles d, of which target gets B^T d B; with OUT they are tiles dY of the output's
-    gradient, of which it gets A dY A^T. y is the output, whose tiles are numbered.
+    With `size` IN they are input tiles d, of which target gets B^T d B. With the size of output tiles they are tiles dY
+    of the output's gradient, of which it gets A dY A^T. y is the output, whose tiles are numbered.
     """
+    work = np.empty(WORK, np.float32)
     width, beside = target.shape[2], target.shape[1] * target.shape[2]
-    for number in range(first, end):
-        image, row, column = corner(y, number)
-        for begin in range(0, x.shape[3], CHANNELS):
-            channel = min(begin, x.shape[3] - CHANNELS)
+    for number in range(part[0], part[1]):
+        image, row, column = corner(y, kernel, number)
+        for begin in range(0, x.shape[1], CHANNELS):
+            channel = min(begin, x.shape[1] - CHANNELS)
             load(x, image, row - pad[0], column - pad[1], channel, size, work)
             to = (number - origin) * width + channel
             if size == IN:
-                transform_input(work, 0, ROW, CHANNELS, target, to, IN * beside, beside)
+                transform_input(kernel, work, 0, ROW, CHANNELS, target, to, IN * beside, beside)
             else:
-                transform_gradient(work, 0, ROW, CHANNELS, target, to, IN * beside, beside)
+                transform_gradient(kernel, work, 0, ROW, CHANNELS, target, to, IN * beside, beside)
 
 
 @compiled
@@ -174,7 +173,7 @@ def load(x: Array, image: int, row: int, column: int, channel: int, size: int, t
     for i in range(size):
         for j in range(size):
             to = i * ROW + j * CHANNELS
-            if 0 <= row + i < x.shape[1] and 0 <= column + j < x.shape[2]:
+            if 0 <= row + i < x.shape[2] and 0 <= column + j < x.shape[3]:
                 copy(x, pixel(x, image, row + i, column + j) + channel, NO_BOUND, tile, to)
             else:
                 tile[to : to + CHANNELS] = 0
@@ -182,23 +181,24 @@ def load(x: Array, image: int, row: int, column: int, channel: int, size: int, t
 
 @compiled
 def transform_outputs(
-    products: Array, bias: Array, plus: Array, relu: bool, y: Array, first: int, end: int, origin: int, work: Array
+    products: Array, bias: Array, plus: Array, relu: bool, y: Array, kernel: int, part: Pair, origin: int
 ) -> None:
-    """y = A^T m A of the tiles `first` to `end`, plus `bias` and `plus`, after ReLU. The tile `origin` comes first in
-    m, the products (36, ROOM, padded K)."""
-    least = np.float32(0) if relu else NO_BOUND
+    """y = A^T m A of its tiles from part[0] up to part[1], plus `bias` and `plus`, after ReLU. The tile `origin` comes
+    first in m, the products (36, ROOM, padded K)."""
+    work = np.empty(WORK, np.float32)
+    least, out = np.float32(0) if relu else NO_BOUND, IN + 1 - kernel
     width, beside = products.shape[2], products.shape[1] * products.shape[2]
-    for number in range(first, end):
-        image, row, column = corner(y, number)
-        for begin in range(0, y.shape[3], CHANNELS):
-            channel = min(begin, y.shape[3] - CHANNELS)
+    for number in range(part[0], part[1]):
+        image, row, column = corner(y, kernel, number)
+        for begin in range(0, y.shape[1], CHANNELS):
+            channel = min(begin, y.shape[1] - CHANNELS)
             start = (number - origin) * width + channel
-            transform_output(products, start, IN * beside, beside, work, 0, ROW, CHANNELS)
-            for i in range(min(OUT, y.shape[1] - row)):
-                for j in range(min(OUT, y.shape[2] - column)):
+            transform_output(kernel, products, start, IN * beside, beside, work, 0, ROW, CHANNELS)
+            for i in range(min(out, y.shape[2] - row)):
+                for j in range(min(out, y.shape[3] - column)):
                     value = i * ROW + j * CHANNELS
                     to = pixel(y, image, row + i, column + j) + channel
-                    if plus.size:
+                    if plus.shape == y.shape:
                         add(plus, to, work, value)
                     add(bias, channel, work, value)
                     copy(work, value, least, y, to)
@@ -209,36 +209,38 @@ def transform_kernels(weights: Array, turned: bool, target: Array, threads: int)
     """target (36, lines, CHANNELS) = G g G^T of the kernels g; or, with C and K exchanged, of the kernels turned by 180
     degrees, with which the gradient of the input is a convolution."""
     outputs, rows = (weights.shape[1], weights.shape[0]) if turned else (weights.shape[0], weights.shape[1])
-    beside = target.shape[1] * CHANNELS
+    beside, kernel = target.shape[1] * CHANNELS, weights.shape[2]
     for thread in prange(threads):
         work = np.zeros(WORK, np.float32)
         first, end = share(0, rows, thread, threads)
         for column in range(0, outputs, CHANNELS):
             for row in range(first, end):
                 for c in range(min(CHANNELS, outputs - column)):
-                    for i in range(KERNEL):
-                        for j in range(KERNEL):
-                            value = weights[row, column + c, 2 - i, 2 - j] if turned else weights[column + c, row, i, j]
-                            work[i * ROW + j * CHANNELS + c] = value
+                    for i in range(kernel):
+                        for j in range(kernel):
+                            to = i * ROW + j * CHANNELS + c
+                            if turned:
+                                work[to] = weights[row, column + c, kernel - 1 - i, kernel - 1 - j]
+                            else:
+                                work[to] = weights[column + c, row, i, j]
                 to = column * rows + row * CHANNELS
-                transform_kernel(work, 0, ROW, CHANNELS, target, to, IN * beside, beside)
+                transform_kernel(kernel, work, 0, ROW, CHANNELS, target, to, IN * beside, beside)
 
 
 @parallel
 def gradient_of_kernels(transformed: Array, adds: bool, gradient: Array, threads: int) -> None:
-    """gradient (K, C, 3, 3) = G^T t G of the gradient t of the transformed kernels (see `kernel_gradient`), or plus
-    that."""
+    """gradient (K, C, kernel, kernel) = G^T t G of the gradient t of the transformed kernels, or plus that."""
     rows = gradient.shape[1] + ROWS
-    beside = transformed.shape[1] * CHANNELS
+    beside, kernel = transformed.shape[1] * CHANNELS, gradient.shape[2]
     for thread in prange(threads):
         work = np.empty(WORK, np.float32)
         first, end = share(0, gradient.shape[1], thread, threads)
         for column in range(0, gradient.shape[0], CHANNELS):
             for row in range(first, end):
                 start = column * rows + row * CHANNELS
-                transform_kernel_gradient(transformed, start, IN * beside, beside, work, 0, ROW, CHANNELS)
+                transform_kernel_gradient(kernel, transformed, start, IN * beside, beside, work, 0, ROW, CHANNELS)
                 for c in range(min(CHANNELS, gradient.shape[0] - column)):
-                    for i in range(KERNEL):
-                        for j in range(KERNEL):
+                    for i in range(kernel):
+                        for j in range(kernel):
                             value = work[i * ROW + j * CHANNELS + c]
                             gradient[column + c, row, i, j] = gradient[column + c, row, i, j] + value if adds else value

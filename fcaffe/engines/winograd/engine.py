@@ -8,21 +8,20 @@ from typing import Any
 import numba
 import numpy as np
 
-from fcaffe.engines.channels import channels_last
 from fcaffe.engines.convolution import Folded
 from fcaffe.engines.memory import address
 from fcaffe.engines.onednn.engine import OneDnnEngine
 from fcaffe.engines.windows import Windows
 from fcaffe.engines.winograd import blocks
 from fcaffe.engines.winograd.compiling import SETTINGS
-from fcaffe.engines.winograd.transforms import CHANNELS, KERNEL, OUT
+from fcaffe.engines.winograd.transforms import CHANNELS, IN, KERNELS
 from fcaffe.engines.winograd.vectors import ROWS
 from fcaffe.threads import wanted_threads
 
 LEAST_TILES = 32  # of a batch; with fewer, reading the transformed kernels takes longer than the products
 
 Array = Any
-NO_ARRAY = np.empty((0, 0, 0, 0), np.float32)
+NO_ARRAY = np.moveaxis(np.empty((2, 2, 2, 2), np.float32), -1, 1)  # channels-last as others: a type of Numba
 TRANSFORMED = -1  # use of temporary memory
 
 
@@ -50,7 +49,7 @@ class WinogradEngine(OneDnnEngine):
             kernels = self.of_weights([weights], "Winograd", lambda: self._transform(weights, group, np.empty))
             if kernels is None:
                 kernels = self._transform(weights, group, self._temporary)
-            self._convolve(x_, kernels, bias, None, relu, y_, windows.pad)
+            self._convolve(x_, kernels, bias, None, relu, y_, windows.kernel[0], windows.pad)
 
     def folded_convolution(
         self, x: Array, folded: Folded, y: Array, windows: Windows, group: int, relu: bool, plus: Array | None
@@ -68,16 +67,19 @@ class WinogradEngine(OneDnnEngine):
             return False
         others = [] if plus is None else [plus]
         with self.library.lock, self.channels_last([x, *others], [y]) as (x_, *others, y_):
-            self._convolve(x_, made[0], made[1], others[0] if others else None, relu, y_, windows.pad)
+            self._convolve(
+                x_, made[0], made[1], others[0] if others else None, relu, y_, windows.kernel[0], windows.pad
+            )
         return True
 
     def convolution_backward_data(self, dy: Array, weights: Array, dx: Array, windows: Windows, group: int) -> None:
-        if not suits(dx, weights, dy, windows, group) or max(windows.pad) > 2:
+        if not suits(dx, weights, dy, windows, group) or max(windows.pad) >= windows.kernel[0]:
             super().convolution_backward_data(dy, weights, dx, windows, group)
             return
         with self.library.lock, self.channels_last([dy], [dx]) as (dy_, dx_):
             kernels = self._transform(weights, group, self._temporary, turned=True)
-            self._convolve(dy_, kernels, None, None, False, dx_, tuple(2 - pad for pad in windows.pad))
+            size = windows.kernel[0]
+            self._convolve(dy_, kernels, None, None, False, dx_, size, tuple(size - 1 - pad for pad in windows.pad))
 
     def convolution_backward_weights(
         self, x: Array, dy: Array, dweights: Array, windows: Windows, group: int, add: bool
@@ -89,18 +91,26 @@ class WinogradEngine(OneDnnEngine):
             gradient = self._temporary(_shape(dy.shape[1] // group, dweights.shape[1] + ROWS))
             for each in range(group):
                 ends, kernels = _of_group((x_, dy_), each, group), np.split(dweights, group)[each]
-                self._run(blocks.kernel_gradient, *ends, gradient, windows.pad, self._numba_threads)
+                self._run(blocks.kernel_gradient, *ends, gradient, windows.kernel[0], windows.pad, self._numba_threads)
                 self._run(blocks.gradient_of_kernels, gradient, add, kernels, self._numba_threads)
 
     def _convolve(
-        self, x: Array, kernels: Array, bias: Array | None, plus: Array | None, relu: bool, y: Array, pad: Any
+        self,
+        x: Array,
+        kernels: Array,
+        bias: Array | None,
+        plus: Array | None,
+        relu: bool,
+        y: Array,
+        size: int,
+        pad: Any,
     ) -> None:
         """All arrays are channels-last. The kernels are those of each group."""
         biases = np.split(np.zeros(y.shape[1], np.float32) if bias is None else bias, len(kernels))
         for each, own in enumerate(kernels):
             x_, y_, *others = _of_group((x, y) if plus is None else (x, y, plus), each, len(kernels))
             plus_ = others[0] if others else NO_ARRAY
-            self._run(blocks.convolve, x_, own, biases[each], plus_, relu, y_, pad, self._numba_threads)
+            self._run(blocks.convolve, x_, own, biases[each], plus_, relu, y_, size, pad, self._numba_threads)
 
     def _transform(self, weights: Array, group: int, new: Callable[..., Array], turned: bool = False) -> Array:
         shape = weights.shape[0] // group, weights.shape[1]
@@ -124,18 +134,20 @@ class WinogradEngine(OneDnnEngine):
 
 
 def suits(x: Array, weights: Array, y: Array, windows: Windows, group: int) -> bool:
-    """Whether the transforms apply and pay: 3x3 kernels at every pixel, many channels, many tiles."""
+    """Whether the transforms apply and pay: 3x3 or 5x5 kernels at every pixel, many tiles, 16 or 32 channels."""
+    if windows.kernel not in [(size, size) for size in KERNELS]:
+        return False
+    out = IN + 1 - windows.kernel[0]
     return (
-        windows.kernel == (KERNEL, KERNEL)
-        and set(windows.stride + windows.dilation) == {1}
-        and min(weights.shape[0] // group, weights.shape[1]) >= CHANNELS
-        and y.shape[0] * -(-y.shape[2] // OUT) * -(-y.shape[3] // OUT) >= LEAST_TILES
+        set(windows.stride + windows.dilation) == {1}
+        and min(weights.shape[0] // group, weights.shape[1]) >= CHANNELS * (windows.kernel[0] // 2)
+        and y.shape[0] * -(-y.shape[2] // out) * -(-y.shape[3] // out) >= LEAST_TILES
     )
 
 
 def _of_group(arrays: Sequence[Array], each: int, group: int) -> list[Array]:
-    """The arrays, as (N, H, W, channels), with the channels of one of the groups."""
-    return [np.split(channels_last(array), group, axis=3)[each] for array in arrays]
+    """The channels of one of the groups."""
+    return [np.split(array, group, axis=1)[each] for array in arrays]
 
 
 def _shape(outputs: int, rows: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Winograd's transforms F(4x4, 3x3): a 3x3 convolution with a quarter of the multiplications.
+"""Winograd's transforms F(4x4, 3x3) and F(2x2, 5x5): convolutions with a quarter or a third of the multiplications.
 
 An output tile of 4x4 pixels depends on an input tile of 6x6. Let d be the input tile, g the 3x3 kernel and Y the output
 tile, all of one channel. Convolution is multiplication of polynomials, whose product is found from its values at six
@@ -6,14 +6,17 @@ points instead of from its coefficients:
 
     Y = A^T [(G g G^T) * (B^T d B)] A
 
-`*` multiplies the 36 values of both transformed tiles elementwise, so 36 multiplications take the part of 144. With
-channels, each of the 36 values becomes a matrix product over input channels, (tiles, C) times (C, K), in which nearly
-all of the work lies. The transforms only add and scale, along one axis of the tile and then along the other.
+`*` multiplies the 36 values of both transformed tiles elementwise, so 36 multiplications take the part of 144. A kernel
+of 5x5 makes an output tile of 2x2 from 6x6 pixels: 36 multiplications take the part of 100. With channels, each of the
+36 values becomes a matrix product over input channels, (tiles, C) times (C, K), in which nearly all of the work lies.
+The transforms only add and scale, along one axis of the tile and then along the other.
 
-B^T, G and A^T belong to the points 0, 1, -1, 2, -2 and infinity (Lavin and Gray, "Fast Algorithms for Convolutional
-Neural Networks", CVPR 2016, section 4.3). They are the six smallest points, which lets the factors stay small: each
-factor above 1 costs digits. With float32 sums the result has an error of some 1e-5 of the largest output, and a direct
-convolution 1e-6. F(6x6, 3x3) would need 2.25 instead of 4 multiplications per pixel but has an error of 1e-4.
+The points are 0, 1, -1, 2, -2 and infinity (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR
+2016, section 4.3). G has the powers of each point, so it takes the values of the kernel's polynomial, at infinity the
+highest coefficient. A^T has the powers too, transposed. B^T interpolates; its denominators are the scales of G. These
+are the six smallest points, which lets the factors stay small: each factor above 1 costs digits. With float32 sums the
+result has an error of some 1e-5 of the largest output, and a direct convolution 1e-6. F(6x6, 3x3) would need 2.25
+instead of 4 multiplications per pixel but has an error of 1e-4.
 
 The gradients use the same matrices, since a gradient of a product of matrices is a product with their transposes. The
 gradient of the input is a convolution of the output's gradient with the kernels turned by 180 degrees. The gradient of
@@ -34,8 +37,11 @@ from typing import Any
 
 import numpy as np
 
-OUT, IN, KERNEL = 4, 6, 3  # pixels along an axis of an output tile, of an input tile and of a kernel
+IN = 6  # pixels along an axis of an input tile
+KERNELS = (3, 5)  # pixels along an axis of a kernel; an output tile has IN + 1 less that
 CHANNELS = 16  # of a vector, with which compiled code computes
+POINTS = (0, 1, -1, 2, -2)
+SCALES = (1 / 4, -1 / 6, -1 / 6, 1 / 24, 1 / 24)
 
 Value = Any
 Tile = Sequence[Sequence[Value]]
@@ -48,21 +54,19 @@ B_T = np.array(
         [0, -2, -1, 2, 1, 0],
         [0, 2, -1, -2, 1, 0],
         [0, 4, 0, -5, 0, 1],
-    ],
-    np.float32,
+    ]
 )
-G = np.array(
-    [
-        [1 / 4, 0, 0],
-        [-1 / 6, -1 / 6, -1 / 6],
-        [-1 / 6, 1 / 6, -1 / 6],
-        [1 / 24, 1 / 12, 1 / 6],
-        [1 / 24, -1 / 12, 1 / 6],
-        [0, 0, 1],
-    ],
-    np.float32,
-)
-A_T = np.array([[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]], np.float32)
+
+
+def of_kernel(size: int) -> np.ndarray:
+    """G (6, size)."""
+    rows = [[scale * point**power for power in range(size)] for point, scale in zip(POINTS, SCALES, strict=True)]
+    return np.array([*rows, [0] * (size - 1) + [1]])
+
+
+def of_output(size: int) -> np.ndarray:
+    """A^T (size, 6)."""
+    return np.array([[*(p**power for p in POINTS), power == size - 1] for power in range(size)])
 
 
 def along_both_axes(matrix: np.ndarray, tile: Tile) -> Tile:

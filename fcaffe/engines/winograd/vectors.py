@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from fcaffe.engines.winograd.transforms import CHANNELS, Tile, along_both_axes
+from fcaffe.engines.winograd.transforms import CHANNELS, KERNELS, Tile, along_both_axes
 
 INDEX, LONG, FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
 VECTOR = ir.VectorType(FLOAT, CHANNELS)
@@ -88,29 +88,37 @@ def _operation(arguments: str, generate: Callable[..., None]) -> Any:
     return intrinsic(typed)
 
 
-def tile_transform(matrix: np.ndarray) -> Any:
-    """(source, first, row, column, target, to, below, beside): transform a tile of vectors by the matrix, on both axes.
+def tile_transform(three: np.ndarray, five: np.ndarray) -> Any:
+    """(kernel, source, first, row, column, target, to, below, beside): transform a tile of vectors on both axes, by the
+    matrix for kernels of this size.
 
     Vectors lie at first + i * row + j * column in the source, and at to + i * below + j * beside in the target.
     """
 
-    def generate(builder: Any, *arguments: Any) -> None:
-        source, first, row, column, target, to, below, beside = arguments
+    def generate(builder: Any, kernel: Any, *arguments: Any) -> None:
+        with builder.if_else(builder.icmp_signed("==", kernel, LONG(KERNELS[0]))) as branches:
+            for branch, matrix in zip(branches, (three, five), strict=True):
+                with branch:
+                    _transform(builder, matrix, *arguments)
 
-        def position(begin: Any, i: int, down: Any, j: int, right: Any) -> Any:
-            offset = builder.add(builder.mul(down, LONG(i)), builder.mul(right, LONG(j)))
-            return builder.add(begin, offset)
+    return _operation("iaiiiaiii", generate)
 
-        def read(i: int, j: int) -> Vector:
-            return Vector(builder, source.vector(position(first, i, row, j, column)))
 
-        size = range(matrix.shape[1])
-        tile: Tile = [[read(i, j) for j in size] for i in size]
-        for i, line in enumerate(along_both_axes(matrix, tile)):
-            for j, vector in enumerate(line):
-                target.write(position(to, i, below, j, beside), vector.value)
+def _transform(builder: Any, matrix: np.ndarray, *arguments: Any) -> None:
+    source, first, row, column, target, to, below, beside = arguments
 
-    return _operation("aiiiaiii", generate)
+    def position(begin: Any, i: int, down: Any, j: int, right: Any) -> Any:
+        offset = builder.add(builder.mul(down, LONG(i)), builder.mul(right, LONG(j)))
+        return builder.add(begin, offset)
+
+    def read(i: int, j: int) -> Vector:
+        return Vector(builder, source.vector(position(first, i, row, j, column)))
+
+    size = range(matrix.shape[1])
+    tile: Tile = [[read(i, j) for j in size] for i in size]
+    for i, line in enumerate(along_both_axes(matrix, tile)):
+        for j, vector in enumerate(line):
+            target.write(position(to, i, below, j, beside), vector.value)
 
 
 def _multiply(builder: Any, *arguments: Any) -> None:
