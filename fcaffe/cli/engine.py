@@ -27,7 +27,7 @@ class EngineFlags:
         None,
         "Type of the factors in convolutions and inner products; sums and weights are float32. fp16 and bf16 are also "
         "the types of activations; tf32 and fp16 need a GPU. winograd is float32 with fewer multiplications in 3x3 "
-        "convolutions on CPUs, and errors some ten times as large (fp32).",
+        "and 5x5 convolutions on CPUs, and errors some ten times as large (fp32).",
         default="fp32",
         type=click.Choice(["fp32", "winograd", "tf32", "fp16", "bf16"]),
     )

@@ -1,8 +1,9 @@
-"""The CPU engine that computes 3x3 convolutions with fewer multiplications, by Winograd's transforms."""
+"""The CPU engine that computes convolutions with fewer multiplications, by Winograd's transforms."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numba
@@ -26,10 +27,10 @@ TRANSFORMED = -1  # use of temporary memory
 
 
 class WinogradEngine(OneDnnEngine):
-    """The oneDNN engine but for convolutions with 3x3 kernels and stride 1.
+    """The oneDNN engine but for convolutions with 3x3 or 5x5 kernels and stride 1; see `suits`.
 
     Which algorithm computes a convolution depends on its shape alone, so it is the same in every run and on all
-    workers. An output that is not finite makes the other outputs of its tile of 4x4 pixels NaN.
+    workers. An output that is not finite makes the other outputs of its tile, of 4x4 or 2x2 pixels, NaN.
     """
 
     def __init__(self, path: str) -> None:
@@ -46,10 +47,10 @@ class WinogradEngine(OneDnnEngine):
             super().convolution_forward(x, weights, bias, y, windows, group, relu)
             return
         with self.library.lock, self.channels_last([x], [y]) as (x_, y_):
-            kernels = self.of_weights([weights], "Winograd", lambda: self._transform(weights, group, np.empty))
+            kernels = self.of_weights([weights], "Winograd", lambda: self._transform(weights, group, kept=True))
             if kernels is None:
-                kernels = self._transform(weights, group, self._temporary)
-            self._convolve(x_, kernels, bias, None, relu, y_, windows.kernel[0], windows.pad)
+                kernels = self._transform(weights, group)
+            self._convolve(x_, kernels, bias, None, relu, y_, windows)
 
     def folded_convolution(
         self, x: Array, folded: Folded, y: Array, windows: Windows, group: int, relu: bool, plus: Array | None
@@ -60,16 +61,14 @@ class WinogradEngine(OneDnnEngine):
 
         def make() -> tuple[Array, Array]:
             weights, bias = folded.make()
-            return self._transform(np.ascontiguousarray(weights), group, np.empty), bias
+            return self._transform(np.ascontiguousarray(weights), group, kept=True), bias
 
         made = self.of_weights(sources, (folded, "Winograd"), make)
         if made is None:
             return False
         others = [] if plus is None else [plus]
         with self.library.lock, self.channels_last([x, *others], [y]) as (x_, *others, y_):
-            self._convolve(
-                x_, made[0], made[1], others[0] if others else None, relu, y_, windows.kernel[0], windows.pad
-            )
+            self._convolve(x_, *made, others[0] if others else None, relu, y_, windows)
         return True
 
     def convolution_backward_data(self, dy: Array, weights: Array, dx: Array, windows: Windows, group: int) -> None:
@@ -77,9 +76,9 @@ class WinogradEngine(OneDnnEngine):
             super().convolution_backward_data(dy, weights, dx, windows, group)
             return
         with self.library.lock, self.channels_last([dy], [dx]) as (dy_, dx_):
-            kernels = self._transform(weights, group, self._temporary, turned=True)
-            size = windows.kernel[0]
-            self._convolve(dy_, kernels, None, None, False, dx_, size, tuple(size - 1 - pad for pad in windows.pad))
+            kernels = self._transform(weights, group, turned=True)
+            pad = tuple(windows.kernel[0] - 1 - pad for pad in windows.pad)
+            self._convolve(dy_, kernels, None, None, False, dx_, replace(windows, pad=pad))
 
     def convolution_backward_weights(
         self, x: Array, dy: Array, dweights: Array, windows: Windows, group: int, add: bool
@@ -88,33 +87,28 @@ class WinogradEngine(OneDnnEngine):
             super().convolution_backward_weights(x, dy, dweights, windows, group, add)
             return
         with self.library.lock, self.channels_last([x, dy], []) as (x_, dy_):
-            gradient = self._temporary(_shape(dy.shape[1] // group, dweights.shape[1] + ROWS))
-            for each in range(group):
-                ends, kernels = _of_group((x_, dy_), each, group), np.split(dweights, group)[each]
-                self._run(blocks.kernel_gradient, *ends, gradient, windows.kernel[0], windows.pad, self._numba_threads)
-                self._run(blocks.gradient_of_kernels, gradient, add, kernels, self._numba_threads)
+            gradient = self._room(_shape(dy.shape[1] // group, dweights.shape[1] + ROWS))
+            parts = [np.split(array, group, axis=1) for array in (x_, dy_)]
+            for x_, dy_, own in zip(*parts, np.split(dweights, group), strict=True):
+                self._run(
+                    blocks.kernel_gradient, x_, dy_, gradient, windows.kernel[0], windows.pad, self._numba_threads
+                )
+                self._run(blocks.gradient_of_kernels, gradient, add, own, self._numba_threads)
 
     def _convolve(
-        self,
-        x: Array,
-        kernels: Array,
-        bias: Array | None,
-        plus: Array | None,
-        relu: bool,
-        y: Array,
-        size: int,
-        pad: Any,
+        self, x: Array, kernels: Array, bias: Array | None, plus: Array | None, relu: bool, y: Array, windows: Windows
     ) -> None:
         """All arrays are channels-last. The kernels are those of each group."""
         biases = np.split(np.zeros(y.shape[1], np.float32) if bias is None else bias, len(kernels))
-        for each, own in enumerate(kernels):
-            x_, y_, *others = _of_group((x, y) if plus is None else (x, y, plus), each, len(kernels))
-            plus_ = others[0] if others else NO_ARRAY
-            self._run(blocks.convolve, x_, own, biases[each], plus_, relu, y_, size, pad, self._numba_threads)
+        parts = [np.split(array, len(kernels), axis=1) for array in (x, y, plus) if array is not None]
+        for own, bias, x_, y_, *others in zip(kernels, biases, *parts, strict=True):
+            ends = x_, own, bias, *(others or [NO_ARRAY]), relu, y_
+            self._run(blocks.convolve, *ends, windows.kernel[0], windows.pad, self._numba_threads)
 
-    def _transform(self, weights: Array, group: int, new: Callable[..., Array], turned: bool = False) -> Array:
+    def _transform(self, weights: Array, group: int, turned: bool = False, kept: bool = False) -> Array:
+        """The transformed kernels of each group, in memory of their own if they are to be `kept`."""
         shape = weights.shape[0] // group, weights.shape[1]
-        target = new((group, *_shape(*(shape[::-1] if turned else shape))), dtype=np.float32)
+        target = self._room((group, *_shape(*(shape[::-1] if turned else shape))), kept)
         for own, kernels in zip(np.split(weights, group), target, strict=True):
             self._run(blocks.transform_kernels, own, turned, kernels, self._numba_threads)
         return target
@@ -129,8 +123,9 @@ class WinogradEngine(OneDnnEngine):
         numba.set_num_threads(self._numba_threads)
         work(*arguments)
 
-    def _temporary(self, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
-        return self.library.temporary_array(TRANSFORMED, shape, np.dtype(dtype))
+    def _room(self, shape: tuple[int, ...], kept: bool = False) -> Array:
+        dtype = np.dtype(np.float32)
+        return np.empty(shape, dtype) if kept else self.library.temporary_array(TRANSFORMED, shape, dtype)
 
 
 def suits(x: Array, weights: Array, y: Array, windows: Windows, group: int) -> bool:
@@ -143,11 +138,6 @@ def suits(x: Array, weights: Array, y: Array, windows: Windows, group: int) -> b
         and min(weights.shape[0] // group, weights.shape[1]) >= CHANNELS * (windows.kernel[0] // 2)
         and y.shape[0] * -(-y.shape[2] // out) * -(-y.shape[3] // out) >= LEAST_TILES
     )
-
-
-def _of_group(arrays: Sequence[Array], each: int, group: int) -> list[Array]:
-    """The channels of one of the groups."""
-    return [np.split(array, group, axis=1)[each] for array in arrays]
 
 
 def _shape(outputs: int, rows: int) -> tuple[int, ...]:

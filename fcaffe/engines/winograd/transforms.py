@@ -12,10 +12,11 @@ of 5x5 makes an output tile of 2x2 from 6x6 pixels: 36 multiplications take the 
 The transforms only add and scale, along one axis of the tile and then along the other.
 
 The points are 0, 1, -1, 2, -2 and infinity (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR
-2016, section 4.3). G has the powers of each point, so it takes the values of the kernel's polynomial, at infinity the
-highest coefficient. A^T has the powers too, transposed. B^T interpolates; its denominators are the scales of G. These
-are the six smallest points, which lets the factors stay small: each factor above 1 costs digits. With float32 sums the
-result has an error of some 1e-5 of the largest output, and a direct convolution 1e-6. F(6x6, 3x3) would need 2.25
+2016, section 4.3). G takes the values of the kernel's polynomial at the points: it has their powers, and at infinity
+the highest coefficient. A^T has the powers too, transposed. B^T interpolates, by Lagrange's formula: the row of a point
+has the coefficients of the product of x - q over the other points q, and G divides by the product's value there.
+These are the six smallest points, so that the factors stay small: each factor above 1 costs digits. With float32 sums
+the result has an error of some 1e-5 of the largest output, and a direct convolution 1e-6. F(6x6, 3x3) would need 2.25
 instead of 4 multiplications per pixel but has an error of 1e-4.
 
 The gradients use the same matrices, since a gradient of a product of matrices is a product with their transposes. The
@@ -31,6 +32,7 @@ being compiled (`vectors.py`).
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -41,26 +43,22 @@ IN = 6  # pixels along an axis of an input tile
 KERNELS = (3, 5)  # pixels along an axis of a kernel; an output tile has IN + 1 less that
 CHANNELS = 16  # of a vector, with which compiled code computes
 POINTS = (0, 1, -1, 2, -2)
-SCALES = (1 / 4, -1 / 6, -1 / 6, 1 / 24, 1 / 24)
 
 Value = Any
 Tile = Sequence[Sequence[Value]]
 
-B_T = np.array(
-    [
-        [4, 0, -5, 0, 1, 0],
-        [0, -4, -4, 1, 1, 0],
-        [0, 4, -4, -1, 1, 0],
-        [0, -2, -1, 2, 1, 0],
-        [0, 2, -1, -2, 1, 0],
-        [0, 4, 0, -5, 0, 1],
-    ]
-)
+
+def _others(point: int) -> list[int]:
+    return [other for other in POINTS if other != point]
+
+
+B_T = np.array([*([*np.poly(_others(point))[::-1], 0] for point in POINTS), np.poly(POINTS)[::-1]])
 
 
 def of_kernel(size: int) -> np.ndarray:
     """G (6, size)."""
-    rows = [[scale * point**power for power in range(size)] for point, scale in zip(POINTS, SCALES, strict=True)]
+    scales = [1 / math.prod(point - other for other in _others(point)) for point in POINTS]
+    rows = [[scale * point**power for power in range(size)] for point, scale in zip(POINTS, scales, strict=True)]
     return np.array([*rows, [0] * (size - 1) + [1]])
 
 
