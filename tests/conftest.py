@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from tests import engine_choice
 from tests.engine_choice import ENGINES, engine
 
 GOLDEN = Path(__file__).parent / "golden"
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that ran the tests in its background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that programs under test do not ignore it
 
 
 @pytest.fixture(params=ENGINES)

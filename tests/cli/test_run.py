@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -162,9 +161,8 @@ def test_ctrl_c_is_pythons(tmp_path: Path) -> None:
     script = "print('ready', flush=True)\nimport time\ntry:\n    time.sleep(60)\nfinally:\n    print('tidied')\n"
     (tmp_path / "script.py").write_text(script)
     command = [*RUN, "script.py"]
-    options: Any = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}, "text": True}
-    options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background ignores it
-    with subprocess.Popen(command, stdout=-1, stderr=-1, **options) as process:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=-1, stderr=-1, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         time.sleep(0.2)
         process.send_signal(signal.SIGINT)
