@@ -95,10 +95,11 @@ def brief_spinning() -> Iterator[None]:
 
 
 def ask_for_short_slices() -> None:
-    """Ask Linux for short time slices for this thread and those that it starts later. They keep their share of the CPU.
+    """Ask Linux for short time slices for this thread and the threads that it starts later.
 
-    Threads that wait for one another in each layer lose most of their turns if each has to wait some milliseconds for a
-    core that a busy process holds: see docs/benchmarks.md. Kernels before 6.12 ignore this.
+    Their share of the CPU stays the same. Threads that wait for one another in each layer lose most of their turns if
+    each has to wait some milliseconds for a core that a busy process holds: see docs/benchmarks.md. Kernels before 6.12
+    ignore this.
     """
     number = SET_SCHEDULING.get(platform.machine())
     if sys.platform == "linux" and number and os.sched_getscheduler(0) == os.SCHED_OTHER:

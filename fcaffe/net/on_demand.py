@@ -52,9 +52,8 @@ class OnDemand:
         self._needs_all = self._overwrites_given()
         self._hidden: set[Storage] | None = None  # without values; None if the last pass has also saved for backward
         self._preserved: dict[Storage, Array] = {}  # the values of that pass, of storages that may have changed since
-        # What a pass of a program leaves without values, and what the second run reads; valid for a `Blob.changes`.
-        self._left_out: tuple[Program | None, int, set[Storage]] = None, -1, set()
-        self._sources: tuple[int, set[Storage]] = -1, set()
+        self._sources: set[Storage] = set()  # what the second run reads and does not write
+        self._sources_found_at = -1  # the `Blob.changes` then
 
     @staticmethod
     def suits(net: Graph) -> bool:
@@ -74,13 +73,10 @@ class OnDemand:
         """A forward pass of this program is over."""
         if not program.inference:
             return
-        if self._left_out[:2] != (program, Blob.changes):
-            visible = {blob.data_storage for blob in self._visible}
-            hidden = {blob.data_storage for node in self._recomputed for blob in node.tops} - visible
-            for storage in hidden - {blob.data_storage for node in program.nodes for blob in node.blobs}:
-                storage.replace(None)
-            self._left_out = program, Blob.changes, hidden
-        self._hidden = self._left_out[2]
+        visible = {blob.data_storage for blob in self._visible}
+        self._hidden = {blob.data_storage for node in self._recomputed for blob in node.tops} - visible
+        for storage in self._hidden - {blob.data_storage for node in program.nodes for blob in node.blobs}:
+            storage.replace(None)
         self._mark(self._hidden)
         self.preserve(self._views.exposed())
 
@@ -102,7 +98,6 @@ class OnDemand:
             self._mark(hidden)  # so that nobody reads the buffers as they are now
             raise
         self._preserved = {}
-        self._left_out = None, -1, set()  # so that the next pass releases their memory
 
     def retire(self) -> None:
         """From now on passes materialise everything; the last one counts as if it had."""
@@ -113,11 +108,11 @@ class OnDemand:
         """Before the values of these storages may change: copy the values that the second run reads."""
         if self._hidden is None:
             return
-        if self._sources[0] != Blob.changes:
-            sources = {blob.data_storage for node in self._recomputed for blob in node.layer.blobs}
-            sources.update(blob.data_storage for node in self._given for blob in node.tops)
-            self._sources = Blob.changes, sources
-        for storage in self._sources[1].intersection(storages) - self._preserved.keys():
+        if self._sources_found_at != Blob.changes:
+            self._sources_found_at = Blob.changes
+            self._sources = {blob.data_storage for node in self._recomputed for blob in node.layer.blobs}
+            self._sources.update(blob.data_storage for node in self._given for blob in node.tops)
+        for storage in self._sources.intersection(storages) - self._preserved.keys():
             if storage.buffer is not None:
                 self._preserved[storage] = storage.buffer.copy()
 

@@ -74,7 +74,7 @@ class ConvolutionGradients(Convolution):
             return
         if self._is_float32_product(windows, group):
             with self.channels_last([dy, x], []) as (dy_, x_), self.library.lock:
-                dy_rows, x_rows = self._apart(rows_of(dy_), DY_ROWS), self._apart(rows_of(x_), X_ROWS)
+                dy_rows, x_rows = self._with_gaps(rows_of(dy_), DY_ROWS), self._with_gaps(rows_of(x_), X_ROWS)
                 self.library.sgemm(dy_rows.T, x_rows, matrix_of(dweights), add)
             return
 
@@ -100,7 +100,7 @@ class ConvolutionGradients(Convolution):
         key = ("convolution weights", x.shape, x.strides, dweights.shape, dy.shape, dy.strides, windows, group)
         self.operation(key, build)((address(x), address(dy)), (address(dweights),), add)
 
-    def _apart(self, rows: Array, use: int) -> Array:
+    def _with_gaps(self, rows: Array, use: int) -> Array:
         """These rows, or a copy whose rows lie at a distance of another number of bytes than a multiple of PAGE.
 
         A product of AVX2 reads a part of a cache line from each row, then the next part. In rows at such a distance the
