@@ -23,7 +23,7 @@ from typing import Any
 import click
 
 import fcaffe
-from fcaffe import log
+from fcaffe import as_caffe, log
 from fcaffe.cli import gflags, glog, last_words, streams
 from fcaffe.cli.commands import CAFFE_COMMANDS, COMMANDS, OTHERS, TOOLS, module_of
 from fcaffe.errors import FcaffeError, RankError
@@ -149,9 +149,7 @@ def _called(name: str) -> str:
 
 
 def _load(name: str) -> click.Command:
-    from fcaffe.pycaffe import python
-
-    python.keeps_current_folder = True
+    as_caffe.keeps_current_folder = True
     command: click.Command = getattr(import_module(module_of(name)), name.replace("-", "_"))
     return command
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
-from fcaffe.data.share import Share, Turns
 from fcaffe.engines import Engine
 from fcaffe.engines.memory import aligned_zeros
 from fcaffe.errors import SolverError
@@ -19,6 +18,7 @@ from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.shards import Shards
 from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom
+from fcaffe.share import Share, Turns
 from fcaffe.solvers import trust_ratio
 from fcaffe.solvers.batch_growth import GrowingBatch
 from fcaffe.solvers.evaluation import check_evaluation

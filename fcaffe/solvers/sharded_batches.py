@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import numpy as np
 
 from fcaffe import log
-from fcaffe.data.share import split_batch
 from fcaffe.errors import SolverError
 from fcaffe.net.blob import Array
 from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.net import Net
 from fcaffe.net.shards import Shards
+from fcaffe.share import split_batch
 from fcaffe.solvers.actions import Action, agree
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Run

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.data.share import Share, split_batch
 from fcaffe.engines import Engine
 from fcaffe.layers.inner_product import InnerProduct
 from fcaffe.net import Net
 from fcaffe.net.node import Node
 from fcaffe.net.shards import Shards
+from fcaffe.share import Share, split_batch
 
 WORTH = 4  # how many times fewer the inputs and outputs must be than the weights
 BLOCK = 512  # outputs, or inputs in the gradient of the bottom, that one thread computes at a time
