@@ -44,6 +44,11 @@ class MemoryNeed:
     def total(self) -> int:
         return self.fixed + self.activations
 
+    @property
+    def _can_recompute(self) -> bool:
+        """Whether --recompute would save memory."""
+        return bool(self.gradients) and not self.recomputes
+
     def __str__(self) -> str:
         return (
             f"{readable_size(self.total)} = parameters {readable_size(self.parameters)} + gradients "
@@ -58,7 +63,7 @@ class MemoryNeed:
         ways = []
         if fits := (available - self.fixed) * self.batch // max(1, self.activations):
             ways.append(f"set batch_size to {min(fits, self.batch - 1)} or less, with iter_size to make up for it")
-        if self.gradients and not self.recomputes:
+        if self._can_recompute:
             ways.append("use --recompute")
         return " or ".join(ways) or "one sample alone does not fit: a larger device or a smaller net is needed"
 
@@ -68,7 +73,9 @@ class MemoryNeed:
         message = f"out of memory: {'training' if self.gradients else 'running'} this net takes {self}"
         if available is None or self.total <= available:
             of = "" if available is None else f", of {readable_size(available)} that this process can have"
-            return NetError(f"{message}{of}; lower batch_size, or use --recompute ({problem})")
+            return NetError(
+                f"{message}{of}; lower batch_size{', or use --recompute' * self._can_recompute} ({problem})"
+            )
         return NetError(f"{message}, but this process can have {readable_size(available)}: {self.advice(available)}")
 
 

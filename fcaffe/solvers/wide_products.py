@@ -144,13 +144,6 @@ def wide_products(net: Net, shards: Shards) -> dict[str, WideProduct]:
     }
 
 
-def slices_between(parts: list[slice], count: int) -> list[slice]:
-    """The slices of `count` flat gradients that no part has."""
-    starts = [0, *(part.stop for part in parts)]
-    stops = [*(part.start for part in parts), count]
-    return [slice(start, stop) for start, stop in zip(starts, stops, strict=True) if start < stop]
-
-
 def _blocks(width: int) -> list[slice]:
     return [slice(start, min(start + BLOCK, width)) for start in range(0, width, BLOCK)]
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fcaffe.cli.solver import rates
 from fcaffe.errors import SolverError
@@ -14,6 +17,7 @@ from fcaffe.proto import parse_text
 from fcaffe.solvers.learning_rate import learning_rate, next_step, scale_rate
 from tests.conftest import GOLDEN
 
+f32 = np.float32
 CURVES = json.loads((GOLDEN / "solvers" / "lr_policies.json").read_text())
 
 
@@ -46,3 +50,40 @@ def test_yolos_stages_end_with_their_iteration() -> None:
             learning_rate(parse_text(broken, pb.SolverParameter), 0)
     scale_rate(param, "linear", 2)
     assert list(param.stagelr) == [1, 4, 0.5]
+
+
+NUMBERS = st.floats(-4, 4, width=32) | st.sampled_from([0.0, 1.1, -1.0, 1e-30, 3e38])
+POWERS = {
+    "exp": lambda p, i: p.base_lr * np.power(p.gamma, i),
+    "step": lambda p, i: p.base_lr * np.power(p.gamma, i // p.stepsize),
+    "inv": lambda p, i: (
+        f32(p.base_lr) * f32(np.power(np.float64(f32(1) + f32(p.gamma) * f32(i)), np.float64(-p.power)))
+    ),
+    "poly": lambda p, i: f32(p.base_lr) * f32(np.power(np.float64(f32(1) - f32(i) / f32(p.max_iter)), p.power)),
+}
+
+
+@given(
+    st.sampled_from(sorted(POWERS)),
+    NUMBERS,
+    NUMBERS,
+    NUMBERS,
+    st.integers(1, 10**6),
+    st.integers(0, 10**7) | st.integers(0, 9),
+)
+def test_rates_are_those_of_c_at_any_iteration(
+    policy: str, base_lr: float, gamma: float, power: float, most: int, iteration: int
+) -> None:
+    """Infinite or NaN where C's are, never an error of Python's. Only beyond max_iter poly may have no rate."""
+    param = pb.SolverParameter(
+        lr_policy=policy, base_lr=base_lr, gamma=gamma, power=power, stepsize=most, max_iter=most
+    )
+    with np.errstate(all="ignore"):
+        expected = f32(POWERS[policy](param, np.float64(iteration)))
+    try:
+        found = learning_rate(param, iteration)
+    except SolverError as error:
+        assert policy == "poly" and iteration > most and np.isnan(expected)
+        assert "lr_policy 'poly'" in str(error) and f"max_iter: {most};" in str(error)
+    else:
+        np.testing.assert_allclose(f32(found), expected, rtol=1e-6)

@@ -14,7 +14,7 @@ from fcaffe.engines.cuda.elementwise import Elementwise
 from fcaffe.engines.cuda.graphs import Graphs
 from fcaffe.engines.cuda.inner_product import InnerProduct
 from fcaffe.engines.cuda.kernels import Kernels
-from fcaffe.engines.cuda.loss_scale import LossScale, note_overflow
+from fcaffe.engines.cuda.loss_scale import LossScale
 from fcaffe.engines.cuda.noise import Noise
 from fcaffe.engines.cuda.normalization import Normalization
 from fcaffe.engines.cuda.plans import Plans
@@ -88,11 +88,6 @@ class CudaEngine(
 
     def to_numpy(self, array: Any) -> np.ndarray:
         return array if isinstance(array, np.ndarray) else array.get()
-
-    def is_finite(self, values: Any) -> bool:
-        found = self.xp.zeros(1, np.int32)
-        note_overflow(self.kernels, values, found)
-        return not int(found[0])
 
     def synchronize(self) -> None:
         self.stream.synchronize()

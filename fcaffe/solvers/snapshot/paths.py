@@ -11,7 +11,8 @@ from typing import Any
 
 from fcaffe.errors import SnapshotError, SolverError
 from fcaffe.output_files import remove_leftovers
-from fcaffe.solvers.snapshot.state_files import HDF5_SUFFIX
+
+HDF5_SUFFIX = ".h5"
 
 
 def check_writable(param: Any) -> None:
