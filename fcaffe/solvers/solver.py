@@ -31,7 +31,7 @@ class Solver(Run):
         noise: See Context.
         on_nan: See NanPolicy.
         requested_action: Returns the action that a signal requests.
-        options: Those of `Options`, by name.
+        options: Those of `Options`, by name; None stands for the default.
     """
 
     def __init__(
@@ -44,7 +44,8 @@ class Solver(Run):
         requested_action: Callable[[], Action] = lambda: Action.NONE,
         **options: Any,
     ) -> None:
-        super().__init__(param, engine, Options(noise=noise, **options))
+        given = {name: value for name, value in options.items() if value is not None}
+        super().__init__(param, engine, Options(noise=noise, **given))
         self.nan_policy = NanPolicy(self, on_nan)
         self.update = Update(self)
         self.requested_action = requested_action
