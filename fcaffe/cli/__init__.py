@@ -23,7 +23,7 @@ from typing import Any
 import click
 
 import fcaffe
-from fcaffe import as_caffe, log
+from fcaffe import log
 from fcaffe.cli import gflags, glog, last_words, streams
 from fcaffe.cli.commands import CAFFE_COMMANDS, COMMANDS, OTHERS, TOOLS, module_of
 from fcaffe.errors import FcaffeError, RankError
@@ -149,6 +149,8 @@ def _called(name: str) -> str:
 
 
 def _load(name: str) -> click.Command:
+    from fcaffe import as_caffe
+
     as_caffe.keeps_current_folder = True
     command: click.Command = getattr(import_module(module_of(name)), name.replace("-", "_"))
     return command

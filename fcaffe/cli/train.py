@@ -29,13 +29,11 @@ from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
 from fcaffe.net.workers import Workers
 from fcaffe.output_files import remove_leftovers
-from fcaffe.parallel.launch import launch
 from fcaffe.parallel.world import World, join
 from fcaffe.proto import read_solver
 from fcaffe.solvers import Action, Solver
 from fcaffe.solvers.learning_rate import SCALES, scale_rate
 from fcaffe.solvers.snapshot.paths import remove_states, states, temporary_prefix
-from fcaffe.solvers.snapshot.read import restore_newest
 from fcaffe.timeline import Timeline
 from fcaffe.tools.trace import Timing
 
@@ -176,6 +174,8 @@ def train(
         prefix = _solver_param(flags).snapshot_prefix
         temporary = temporary_prefix(prefix)
         remove_states(temporary)  # of a job that was killed
+        from fcaffe.parallel.launch import launch
+
         code = launch(plan, words_for_ranks(), _newest_since_now(prefix, temporary), signals.stopping())
         remove_states(temporary)
         for each in (prefix, temporary):  # the log's last line must stay the one that names a dead rank
@@ -256,6 +256,8 @@ def _tell_sharing(solver: Solver, sharing: SharingFlags, world: World, gpu: int 
 
 def _restore(solver: Solver, snapshot: str) -> None:
     if snapshot == AUTO:
+        from fcaffe.solvers.snapshot.read import restore_newest
+
         restore_newest(solver)
     elif snapshot:
         log.resuming(snapshot)

@@ -12,7 +12,7 @@ from fcaffe import log
 from fcaffe.data import open_database
 from fcaffe.data.mean import mean_of_records
 from fcaffe.errors import ProtoError, SnapshotError, UsageError
-from fcaffe.model_files import Model, StoredLayer, read_model, safetensors, take_shared, write_model
+from fcaffe.model_files import Model, StoredLayer, is_safetensors, read_model, safetensors, take_shared, write_model
 from fcaffe.net.filter import filter_net
 from fcaffe.net.splits import insert_splits
 from fcaffe.output_files import replacing
@@ -115,7 +115,7 @@ def convert(source: str, target: str, net: str | None = None, to: str = "bvlc", 
 
 def is_state_dict(path: str) -> bool:
     """Whether a file is a safetensors file with PyTorch's names of tensors."""
-    if os.path.isdir(path) or not safetensors.is_safetensors(file_start(path)):
+    if os.path.isdir(path) or not is_safetensors(file_start(path)):
         return False
     content = safetensors.read_content(path)
     return safetensors.NET not in content.metadata and any(name.endswith(".weight") for name in content.tensors)
