@@ -11,13 +11,11 @@ sums, in any sequence and grouping, and come to the same bits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from fcaffe.engines.memory import address
+from fcaffe.engines.memory import Array, address
 
-Array = Any
 Node = tuple[int, int]  # the leaves from the first number up to, but without, the second
 Sums = dict[Node, Array]  # of disjoint nodes
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-Array = Any
+from fcaffe.engines.memory import Array
+
 ForEach = Callable[[Callable[..., None], Sequence[tuple[Any, ...]]], None]  # as Engine.for_each
 
 FEWEST, MOST = 16, 64  # values that are added in float32

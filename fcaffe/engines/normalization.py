@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from fcaffe.engines.channels import Array, channels_last
+from fcaffe.engines.channels import channels_last
 from fcaffe.engines.elementwise import PlainElementwise
+from fcaffe.engines.memory import Array
 
 PIECE = 1 << 17  # values of a step of local response normalisation, for the caches
 

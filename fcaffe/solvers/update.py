@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
-from fcaffe.engines.update import Part, Settings
+from fcaffe.engines.engine import Part, Settings
 from fcaffe.net.arithmetic import silent_arithmetic
 from fcaffe.net.parameters import Parameter
 from fcaffe.solvers import trust_ratio

@@ -23,8 +23,7 @@ from fcaffe.engines.cuda.rows import Rows
 from fcaffe.engines.cuda.streams import make_current
 from fcaffe.engines.cuda.transfers import Transfers
 from fcaffe.engines.cuda.update import Update, UpdateTable
-from fcaffe.engines.engine import Engine
-from fcaffe.engines.update import Settings
+from fcaffe.engines.engine import Engine, Settings
 
 
 class CudaEngine(

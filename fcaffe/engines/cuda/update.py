@@ -5,15 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from fcaffe.engines.cuda.kernels import THREADS, Kernels
 from fcaffe.engines.cuda.loss_scale import LossScale
-from fcaffe.engines.update import Part, PlainUpdate, Settings
-
-Array = Any
+from fcaffe.engines.engine import Part, PlainUpdate, Settings
+from fcaffe.engines.memory import Array
 
 CHUNK = 4096  # values that a block of threads updates; a multiple of 4, which are read at once
 RULES = {"SGD": 0, "Nesterov": 1, "AdaGrad": 2, "RMSProp": 3, "AdaDelta": 4, "Adam": 5}  # as in sources/update.cu

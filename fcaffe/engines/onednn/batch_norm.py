@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from fcaffe.engines.channels import channel_products, is_channels_last, is_near
+from fcaffe.engines.elementwise import FLT_MAX
+from fcaffe.engines.memory import Array
 from fcaffe.engines.normalization import Normalizer, PlainNormalization, Whole
 from fcaffe.engines.onednn import dnnl
-from fcaffe.engines.onednn.library import LARGEST, type_of
+from fcaffe.engines.onednn.library import type_of
 from fcaffe.engines.onednn.operation import SMALL
 from fcaffe.engines.onednn.primitives import Layout
 from fcaffe.engines.onednn.steps import Step, Steps
 
 WIDTH = 512  # values of a row; shorter ones are slow
-POSITIVE: Sequence[Step] = ((dnnl.LINEAR, LARGEST, 0), (dnnl.CLIP, 0, 1))  # 1 for positive values, 0 for others and NaN
-
-Array = Any
+POSITIVE: Sequence[Step] = ((dnnl.LINEAR, FLT_MAX, 0), (dnnl.CLIP, 0, 1))  # 1 for positive values, 0 for others and NaN
 
 
 class BatchNorm(Steps, PlainNormalization):

@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe.engines.memory import Array
 from fcaffe.engines.numpy_engine import NumpyEngine
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.dnnl import BF16
 from fcaffe.engines.onednn.engine import OneDnnEngine
 from fcaffe.engines.onednn.library import BFLOAT16
 from fcaffe.errors import UsageError
-
-Array = Any
 
 
 class Copies:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from ctypes import c_int
-from typing import Any
 
 import numpy as np
 
+from fcaffe.engines.memory import Array
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.convolution import geometry
@@ -22,8 +22,6 @@ from fcaffe.threads import wanted_threads
 FEWEST_BLOCKS = 4  # of VECTOR channels, of which oneDNN takes one window at a time
 
 MAX, AVERAGE = 0x1FF, 0x2FF  # dnnl_pooling_max, dnnl_pooling_avg_include_padding
-
-Array = Any
 
 
 class Pooling(Operations, PlainPooling):

@@ -25,8 +25,6 @@ FUSED = ("contract",)  # a product and a sum may become one instruction
 # Rows of a product that are summed side by side: their sums fill most of a processor's registers.
 ROWS = 12 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 6
 
-Array = Any
-
 
 class Vector:
     """Values of CHANNELS channels in a register, with the arithmetic that the transforms need."""
