@@ -49,18 +49,20 @@ def _entry_points() -> list[Any]:
     `importlib.metadata` takes as long to load as all of NumPy, so it is loaded only if a package may have some: if a
     file of entry points names the group, or if `sys.path` has an archive.
     """
-    for folder in map(os.path.abspath, sys.path):
-        for file in glob.glob(os.path.join(glob.escape(folder), "*-info", "entry_points.txt")):
-            with contextlib.suppress(OSError), open(file, "rb") as content:
-                if GROUP.encode() in content.read():
-                    break
-        else:
-            if os.path.isdir(folder) or not os.path.exists(folder):
-                continue
-        from importlib.metadata import entry_points
+    folders = [os.path.abspath(folder) for folder in sys.path]
+    patterns = (os.path.join(glob.escape(folder), "*-info", "entry_points.txt") for folder in folders)
+    files = (file for pattern in patterns for file in glob.glob(pattern))
+    if not any(map(os.path.isfile, folders)) and not any(map(_names_group, files)):
+        return []
+    from importlib.metadata import entry_points
 
-        return sorted(entry_points(group=GROUP))
-    return []
+    return sorted(entry_points(group=GROUP))
+
+
+def _names_group(file: str) -> bool:
+    with contextlib.suppress(OSError), open(file, "rb") as content:
+        return GROUP.encode() in content.read()
+    return False
 
 
 def _import(what: str, load: Callable[[], Any], remedy: str) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
-from fcaffe.engines.engine import Part, Settings
 from fcaffe.net.arithmetic import silent_arithmetic
 from fcaffe.net.parameters import Parameter
 from fcaffe.solvers import trust_ratio
@@ -91,8 +90,11 @@ class Update:
         engine.for_each(update, blocks)
 
     def _apply_at_once(self) -> None:
-        """Update all parameters by one operator of the engine."""
-        run, param, engine = self.run, self.run.param, self.run.engine
+        """Update all parameters by one operator of an engine on a GPU."""
+        from fcaffe.engines.cuda.update import Part, Settings
+
+        run, param = self.run, self.run.param
+        engine: Any = run.engine
         owned = list(zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True))
         weight_decay = np.float32(param.weight_decay)
         parts = [Part(own, float(weight_decay * np.float32(p.decay_mult)), p.lr_mult) for p, own in owned]

@@ -22,8 +22,8 @@ from fcaffe.engines.cuda.pooling import Pooling
 from fcaffe.engines.cuda.rows import Rows
 from fcaffe.engines.cuda.streams import make_current
 from fcaffe.engines.cuda.transfers import Transfers
-from fcaffe.engines.cuda.update import Update, UpdateTable
-from fcaffe.engines.engine import Engine, Settings
+from fcaffe.engines.cuda.update import Settings, Update, UpdateTable
+from fcaffe.engines.engine import Engine
 
 
 class CudaEngine(
@@ -55,7 +55,6 @@ class CudaEngine(
     parameter_step = 4  # 16 bytes, as cuDNN requires of weights
     weights_channels_last = True
     asynchronous = True
-    updates_at_once = True
 
     def __init__(
         self,
@@ -106,7 +105,7 @@ class CudaEngine(
         history: Sequence[Any],
         settings: Settings,
     ) -> None:
-        """See PlainUpdate. Also finds gradients beyond float16 and adapts the scale of the loss."""
+        """See Update. Also finds gradients beyond float16 and adapts the scale of the loss."""
         if self.loss_scale:
             self.loss_scale.check(diff)
         super().update_all(rule, table, data, diff, history, settings)
