@@ -47,7 +47,8 @@ class SolverFlags:
 
     on_nan: str = flag(
         None,
-        "If the loss is not finite: stop, stop after a snapshot of the last good state, or continue (stop).",
+        "If the loss is not finite: stop, stop after a snapshot of the last good state (up to 100 iterations old), or "
+        "continue (stop).",
         "--on-nan",
         default="stop",
         type=click.Choice(["stop", "snapshot", "continue"]),

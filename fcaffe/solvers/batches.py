@@ -67,8 +67,8 @@ class WholeBatches:
             run.context.begin_pass(run.iteration, number * run.share.total + run.share.first)
             pending.append(self._start_forward())
         own = self._own_numbers(pending) if self._gathers else None  # before backward, which reuses memory of outputs
-        if run.exchange.takes_momentum:  # a script may have changed it since the last step
-            run.exchange.take_momentum(run.param.momentum, run.param.clip_gradients)
+        if run.exchange.applies_momentum:  # a script may have changed it since the last step
+            run.exchange.set_momentum(run.param.momentum, run.param.clip_gradients)
         with run.timeline.span(BACKWARD):
             run.net.backward(exchange=run.exchange)
         if own is not None:

@@ -27,13 +27,15 @@ class MemoryNeed:
     recomputes: bool  # the pass does (`--recompute`)
 
     @classmethod
-    def of(cls, net: Net, histories: int = 0, nets: int = 1, of_one: int = 0) -> MemoryNeed:
-        """Of a net, or so many over the same parameters, that is trained by a solver with so many histories; only one
-        of the nets has `of_one` of the gradients."""
+    def of(cls, net: Net, histories: int = 0, nets: int = 1, unshared: int = 0) -> MemoryNeed:
+        """The need of `nets` nets over the same parameters, and of a solver with so many histories.
+
+        Each net has gradients of its own, but for `unshared` values, which only one of them has.
+        """
         memory, recomputes = net.memory(), net.arena.recompute
         learnt = 0 if net.context.inference else 4 * net.parameters.count
         passes = nets * memory.peak, nets * net.batch_size, recomputes
-        return cls(memory.parameters, nets * learnt - (nets - 1) * 4 * of_one, histories * learnt, *passes)
+        return cls(memory.parameters, nets * learnt - (nets - 1) * 4 * unshared, histories * learnt, *passes)
 
     @property
     def fixed(self) -> int:
@@ -79,13 +81,13 @@ class MemoryNeed:
         return NetError(f"{message}, but this process can have {readable_size(available)}: {self.advice(available)}")
 
 
-def check_memory(net: Net, histories: int = 0, nets: int = 1, of_one: int = 0) -> MemoryNeed:
+def check_memory(net: Net, histories: int = 0, nets: int = 1, unshared: int = 0) -> MemoryNeed:
     """What a net and its solver's histories need. Raises NetError, which says what would fit, if that is not there.
 
     To be asked before they run: Linux grants more memory than there is, and kills the process later without a word. On
     a GPU the allocation itself fails.
     """
-    need, xp = MemoryNeed.of(net, histories, nets, of_one), net.context.engine.xp
+    need, xp = MemoryNeed.of(net, histories, nets, unshared), net.context.engine.xp
     available = obtainable_bytes(xp) if xp is np else None
     if available is not None and need.total > available:
         raise need.error(None, available)

@@ -164,7 +164,7 @@ class Run:
     def _schedule(self) -> Schedule:
         if not self.options.grow_batch:
             return Schedule(self.param)
-        if self.exchange.takes_momentum:
+        if self.exchange.applies_momentum:
             raise SolverError(
                 "batch growth does not go with a compression that applies the momentum of SGD (topk): it would add up "
                 "gradients of batches of different sizes"
@@ -256,16 +256,16 @@ def _checked_rule(param: Any, engine: Engine, exchange: GradientExchange) -> Rul
     if param.regularization_type not in ("L1", "L2"):
         raise SolverError(f"unknown regularization_type '{param.regularization_type}'; known ones: L1, L2")
     learning_rate(param, 0)  # refuses an unknown policy
-    trust_ratio.check(param, exchange.takes_momentum)
+    trust_ratio.check(param, exchange.applies_momentum)
     if engine.scales_gradients:
         for is_given, what in (
             (trust_ratio.is_wanted(param), "rates of each layer's own"),
-            (exchange.takes_momentum, "a compression with momentum"),
+            (exchange.applies_momentum, "a compression with momentum"),
             (not rule.all_at_once, f"solver type {param.type}"),
         ):
             if is_given:
                 raise SolverError(f"--math fp16 scales gradients, and does not go with {what}: use --math bf16")
-    if exchange.takes_momentum:
+    if exchange.applies_momentum:
         rule = rule.with_momentum_applied()
-        exchange.take_momentum(param.momentum, param.clip_gradients)
+        exchange.set_momentum(param.momentum, param.clip_gradients)
     return rule

@@ -21,7 +21,7 @@ from fcaffe.solvers.control import Action, agree
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Run
 from fcaffe.timeline import BACKWARD, FORWARD, SHARDS
-from fcaffe.tree_order import Sums, Tree, bring_into, part_of_sums, sum_in_tree_order
+from fcaffe.tree_order import Sums, Tree, copy_into, part_of_sums, sum_in_tree_order
 
 BLOCK = 1 << 17  # gradients that are added at a time: they stay in a core's cache from one addition to the next
 
@@ -62,7 +62,7 @@ class Passes:
 
     def add(self, tree: Tree, shard: int) -> None:
         """Take in the gradients of a shard that is not the last one."""
-        tree.join(self.sums, {(shard, shard + 1): self.gradients}, into_given=True, add=self._add)
+        tree.join(self.sums, {(shard, shard + 1): self.gradients}, into_others=True, add=self._add)
 
     def _add(self, left: Array, right: Array, out: Array) -> Array:
         for part in self.parts:
@@ -163,7 +163,7 @@ class ShardedBatches:
         if backward:
             run.exchange.finish()
             for flat, packed in run.summed.blocks(0, run.diff.size, run.diff.size):
-                bring_into(run.diff[flat], run.gradients[0][packed])
+                copy_into(run.diff[flat], run.gradients[0][packed])
         return self._add_up_results()
 
     def _compute_shards(self, passes: Passes, number: int, backward: bool) -> None:
@@ -217,10 +217,10 @@ class ShardedBatches:
         for passes in self.passes:
             tree.join(sums, part_of_sums(passes.sums, flat))
             last = {(passes.own[-1], passes.own[-1] + 1): passes.gradients[flat]}
-            tree.join(sums, last, into_given=passes is self.passes[0])
+            tree.join(sums, last, into_others=passes is self.passes[0])
         nodes = self.shards.nodes[self.run.workers.rank]
         for row, node in reversed(list(enumerate(nodes))):  # the first row may still have the sum of another node
-            bring_into(self.run.gradients[row][packed], sums[node])
+            copy_into(self.run.gradients[row][packed], sums[node])
 
     def _add_up_results(self) -> np.float32:
         """The loss over all shards; the outputs are kept."""

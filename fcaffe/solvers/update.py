@@ -127,10 +127,12 @@ class Update:
             data[own] = values
 
     def _clip(self) -> None:
-        """Scale all gradients down to the L2 norm clip_gradients, if they exceed it together. All workers have the same
-        gradients and come to the same norm, bit for bit."""
+        """Scale all gradients so that the L2 norm of all of them is at most clip_gradients.
+
+        All workers have the same gradients, and compute the same norm bit for bit.
+        """
         run, limit = self.run, self.run.param.clip_gradients
-        if limit < 0 or run.exchange.takes_momentum:
+        if limit < 0 or run.exchange.applies_momentum:
             return
         norm = float(trust_ratio.norm(run.engine.xp, run.diff, run.engine.for_each)) / run.engine.gradient_scale()
         if norm > limit and np.isfinite(norm):
