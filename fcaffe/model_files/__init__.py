@@ -15,16 +15,7 @@ from fcaffe.model_files.model import BlobSizes, Model, StoredLayer, take_shared
 from fcaffe.proto import file_start
 from fcaffe.proto.binary import HDF5_MAGIC, ZIP_MAGIC
 
-__all__ = [
-    "BlobSizes",
-    "Model",
-    "StoredLayer",
-    "is_safetensors",
-    "read_model",
-    "take_shared",
-    "write_hdf5",
-    "write_model",
-]
+__all__ = ["BlobSizes", "Model", "StoredLayer", "read_model", "take_shared", "write_hdf5", "write_model"]
 
 Path = str | os.PathLike[str]
 
