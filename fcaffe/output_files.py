@@ -10,18 +10,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import hashlib
 import itertools
 import os
 import re
+import shutil
+import socket
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from fcaffe import log
 from fcaffe.errors import FcaffeError
-
-# shutil, tempfile, socket and hashlib are imported where they are used: they are slow to load, and seldom needed.
 
 _NAME = re.compile(r"\.(?P<target>.*)\.(?P<machine>[0-9a-f]{8})-(?P<process>\d+)-(?P<began>\d+)\.tmp", re.DOTALL)
 _LONGEST = 200  # bytes of the target's name; file systems allow 255 in all
@@ -42,17 +44,11 @@ def replacing(
     stays = _takes_bytes(path)
     if not stays:
         remove_leftovers(str(target))
-    folder = target.parent
-    if stays:
-        import tempfile
-
-        folder = Path(tempfile.gettempdir())
+    folder = Path(tempfile.gettempdir()) if stays else target.parent
     temporary = folder / temporary_name(target.name)  # also for the path /, which has no name
     try:
         yield temporary
         if stays:
-            import shutil
-
             with open(temporary, "rb") as written, _opened(path) as stream:
                 shutil.copyfileobj(written, stream)
             temporary.unlink()
@@ -107,8 +103,6 @@ def temporary_folder(target: str, mode: int = 0o777) -> Iterator[str]:
     try:
         yield path
     finally:
-        import shutil
-
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -125,33 +119,20 @@ def remove_leftovers(target: str, tell: bool = True) -> None:
                 continue
             if _is_dead(int(match["process"]), int(match["began"])):
                 with contextlib.suppress(OSError):  # another worker was faster, or the folder may not be written
-                    _remove(os.path.join(folder, name))
+                    path = os.path.join(folder, name)
+                    (shutil.rmtree if os.path.isdir(path) else os.unlink)(path)
                     removed.append(match["target"])
     if removed and tell:
         log.info(f"Removed unfinished files of processes that were killed: {', '.join(sorted(removed))} in {folder}")
 
 
-def _remove(path: str) -> None:
-    """Remove a file or a folder."""
-    if os.path.isdir(path):
-        import shutil
-
-        shutil.rmtree(path)
-    else:
-        os.unlink(path)
-
-
 @functools.lru_cache(maxsize=1)
 def _machine() -> str:
     """Return a hash of this boot and this container, within which process numbers are unique."""
-    import hashlib
-
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             words = file.read() + os.readlink("/proc/self/ns/pid")
     except OSError:  # not Linux
-        import socket
-
         words = socket.gethostname()
     return hashlib.sha256(words.encode()).hexdigest()[:8]
 

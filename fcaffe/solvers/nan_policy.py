@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator
 
 import numpy as np
@@ -94,7 +95,7 @@ class _SavedState:
         self.data = run.data.copy()
         self.histories = [history.copy() for history in run.history]
         self.iteration, self.current_step = run.iteration, run.current_step
-        self.point = Point.of(run).copy()
+        self.point = copy.deepcopy(Point.of(run))
 
     def restore_to(self, run: Run) -> None:
         run.data[...] = self.data

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fcaffe.cli.solver import rates
+from fcaffe.cli.solver import _print_rates, rates
 from fcaffe.errors import SolverError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
@@ -87,3 +89,6 @@ def test_rates_are_those_of_c_at_any_iteration(
         assert "lr_policy 'poly'" in str(error) and f"max_iter: {most};" in str(error)
     else:
         np.testing.assert_allclose(f32(found), expected, rtol=1e-6)
+    with contextlib.redirect_stdout(io.StringIO()) as table:
+        _print_rates(param, rates(param))  # of `fcaffe solver`
+    assert "Learning rate" in table.getvalue()

@@ -28,7 +28,7 @@ GATHERED = 1 << 26  # bytes of a message to worker 0
 class Point:
     """The state of one worker: its random streams, and the states of all owners.
 
-    Arrays of the exchange may be views of the live ones. `copy` copies them.
+    Arrays of the exchange may be views of the live ones.
     """
 
     seed: int
@@ -41,10 +41,6 @@ class Point:
         context = run.context
         states = {key: owner.state() for key, owner in owners(run).items()}
         return cls(context.seed, context.noise, context.random.state(), states)
-
-    def copy(self) -> Point:
-        states = {key: {name: array.copy() for name, array in s.items()} for key, s in self.states.items()}
-        return Point(self.seed, self.noise, self.random, states)
 
     def put_back(self, run: Run) -> None:
         """Restore this state in the worker's run."""
