@@ -157,6 +157,27 @@ def test_pooling(method: str, shape: tuple[int, ...], net_from: Callable[..., Ne
         np.testing.assert_allclose(net.blob("y").data, wanted, rtol=1e-5, atol=1e-6)
 
 
+OTHER_VALUES = {
+    'type: "LRN" lrn_param { local_size: 3 }': (0, 1, 2),  # channel 3 is divided by inf
+    'type: "Eltwise" bottom: "z" eltwise_param { coeff: 0 coeff: 1 }': (1, 2),
+    'type: "Scale" scale_param { filler { value: 0 } }': (1, 2),
+}
+
+
+@pytest.mark.parametrize("shape", [SMALL, LARGE], ids=str)
+@pytest.mark.parametrize("layer", OTHER_VALUES)
+def test_values_that_caffe_loses_or_spreads(layer: str, shape: tuple[int, ...], net_from: Callable[..., Net]) -> None:
+    """The channels of a pixel that are NaN if NaN and inf are in channels 1 and 2: those of the window of LRN, and
+    products by 0."""
+    net = net_from(input_layer(shape) + input_layer(shape, "z") + f'layer {{ name: "f" bottom: "x" top: "y" {layer} }}')
+    net.blob("x").data[...] = 1
+    net.blob("x").data[0, 1:3, 1, 1] = np.nan, np.inf
+    net.forward()
+    assert [tuple(index) for index in np.argwhere(np.isnan(net.blob("y").data))] == [
+        (0, channel, 1, 1) for channel in OTHER_VALUES[layer]
+    ]
+
+
 SCALE = """layer { name: "scale" type: "Scale" bottom: "%s" top: "n"
   scale_param { bias_term: true filler { type: "uniform" min: 0.5 max: 1.5 } bias_filler { type: "uniform" } } }"""
 NORM = 'layer { name: "norm" type: "BatchNorm" bottom: "%s" top: "n" batch_norm_param { use_global_stats: %s } }'

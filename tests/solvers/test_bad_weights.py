@@ -20,10 +20,13 @@ net_param {
 """
 
 
-def test_they_are_found(solver_from):
-    solver = solver_from(SOLVER)
+@pytest.mark.parametrize("snapshot", [0, 15])
+def test_they_are_found(snapshot, solver_from, tmp_path):
+    solver = solver_from(SOLVER, snapshot=snapshot)
     solver.nan_policy.on_nan = "stop"
     solver.step(10)
     solver.net.layers[1].blobs[0].data[3] = np.nan
-    with pytest.raises(SolverError, match=r'iteration (10|100): .* parameter 0 of layer "hidden"'):
+    iteration = snapshot or 100
+    with pytest.raises(SolverError, match=rf'iteration (10|{iteration}): .* parameter 0 of layer "hidden"'):
         solver.step(200)
+    assert solver.iteration <= iteration and not list(tmp_path.iterdir())
