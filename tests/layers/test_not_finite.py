@@ -59,6 +59,7 @@ FUNCTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "Exp": ("", np.exp),
     "Log": ("", np.log),
     "Softmax": ("", softmax),
+    "by NaN": ('type: "Scale" scale_param { filler { value: nan } }', lambda x: x * np.float32("nan")),
     "Dropout": ("dropout_param { dropout_ratio: 0 }", lambda x: x),
 }
 
