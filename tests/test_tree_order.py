@@ -52,6 +52,7 @@ def test_whoever_adds_up_comes_to_the_same_bits(count: int) -> None:
 @pytest.mark.parametrize("count", LEAVES)
 def test_sums_of_a_worker(count: int) -> None:
     """One where the shards are 2^k times the workers, else 2 log2 of the shards at most."""
+    assert nodes_of_workers(6, 2)[1] == [[(0, 2), (2, 3)], [(3, 4), (4, 6)]], "as docs/distributed.md draws it"
     for workers in {1, 2, 3, 4, 7, 8, count} & set(range(1, count + 1)):
         _, nodes = nodes_of_workers(count, workers)
         sums = max(map(len, nodes))
