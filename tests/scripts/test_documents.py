@@ -58,6 +58,14 @@ def test_files_and_sections_exist(page: Path) -> None:
         assert path.exists() and (not section or section in sections), link
 
 
+@pytest.mark.parametrize("name", ["design.md", "contributing.md"])
+def test_names_of_the_code_exist(name: str) -> None:
+    code = "".join(path.read_text() for folder in ("fcaffe", "tests") for path in (ROOT / folder).rglob("*.py"))
+    known = set(re.findall(r"\w+", code))
+    spans = re.findall(r"`([A-Za-z_][\w.]*)`", text_of(ROOT / "docs" / name))
+    assert [span for span in spans if not span.endswith(".py") and not set(re.findall(r"\w+", span)) <= known] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_commands_and_flags_exist(page: Path) -> None:
     text = text_of(page)
