@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
 import subprocess
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from fcaffe.cli import _load
-from fcaffe.cli.commands import COMMANDS
+from fcaffe.cli.commands import COMMANDS, TOOLS
 from fcaffe.net import layer_types, registry
+from fcaffe.plan.machine import MACHINES, Machine, machine_from
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "models").rglob("*.md"))]
@@ -80,6 +84,31 @@ def test_commands_and_flags_exist(page: Path) -> None:
     known = {option for name in COMMANDS for param in _load(name).params for option in param.opts} | WITHOUT_A_COMMAND
     flags = {flag for span in spans if span.startswith("--") for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", span)}
     assert flags <= known | OF_OTHER_PROGRAMS
+
+
+def test_a_machine_as_docs_firecaffe_writes_it() -> None:
+    text = (ROOT / "docs" / "firecaffe.md").read_text()
+    (block,) = re.findall(r"^```json\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert machine_from(json.loads(block), "m.json").devices_per_node == 8
+    (like,) = re.findall(r"^\| `like` .*: (.*) \|$", text, re.MULTILINE)
+    assert {name.strip("`") for name in like.split(", ")} == set(MACHINES)
+    keys = {key for row in re.findall(r"^\| (`.*?) \|", text, re.MULTILINE) for key in re.findall(r"`(\w+)`", row)}
+    assert {field.name for field in fields(Machine)} - {"name", "source"} <= keys
+
+
+def test_the_folder_of_links_for_scripts_that_call_build_tools(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "from-caffe.md").read_text()
+    lines = re.search(r"^    mkdir -p build/tools.*?^    done$", text, re.DOTALL | re.MULTILINE)
+    assert lines
+    (tmp_path / "bin").mkdir()
+    programs = ["caffe", *TOOLS]
+    for name in programs:
+        (tmp_path / "bin" / name).write_text("#!/bin/sh\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    subprocess.run(["sh", "-c", lines[0]], cwd=tmp_path, env=environment, check=True)
+    links = {link.name: os.readlink(link) for link in (tmp_path / "build" / "tools").iterdir()}
+    assert "caffe" in links and all(target == str(tmp_path / "bin" / name) for name, target in links.items())
 
 
 def test_numbers_of_things() -> None:
