@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fcaffe.timeline import BACKWARD, DATA, EXCHANGE, FORWARD, KINDS, OTHER, WAIT, Event, Timeline, straggler, summarize
 from fcaffe.parallel.world import World
+from fcaffe.timeline import BACKWARD, DATA, EXCHANGE, FORWARD, KINDS, OTHER, WAIT, Event, Timeline, straggler, summarize
 from fcaffe.tools.trace import Stragglers, Timing
 
 

@@ -188,6 +188,7 @@ def test_roi_pooling_without_regions_and_of_one_turned_round():
 def test_a_loss_of_fast_rcnn_without_a_weight_is_warned_of(weight, capfd):
     shapes = "shape { dim: 4 dim: 8 } " * 4
     make_net(f"""layer {{ name: "in" type: "Input" top: "a" top: "b" top: "c" top: "d" input_param {{ {shapes} }} }}
-      layer {{ name: "loss" type: "SmoothL1Loss" bottom: "a" bottom: "b" bottom: "c" bottom: "d" top: "l" {weight} }}""")
+      layer {{ name: "loss" type: "SmoothL1Loss" bottom: "a" bottom: "b" bottom: "c" bottom: "d" top: "l"
+        {weight} }}""")
     warned = 'layer "loss" (SmoothL1Loss): without loss_weight its loss does not count' in capfd.readouterr().err
     assert warned == (not weight)

@@ -54,9 +54,10 @@ LAYERS = {
 def test_what_backward_reads(layer: str, net_from: Callable[..., Net]) -> None:
     """Backward reads the bottom that was written, or what forward saved of it."""
     shapes, written, reads_again = LAYERS[layer]
+    dims = [" ".join(f"dim: {n}" for n in shape) for shape in shapes]
     inputs = "".join(
-        f'layer {{ name: "{i}" type: "Input" top: "x{i}" input_param {{ shape {{ dim: {" dim: ".join(map(str, s))} }} }} }}'
-        for i, s in enumerate(shapes)
+        f'layer {{ name: "in{i}" type: "Input" top: "x{i}" input_param {{ shape {{ {text} }} }} }}'
+        for i, text in enumerate(dims)
     )
     bottoms = " ".join(f'bottom: "x{i}"' for i in range(len(shapes)))
     net = net_from(f'force_backward: true {inputs} layer {{ name: "it" {layer} {bottoms} top: "y" }}')

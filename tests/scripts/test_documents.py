@@ -52,7 +52,9 @@ def files() -> frozenset[str]:
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_files_and_sections_exist(page: Path) -> None:
     text = text_of(page)
-    named = re.findall(r"(?<![\w/.~$}-])((?:[\w.-]+/)*[\w-]+\.py|(?:scripts|tests|fcaffe|models|docs)/[\w./-]*\w)\b", text)
+    named = re.findall(
+        r"(?<![\w/.~$}-])((?:[\w.-]+/)*[\w-]+\.py|(?:scripts|tests|fcaffe|models|docs)/[\w./-]*\w)\b", text
+    )
     assert [name for name in named if name not in files() and not FOREIGN.match(name)] == []
     for link in re.findall(r"\]\((?!https?:)([^)]+)\)", text):
         file, _, section = link.partition("#")
@@ -74,11 +76,19 @@ def test_names_of_the_code_exist(name: str) -> None:
 def test_commands_and_flags_exist(page: Path) -> None:
     text = text_of(page)
     spans = re.findall(r"`([^`\n]+)`", text)
-    calls = [re.search(r"(?:^|\s)fcaffe (\w.*)", line) for line in [*spans, *re.findall(r"^    .*", text, re.MULTILINE)]]
+    calls = [
+        re.search(r"(?:^|\s)fcaffe (\w.*)", line) for line in [*spans, *re.findall(r"^    .*", text, re.MULTILINE)]
+    ]
     for name, *words in (shlex.split(call[1], comments=True) for call in calls if call):
-        if name != "help" and name in COMMANDS and not any(re.search(r"[A-Z…|]|\.\.\.|^>|^mine", word) for word in words):
+        if (
+            name != "help"
+            and name in COMMANDS
+            and not any(re.search(r"[A-Z…|]|\.\.\.|^>|^mine", word) for word in words)
+        ):
             if name == "run":  # words behind the script are its own
-                words = words[: 1 + next(i for i, word in enumerate(words) if not word.startswith("-"))] if words else ["x"]
+                words = (
+                    words[: 1 + next(i for i, word in enumerate(words) if not word.startswith("-"))] if words else ["x"]
+                )
             if words[1:]:
                 _load(name).make_context(name, words)
     known = {option for name in COMMANDS for param in _load(name).params for option in param.opts} | WITHOUT_A_COMMAND
