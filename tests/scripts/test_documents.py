@@ -23,7 +23,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROO
 
 # Files of users, of other projects, and of the examples of docs/contributing.md.
 FOREIGN = re.compile(
-    r"(python|examples|tools|Models|code|face_example)/|models/(VGGNet|pascal_voc)/|(script|solve|spatial_dropout)\.py$"
+    r"(python|examples|Models|code|face_example)/|tools/(extra/|train|test_)|models/(VGGNet|pascal_voc)/|(script|solve|spatial_dropout)\.py$"
     r"|.*/(db_tfrecord|convolution_prelu|torus|lion)\.py$|models/.*_(lmdb|iter_\d+\.\w+|)$"
 )
 OF_OTHER_PROGRAMS = {"--mpi", "--minutes", "--rules", "--peers", "--nets", "--batches", "--steps", "--download"}
