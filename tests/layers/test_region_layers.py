@@ -42,6 +42,11 @@ def test_regions_far_outside_the_maps_give_zeros(kind, param):
         ("PSROIPooling", "psroi_pooling_param { output_dim: 2 group_size: 2 spatial_scale: 1 }", "= 8 channels"),
         ("PSROIPooling", "psroi_pooling_param { output_dim: 2 group_size: 2 }", "needs output_dim, .*spatial_scale"),
         ("ROIAlign", "roi_align_param { pooled_h: 1 pooled_w: 1 sampling_ratio: 1000 }", "sampling_ratio"),
+        (
+            "ROIAlign",
+            "roi_align_param { pooled_h: 1 pooled_w: 1 } roi_pooling_param { pooled_h: 1 pooled_w: 1 }",
+            "of the MS-CNN fork .*, roi_align_param of the Mask R-CNN fork .*; remove one",
+        ),
     ],
 )
 def test_parameters(kind, param, message):
