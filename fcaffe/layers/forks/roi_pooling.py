@@ -260,9 +260,7 @@ class ROIAlignMean(WeightedSums):
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
         if self.param.HasField("roi_pooling_param"):
-            raise self.error(
-                f"roi_pooling_param is of {forks.MSCNN}, roi_align_param of {self.fork}; remove one of them"
-            )
+            raise self.error(f"roi_pooling_param is of {forks.MSCNN}, roi_align_param of {self.fork}; remove one")
         if self.param.roi_align_param.sampling_ratio > MOST_SAMPLES:
             raise self.error(f"sampling_ratio must be at most {MOST_SAMPLES}")
 
