@@ -126,7 +126,7 @@ def test_what_killed_processes_left_is_removed_and_what_others_write_is_not(tmp_
 def test_the_name_tells_boot_and_container(monkeypatch: pytest.MonkeyPatch) -> None:
     """In another boot or container process numbers say nothing of the processes here."""
     found = set()
-    for boot, container in (("", ""), ("x", ""), ("", "x")):
+    for boot, container in (("1", "a"), ("2", "a"), ("1", "b")):
         with monkeypatch.context() as patch:
             patch.setattr(output_files, "open", lambda path, boot=boot: io.StringIO(boot), raising=False)
             patch.setattr(os, "readlink", lambda path, container=container: container)
