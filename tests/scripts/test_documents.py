@@ -23,7 +23,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROO
 
 # Files of users, of other projects, and of the examples of docs/contributing.md.
 FOREIGN = re.compile(
-    r"(python|examples|Models|code|face_example)/|tools/(extra/|train|test_)|models/(VGGNet|pascal_voc)/|(script|solve|spatial_dropout)\.py$"
+    r"(python|examples|Models|code|face_example)/|tools/(extra/|train|test_)|models/(VGGNet|pascal_voc)/|(script|solve|spatial_dropout|lenet)\.py$"
     r"|.*/(db_tfrecord|convolution_prelu|torus|lion)\.py$|models/.*_(lmdb|iter_\d+\.\w+|)$"
 )
 OF_OTHER_PROGRAMS = {"--mpi", "--minutes", "--rules", "--peers", "--nets", "--batches", "--steps", "--download"}
@@ -44,7 +44,7 @@ def text_of(page: Path) -> str:
 def files() -> frozenset[str]:
     """All ends of the paths of this repository: parallel/lane.py is one of fcaffe/parallel/lane.py."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
-    names = listed.stdout.split() if listed.returncode == 0 else [str(f.relative_to(ROOT)) for f in ROOT.rglob("*.*")]
+    names = listed.stdout.split() if listed.returncode == 0 else [str(f.relative_to(ROOT)) for f in ROOT.rglob("*")]
     whole = {part for name in names for part in (Path(name), *Path(name).parents)}
     return frozenset("/".join(path.parts[start:]) for path in whole for start in range(len(path.parts)))
 
