@@ -127,6 +127,8 @@ def test_numbers_of_things() -> None:
     of_forks = {kind for kind in layer_types() if ".layers.forks" in registry._registry[kind].__module__}
     counts = {
         ("README.md", r"all (\w+) layer types of BVLC"): len(layer_types()) - len(of_forks),
+        ("docs/changes.md", r"All (\w+) layer types of BVLC"): len(layer_types()) - len(of_forks),
+        ("docs/changes.md", r"BVLC Caffe 1.0 and (\w+) of its forks"): len(of_forks),
         ("README.md", r"holds (\w+) nets"): sum(path.is_dir() for path in (ROOT / "models").iterdir()),
         ("docs/forks.md", r"(\w+) small trainings"): len(list((ROOT / "tests/golden/forks/nets").glob("[!k]*.npz"))),
     }
