@@ -10,8 +10,9 @@ import click
 
 from fcaffe.cli.flags import command, numbers, with_options
 from fcaffe.errors import FcaffeError, UsageError
+from fcaffe.output_files import check_output
 from fcaffe.tools.convert import convert as convert_file
-from fcaffe.tools.convert import is_state_dict
+from fcaffe.tools.convert import is_state_dict, target_kind
 from fcaffe.tools.onnx.library import OPSET, ToOnnx
 
 _ONNX = [
@@ -85,7 +86,9 @@ def convert(
     shapes: Sequence[str],
     forks: bool,
 ) -> int:
+    check_output(target, target_kind(target), source, net, weights or "", *inputs)
     if weights is not None:
+        check_output(weights, target_kind(weights), source)
         if net or mean or scale != 1 or swap_channels or opset or to != "bvlc":
             raise UsageError(
                 "with WEIGHTS the net is from IN; --check, --input, --input-shape, --forks and --merge-bn go with it"

@@ -24,7 +24,7 @@ from fcaffe.input_files import reading
 from fcaffe.layers.forks.detection_files import ImageSize, in_pixels
 from fcaffe.net import Net
 from fcaffe.net.weights import load_weights, tell_untouched
-from fcaffe.output_files import replacing
+from fcaffe.output_files import check_output, picture_kind, replacing
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.nets import new_net, read_net_for
 
@@ -100,9 +100,8 @@ def _targets(images: tuple[str, ...], out: str) -> list[str]:
     targets = [os.path.join(out, os.path.basename(path)) for path in images]
     if len(set(targets)) < len(targets):
         raise UsageError(f"several pictures have the same name, so they cannot all go to {out}: name fewer at a time")
-    for path, target in zip(images, targets, strict=True):
-        if os.path.exists(target) and os.path.samefile(path, target):
-            raise UsageError(f"--out {out} would overwrite {path}; name another folder")
+    for target in targets:
+        check_output(target, picture_kind(target), *images)
     with reading(out, UsageError, "folder for pictures"):
         os.makedirs(out, exist_ok=True)
     return targets

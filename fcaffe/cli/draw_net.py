@@ -6,6 +6,7 @@ import click
 
 from fcaffe.cli.flags import command
 from fcaffe.errors import UsageError
+from fcaffe.output_files import check_output, picture_kind
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net
 from fcaffe.pycaffe.draw import draw_net_to_file
@@ -26,6 +27,7 @@ PHASES = {"TRAIN": pb.TRAIN, "TEST": pb.TEST, "ALL": None}
 def draw_net(net: str, picture: str, rankdir: str, phase: str, display_lrm: bool) -> int:
     if phase not in PHASES:
         raise UsageError(f'phase must be "TRAIN", "TEST" or "ALL", not "{phase}"')
+    check_output(picture, picture_kind(picture), net)
     param = read_net(net)
     print(f"Drawing net to {picture}")
     draw_net_to_file(param, picture, rankdir, PHASES[phase], display_lrm)
