@@ -99,13 +99,12 @@ def _run(words: list[str]) -> int:
     """Run the command `words[0]` with the other words; returns the exit code."""
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
-    named = {gflags.flag_name(word) for word in words}
-    if "version" in named:
+    if words[:1] == ["version"] or "version" in map(gflags.flag_name, words):
         print(_version())
         return 0
     name = words[0] if words else "--help"
     if name.startswith("-"):
-        if words and not any(flag.startswith("help") for flag in named) and name != "--":
+        if words and not gflags.asks_for_help(words) and name != "--":
             raise click.UsageError(
                 f"no command is given: {glog.program()} <command> <flags>; see {glog.program()} help"
             )

@@ -86,6 +86,12 @@ def convert(
     shapes: Sequence[str],
     forks: bool,
 ) -> int:
+    if source.endswith((".pth", ".pt")):
+        raise UsageError(
+            f"{source}: to load it is to run the code in it, which fcaffe does not; export the model by "
+            "torch.onnx.export, and convert that .onnx; or save its state dict by safetensors.torch.save_file, and "
+            "convert that .safetensors with the net as --model (docs/ways-in.md)"
+        )
     check_output(target, target_kind(target), source, net, weights or "", *inputs)
     if weights is not None:
         check_output(weights, target_kind(weights), source)
@@ -103,8 +109,6 @@ def convert(
             f"{target}: PyTorch loads OUT.safetensors (--to torchvision for torchvision's names), or OUT.onnx by "
             "onnx2torch; docs/ways-out.md shows both"
         )
-    if source.endswith((".pth", ".pt")):
-        raise UsageError(f"{source}: save its state dict by safetensors.torch.save_file, and convert that .safetensors")
     if inputs and not check:
         raise UsageError("--input is for --check, which runs both sides on it")
     if check and (to == "torchvision" or (os.path.isfile(source) and is_state_dict(source))):
@@ -133,19 +137,22 @@ def _convert_onnx(
     from fcaffe.tools.onnx.reading.convert import from_onnx
 
     if not source.endswith(".onnx") or not target.endswith(".prototxt"):
-        raise UsageError(f"IN.onnx OUT.prototxt WEIGHTS is for a net from ONNX, not for {source} and {target}")
+        raise UsageError(
+            f"three files are IN.onnx OUT.prototxt WEIGHTS, in this order; not {source} {target} {weights}"
+        )
     made = from_onnx(source, shapes, forks, merge)
     write_text(target, made.net)
     write_model(weights, made.model)
     print(f"{target}, {weights}: {len(made.net.layer)} layers from {source}")
     if inputs is None:
         return 0
-    from fcaffe.tools.check_conversion import check_net, too_far
+    from fcaffe.tools.check_conversion import allowed_for, check_net, too_far
 
-    found, first = check_net(source, made, inputs)
+    allowed = allowed_for(source)
+    found, first = check_net(source, made, inputs, allowed)
     for one in found:
         print(f"{one.output}: largest difference {one.largest:.3g}, of values up to {one.magnitude:.3g}")
-    if wrong := [one.output for one in found if too_far(one, 0)]:
+    if wrong := [one.output for one in found if too_far(one, 0, allowed)]:
         raise FcaffeError(f'{target} differs from {source} in {", ".join(wrong)}, first in layer "{first}"')
     return 0
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-import sys
 import time
 
 from fcaffe import log
 from fcaffe.errors import UsageError
-from fcaffe.interruption import PROGRAMS
+from fcaffe.interruption import PROGRAMS, program_name
 from fcaffe.output_files import check_output, remove_leftovers, starting, temporary_name
 from fcaffe.parallel.started import started_as
 
@@ -19,7 +18,7 @@ LOG = starting("log", rb".*?^[IWEF](\d{4})?\d{4} \d\d:\d\d:\d\d\.\d+ ")
 
 def program() -> str:
     """Return the name that the command was called by: `fcaffe`, `caffe` or one of Caffe's tools."""
-    name = os.path.basename(sys.argv[0])
+    name = program_name()
     return name if name in PROGRAMS else "fcaffe"
 
 
