@@ -34,7 +34,11 @@ _ONNX = [
         metavar="NAME:N,C,H,W",
         help="The shape of an input that an .onnx file leaves open, for a net.",
     ),
-    click.option("--forks", is_flag=True, help="Use layers of Caffe's forks, such as Permute, in a net from .onnx."),
+    click.option(
+        "--forks",
+        is_flag=True,
+        help="Use layers and fields of Caffe's forks, such as Permute, in a net from .onnx; OpenCV reads it too.",
+    ),
 ]
 
 
@@ -134,6 +138,7 @@ def _convert_onnx(
     """Convert an ONNX file to a net and its weights, and check them unless `inputs` is None."""
     from fcaffe.model_files import write_model
     from fcaffe.proto import write_text
+    from fcaffe.proto.upgrade_forks import with_ceil_mode
     from fcaffe.tools.onnx.reading.convert import from_onnx
 
     if not source.endswith(".onnx") or not target.endswith(".prototxt"):
@@ -141,7 +146,7 @@ def _convert_onnx(
             f"three files are IN.onnx OUT.prototxt WEIGHTS, in this order; not {source} {target} {weights}"
         )
     made = from_onnx(source, shapes, forks, merge)
-    write_text(target, made.net)
+    write_text(target, with_ceil_mode(made.net) if forks else made.net)
     write_model(weights, made.model)
     print(f"{target}, {weights}: {len(made.net.layer)} layers from {source}")
     if inputs is None:
