@@ -28,6 +28,7 @@ from fcaffe.cli import gflags, glog, last_words, streams
 from fcaffe.cli.commands import CAFFE_COMMANDS, COMMANDS, OTHERS, TOOLS, module_of
 from fcaffe.errors import FcaffeError, RankError
 from fcaffe.interruption import INTERRUPTED
+from fcaffe.onednn_library import find_onednn
 from fcaffe.parallel.started import started_as
 
 RUNS = ("train", "test", "time")  # commands whose results are in the log: they outlive standard output
@@ -172,7 +173,7 @@ def _usage() -> str:
 def _version() -> str:
     if glog.program() == "caffe":
         return f"caffe version 1.0.0 (fcaffe {fcaffe.__version__})"
-    return f"fcaffe version {fcaffe.__version__}"
+    return f"fcaffe version {fcaffe.__version__}, {'oneDNN' if find_onednn() else 'NumPy'} engine"
 
 
 def _one_line(error: Exception) -> str:

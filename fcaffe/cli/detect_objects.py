@@ -20,7 +20,7 @@ from fcaffe.data.boxes import falling
 from fcaffe.data.images import Color, decode_image, encode_image, opencv, read_file
 from fcaffe.data.transformer import Transformer
 from fcaffe.errors import DataError, UsageError
-from fcaffe.input_files import reading
+from fcaffe.input_files import reading, require_inputs
 from fcaffe.layers.forks.detection_files import ImageSize, in_pixels
 from fcaffe.net import Net
 from fcaffe.net.weights import load_weights, tell_untouched
@@ -70,6 +70,7 @@ def detect_objects(
 ) -> int:
     if not model or not weights:
         raise UsageError("detect-objects needs a net and its weights: give --model FILE and --weights FILE")
+    require_inputs(weights)
     targets = _targets(images, out)
     names = read_label_map(labelmap) if labelmap else {}
     transform = _transform(mean, scale)

@@ -12,6 +12,7 @@ from fcaffe.proto import read_net
 from fcaffe.pycaffe.draw import draw_net_to_file
 
 PHASES = {"TRAIN": pb.TRAIN, "TEST": pb.TEST, "ALL": None}
+LONG = 60  # layers; in a row they are some ten thousand pixels wide
 
 
 @command(
@@ -31,4 +32,6 @@ def draw_net(net: str, picture: str, rankdir: str, phase: str, display_lrm: bool
     param = read_net(net)
     print(f"Drawing net to {picture}")
     draw_net_to_file(param, picture, rankdir, PHASES[phase], display_lrm)
+    if rankdir in ("LR", "RL") and len(param.layer) > LONG:
+        print(f"A net of {len(param.layer)} layers makes a wide picture; --rankdir TB draws it downwards")
     return 0

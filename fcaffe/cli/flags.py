@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -13,8 +12,7 @@ import click
 from fcaffe import log
 from fcaffe.cli import glog, usage
 from fcaffe.cli.commands import COMMANDS
-from fcaffe.errors import SnapshotError, UsageError
-from fcaffe.input_files import reading
+from fcaffe.errors import UsageError
 
 PHASES = ("TRAIN", "TEST")  # by their numbers in caffe.proto
 Decorator = Callable[[Callable[..., int]], Callable[..., int]]
@@ -214,11 +212,6 @@ def caffe_flags(*used: str) -> Decorator:
                 given = context.get_parameter_source(one.name) is click.core.ParameterSource.COMMANDLINE
                 if given and one.name not in used:
                     log.warning(f"--{one.name} has no effect on {context.command.name}")
-            flags: Flags = values["flags"]
-            for path in [*flags.weights.split(","), flags.snapshot]:
-                if path not in ("", "auto"):
-                    with reading(path, SnapshotError):
-                        os.stat(path)  # before a net is built
             return function(**values)
 
         return with_flags("flags", Flags, usage.CAFFE)(log_flags(with_warnings))

@@ -27,6 +27,7 @@ from fcaffe.cli.workers import (
 )
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
+from fcaffe.input_files import require_inputs
 from fcaffe.net.workers import Workers
 from fcaffe.output_files import check_output, remove_leftovers
 from fcaffe.parallel.launch import launch
@@ -155,6 +156,7 @@ def train(
     check_output(trace, TRACE, report)
     gpus = TrainingGpus(flags.gpu, gpu_count)
     gpus.check()
+    require_inputs(*flags.weights.split(","), flags.snapshot if flags.snapshot != AUTO else "")
     if snapshot_every < 0:
         raise UsageError("--snapshot-every must not be negative")
     signals = Signals(flags.sigint_effect, flags.sighup_effect)

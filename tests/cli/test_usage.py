@@ -102,7 +102,7 @@ def test_a_shell_takes_what_is_printed(shell: str, tmp_path: Path, run: Run) -> 
         ("detect in.csv", "OUT"),
         ("draw_net net.prototxt", "OUT"),
         ("merge-bn a b c", "NEW_WEIGHTS"),
-        ("report train.log", "PAGE.html"),
+        ("report train.log", "LOG..."),
         ("solver", "SOLVER"),
         ("summary", "NET"),
     ],
