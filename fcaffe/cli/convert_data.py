@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 
 import click
 import numpy as np
@@ -20,7 +19,6 @@ from fcaffe.input_files import read_input, reading
 from fcaffe.rng import CaffeRandom
 
 CIFAR_BATCH = 10_000  # records; keys of a later batch begin there
-CIFAR_BATCHES = 5
 
 
 @command(
@@ -66,20 +64,18 @@ def convert_mnist_siamese_data(words: tuple[str, ...]) -> int:
 def convert_cifar_data(words: tuple[str, ...]) -> int:
     source, target, backend = required(words, 3)
 
-    def batch(name: str, first: int) -> Iterable[Record]:
-        path = os.path.join(source, name)
-        with reading(path, DataError, "batch of CIFAR-10"):
-            content = read_input(path)
-        return image_records(*cifar_images(content, path), 5, first)
-
-    def training() -> Iterable[Iterable[Record]]:
-        for number in range(CIFAR_BATCHES):
-            log.cifar_batch(number + 1)
-            yield batch(f"data_batch_{number + 1}.bin", number * CIFAR_BATCH)
+    def records(names: Sequence[str]) -> Iterator[Record]:
+        for number, name in enumerate(names):
+            if len(names) > 1:
+                log.cifar_batch(number + 1)
+            path = os.path.join(source, name)
+            with reading(path, DataError, "batch of CIFAR-10"):
+                content = read_input(path)
+            yield from image_records(*cifar_images(content, path), 5, number * CIFAR_BATCH)
 
     log.cifar_training()
-    path = os.path.join(target, f"cifar10_train_{backend}")
-    write_database(path, itertools.chain.from_iterable(training()), backend)
+    batches = [f"data_batch_{number}.bin" for number in range(1, 6)]
+    write_database(os.path.join(target, f"cifar10_train_{backend}"), records(batches), backend)
     log.cifar_testing()
-    write_database(os.path.join(target, f"cifar10_test_{backend}"), batch("test_batch.bin", 0), backend)
+    write_database(os.path.join(target, f"cifar10_test_{backend}"), records(["test_batch.bin"]), backend)
     return 0

@@ -24,7 +24,7 @@ from fcaffe.input_files import reading, require_inputs
 from fcaffe.layers.forks.detection_files import ImageSize, in_pixels
 from fcaffe.net import Net
 from fcaffe.net.weights import load_weights, tell_untouched
-from fcaffe.output_files import check_output, picture_kind, replacing
+from fcaffe.output_files import PICTURE, check_output, replacing
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.nets import new_net, read_net_for
 
@@ -102,7 +102,7 @@ def _targets(images: tuple[str, ...], out: str) -> list[str]:
     if len(set(targets)) < len(targets):
         raise UsageError(f"several pictures have the same name, so they cannot all go to {out}: name fewer at a time")
     for target in targets:
-        check_output(target, picture_kind(target), *images)
+        check_output(target, PICTURE, *images)
     with reading(out, UsageError, "folder for pictures"):
         os.makedirs(out, exist_ok=True)
     return targets

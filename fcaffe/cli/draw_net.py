@@ -6,7 +6,7 @@ import click
 
 from fcaffe.cli.flags import command
 from fcaffe.errors import UsageError
-from fcaffe.output_files import check_output, picture_kind
+from fcaffe.output_files import PICTURE, check_output
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net
 from fcaffe.pycaffe.draw import draw_net_to_file
@@ -28,7 +28,7 @@ LONG = 60  # layers; in a row they are some ten thousand pixels wide
 def draw_net(net: str, picture: str, rankdir: str, phase: str, display_lrm: bool) -> int:
     if phase not in PHASES:
         raise UsageError(f'phase must be "TRAIN", "TEST" or "ALL", not "{phase}"')
-    check_output(picture, picture_kind(picture), net)
+    check_output(picture, PICTURE, net)
     param = read_net(net)
     print(f"Drawing net to {picture}")
     draw_net_to_file(param, picture, rankdir, PHASES[phase], display_lrm)

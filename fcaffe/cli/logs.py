@@ -20,7 +20,7 @@ from fcaffe.cli.flags import command
 from fcaffe.cli.usage import required
 from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.log.reader import OUTPUT, RATE, Message, is_start, lines_of, messages
-from fcaffe.output_files import check_output, picture_kind, replacing, starting
+from fcaffe.output_files import PICTURE, check_output, replacing, starting
 from fcaffe.tools.plot import CHARTS, plot_chart
 from fcaffe.tools.plot import plot as plot_logs
 from fcaffe.tools.report import PAGE
@@ -87,7 +87,7 @@ def extract_seconds(words: tuple[str, ...]) -> int:
 def plot(words: tuple[str, ...], out: str, x: str) -> int:
     logs = required(words, 1, 1000)
     picture = out or f"{os.path.splitext(os.path.basename(logs[0]))[0]}.png"
-    check_output(picture, picture_kind(picture), *logs)
+    check_output(picture, PICTURE, *logs)
     plot_logs(logs, picture, by_time=x == "time")
     print(picture)
     return 0
@@ -105,7 +105,7 @@ def plot_training_log(words: tuple[str, ...]) -> int:
     if not chart.isdecimal() or int(chart) >= len(CHARTS):
         kinds = "; ".join(f"{number}: {name}" for number, name in enumerate(CHARTS))
         raise UsageError(f"{chart} is not a valid chart type: give one of {kinds}")
-    check_output(picture, picture_kind(picture), *logs)
+    check_output(picture, PICTURE, *logs)
     plot_chart(int(chart), picture, logs)
     return 0
 

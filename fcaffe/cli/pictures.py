@@ -9,7 +9,7 @@ import io
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
@@ -28,6 +28,7 @@ from fcaffe.pycaffe.io import load_image
 from fcaffe.tools.numpy_files import load_numpy
 
 REFERENCE = "models/bvlc_reference_caffenet/"  # in the folder of Caffe's sources
+MEAN = "python/caffe/imagenet/ilsvrc_2012_mean.npy"
 CROP_MODES = ["list", "selective_search"]
 EDGES = ["ymin", "xmin", "ymax", "xmax"]
 SCORES = starting("table of scores (.csv)", b"filename,ymin,xmin,ymax,xmax")
@@ -46,7 +47,7 @@ class PictureFlags:
     mean_file: str = flag(
         "FILE",
         "The mean to subtract (.npy), channels x height x width; '' for none.",
-        default="python/caffe/imagenet/ilsvrc_2012_mean.npy",
+        default=MEAN,
     )
     input_scale: float | None = flag("X", "Multiply by this after the mean is subtracted.", default=None, type=float)
     raw_scale: float = flag(
@@ -56,22 +57,11 @@ class PictureFlags:
         "K,...", "Order of the channels in the net; 2,1,0 makes BGR of RGB (2,1,0); '' leaves them.", default="2,1,0"
     )
 
-    def check(self) -> None:
-        """Raise UsageError if the default of a file, which is in the folder of Caffe's sources, is not here."""
-        for one in fields(self):
-            path = getattr(self, one.name)
-            if (
-                path
-                and path == one.default
-                and one.name.endswith(("def", "model", "file"))
-                and not os.path.exists(path)
-            ):
-                none = "; '' for none" * (one.name == "mean_file")
-                raise UsageError(f"give --{one.name} FILE{none} (its default, Caffe's {path}, is not here)")
-
     def mean(self) -> np.ndarray | None:
         if not self.mean_file:
             return None
+        if self.mean_file == MEAN and not os.path.exists(MEAN):
+            raise UsageError(f"give --mean_file FILE, or '' for none: the default, Caffe's {MEAN}, is not here")
         return load_numpy(self.mean_file, "a mean (.npy; --mean_file '' subtracts none)")
 
     def create(self, kind: Callable[..., Made], mean: np.ndarray | None, **settings: Any) -> Made:
@@ -100,7 +90,6 @@ picture_flags = with_flags("flags", PictureFlags, usage.OWN)
 @click.option("--ext", default="jpg", metavar="EXT", help="Which files of a folder are pictures (jpg).")
 @picture_flags
 def classify(source: str, target: str, flags: PictureFlags, center_only: bool, images_dim: str, ext: str) -> int:
-    flags.check()
     dims = numbers("--images_dim", images_dim)
     if len(dims) != 2:
         raise UsageError(f"--images_dim takes a height and a width, not '{images_dim}'")
@@ -171,7 +160,6 @@ def detect(source: str, target: str, flags: PictureFlags, crop_mode: str, contex
         raise UsageError(
             f"to write {target} as HDF5 needs pandas and PyTables: pip install 'fcaffe[tables]'; or name a .csv"
         )
-    flags.check()
     check_output(target, SCORES if target.lower().endswith("csv") else HDF5, source)
     mean = flags.mean()
     if mean is not None and mean.ndim == 3 and mean.shape[1:] != (1, 1):

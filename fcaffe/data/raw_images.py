@@ -43,10 +43,7 @@ def read_mnist(images_file: str, labels_file: str) -> tuple[np.ndarray, np.ndarr
     """The images (N, 1, H, W) and their labels in two idx files. Raises DataError."""
     images, labels = read_idx(images_file), read_idx(labels_file)
     if images.ndim != 3 or labels.shape != images.shape[:1]:
-        raise DataError(
-            f"{images_file} and {labels_file} do not go together: images of the shape {images.shape}, labels of "
-            f"{labels.shape}"
-        )
+        raise DataError(f"{images_file} {images.shape} and {labels_file} {labels.shape} do not go together")
     return images[:, np.newaxis], labels
 
 

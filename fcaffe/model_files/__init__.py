@@ -15,11 +15,10 @@ from fcaffe.model_files import caffemodel
 from fcaffe.model_files.arrays import BlobSizes, read_arrays
 from fcaffe.model_files.model import Model, StoredLayer, take_shared
 from fcaffe.model_files.safetensors import is_safetensors
-from fcaffe.output_files import Kind
 from fcaffe.proto import file_start
-from fcaffe.proto.binary import HDF5_MAGIC, MODEL, ZIP_MAGIC
+from fcaffe.proto.binary import HDF5_MAGIC, ZIP_MAGIC
 
-__all__ = ["BlobSizes", "Model", "StoredLayer", "model_kind", "read_model", "take_shared", "write_hdf5", "write_model"]
+__all__ = ["BlobSizes", "Model", "StoredLayer", "read_model", "take_shared", "write_hdf5", "write_model"]
 
 Path = str | os.PathLike[str]
 
@@ -71,14 +70,6 @@ def write_model(path: Path, model: Model, nvidia: bool = False) -> None:
         FORMATS[ending].load().write(path, model)
     else:
         caffemodel.write(path, model, nvidia)
-
-
-def model_kind(path: str) -> Kind:
-    """The kind of file that `write_model` writes to `path`."""
-    ending = os.path.splitext(path)[1]
-    if ending not in FORMATS:
-        return MODEL
-    return Kind(f"model ({ending})", lambda old: FORMATS[ending].recognises(file_start(old)))
 
 
 def write_hdf5(path: Path, model: Model) -> None:

@@ -91,23 +91,21 @@ def too_far(difference: Difference, least: float = 1, allowed: float = ALLOWED) 
     return not difference.largest <= allowed * max(least, difference.magnitude)
 
 
-def allowed_for(path: str) -> float:
+def _allowed_for(path: str) -> float:
     """The allowed difference from an ONNX file, as a share of the largest value: larger if it has float16 weights."""
     model = onnx().load(path, load_external_data=False)
     half = any(tensor.data_type == onnx().TensorProto.FLOAT16 for tensor in model.graph.initializer)
     return ALLOWED_FP16 if half else ALLOWED
 
 
-def check_net(
-    path: str, made: Converted, files: Sequence[str] = (), allowed: float = ALLOWED
-) -> tuple[list[Difference], str]:
+def check_net(path: str, made: Converted, files: Sequence[str] = ()) -> tuple[list[Difference], str]:
     """Compare the net that an ONNX file was converted to with the file, on random values and on files with inputs.
 
     Returns:
         The largest difference of each output over all inputs. The name of the first layer whose top differs, or "" if
         no output does.
     """
-    net = deploy_net(made.net, made.model, path)
+    net, allowed = deploy_net(made.net, made.model, path), _allowed_for(path)
     inputs = [_random_values(net, made, seed) for seed in range(RANDOM)]
     inputs += [read_inputs(name, list(inputs[0])) for name in files]
     worst: dict[str, Difference] = {}

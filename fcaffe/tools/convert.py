@@ -12,7 +12,7 @@ from fcaffe import log
 from fcaffe.data import open_database
 from fcaffe.data.mean import mean_of_records
 from fcaffe.errors import ProtoError, SnapshotError, UsageError
-from fcaffe.model_files import Model, StoredLayer, model_kind, read_model, safetensors, take_shared, write_model
+from fcaffe.model_files import FORMATS, Model, StoredLayer, read_model, safetensors, take_shared, write_model
 from fcaffe.net.filter import filter_net
 from fcaffe.net.splits import insert_splits
 from fcaffe.output_files import ARRAY, Kind, replacing, starting
@@ -32,7 +32,7 @@ from fcaffe.proto import (
     write_text,
 )
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.binary import BLOB, HDF5_MAGIC, STATE
+from fcaffe.proto.binary import BLOB, HDF5_MAGIC, MODEL, STATE
 from fcaffe.proto.text import PROTOTXT
 from fcaffe.solvers.snapshot.state_files import State, is_hdf5_state, read_state, write_state
 from fcaffe.tools.numpy_files import load_numpy
@@ -60,8 +60,11 @@ _KINDS = {
 
 
 def target_kind(path: str) -> Kind:
-    """The kind of file that `convert` writes to `path`."""
-    return _KINDS.get(os.path.splitext(path)[1]) or model_kind(path)
+    """The kind of file that `convert` and `write_model` write to `path`."""
+    ending = os.path.splitext(path)[1]
+    if ending in FORMATS:
+        return Kind(f"model ({ending})", lambda old: FORMATS[ending].recognises(file_start(old)))
+    return _KINDS.get(ending, MODEL)
 
 
 def convert(source: str, target: str, net: str | None = None, to: str = "bvlc", to_onnx: ToOnnx | None = None) -> str:

@@ -194,7 +194,9 @@ OF_KIND = {
     "log": {"train.log"},
     "npz": {"mine.docx"},  # a zip file as well; what is in it, nobody has looked at
     "csv": {"in.csv"},
-    "png": {"a.png"},
+    "png": {"a.png", "letter.pdf"},  # any picture
+    "svg": {"a.png", "letter.pdf"},
+    "raw": {"a.png", "letter.pdf"},
 }
 
 
