@@ -67,7 +67,7 @@ def read_input(path: Path, most: int = LARGEST, look: bool = False) -> bytes:
     return content
 
 
-def require_inputs(*paths: Path) -> None:
+def require_inputs(*paths: str) -> None:
     """Raise FcaffeError if a file is missing, before the work that comes ahead of its reading; "" is no file."""
     for path in filter(None, paths):
         with reading(path, FcaffeError):
