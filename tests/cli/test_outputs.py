@@ -23,7 +23,7 @@ from tests.cli.test_detect_objects import NET as DETECTION
 from tests.cli.test_picture_commands import NET as DEPLOY
 from tests.conftest import make_net
 
-for package in ("cv2", "h5py", "matplotlib", "onnx", "onnxruntime"):
+for package in ("cv2", "h5py", "matplotlib", "onnx", "onnxruntime", "tensorboardX"):
     pytest.importorskip(package)
 
 Run = Callable[..., Result]
@@ -38,6 +38,8 @@ OUTPUTS: dict[str, str | list[tuple[str, str]]] = {
         ("html", "train --solver solver.prototxt --report {}"),
         ("trace", "train --solver solver.prototxt --trace {}"),
         ("log", "train --solver solver.prototxt --log {}"),
+        ("new", "train --solver solver.prototxt --log_dir {}"),
+        ("new", "train --solver solver.prototxt --tensorboard {}"),
     ],
     "test": [("log", "test --model net.prototxt --weights small.caffemodel --iterations 1 --log {}")],
     "time": [("log", "time --model net.prototxt --iterations 1 --log {}")],
@@ -67,7 +69,8 @@ OUTPUTS: dict[str, str | list[tuple[str, str]]] = {
     "summary": ALONE,
     "solver": ALONE,
     "detect-objects": [
-        ("png", "detect-objects --model boxes.prototxt --weights boxes.caffemodel --out made/out some/a.png")
+        ("new", "detect-objects --model boxes.prototxt --weights boxes.caffemodel --out {} some/a.png"),
+        ("png", "detect-objects --model boxes.prototxt --weights boxes.caffemodel --out made/out some/a.png"),
     ],
     "report": [("html", "report train.log {}")],
     "plot": [("png", "plot train.log --out {}"), ("svg", "plot train.log --out {}")],
@@ -178,7 +181,7 @@ def in_a_copy(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def target_of(kind: str, line: str) -> tuple[list[str], Path]:
     """The words of a line, and the path of what it writes."""
     name = NAMES.get(kind, f"x.{kind}")
-    if line.startswith(("resize", "detect-objects")):
+    if line.startswith(("resize", "detect-objects")) and "{}" not in line:
         return line.split(), Path("made/out/a.png")
     if line.startswith("parse_log"):
         return line.format(name).split(), Path("made/x.log.train")
