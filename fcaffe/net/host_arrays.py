@@ -119,6 +119,7 @@ class HostViews:
         """The body uses the blobs. It gets what user code has written; afterwards user code's arrays have its
         results."""
         with engine_lock():
+            self._engine.make_current()
             self.push()
             try:
                 yield
