@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fcaffe.engines.cuda.kernels import MOST_BLOCKS, THREADS
+from fcaffe.engines.cuda.kernels import MOST_BLOCKS, THREADS, blocks_for
 from fcaffe.engines.cuda.operands import FLOAT, NULL, Operands, common_type, pack_of
 from fcaffe.engines.normalization import Normalizer, PlainNormalization, Whole
+
+SOURCE = "normalization"
 
 Array = Any
 
@@ -59,6 +61,13 @@ class Normalization(Operands, PlainNormalization):
         self._launch("batch_norm_moments", (x.dtype, pack), split, x, partial, *split.sizes)
         self._finish("moments", partial, mean, variance, *split.sizes)
 
+    def add_to_statistics(
+        self, sums: tuple[Array, Array, Array], mean: Array, variance: Array, unbiased: float, fraction: float
+    ) -> None:
+        numbers = np.float32(unbiased), np.float32(fraction), np.int32(mean.size)
+        blocks = blocks_for(mean.size)
+        self.kernels.launch(SOURCE, "add_to_statistics", (), blocks, THREADS, *sums, mean, variance, *numbers)
+
     def batch_norm_apply(self, x: Array, y: Array, norm: Normalizer) -> None:
         if not x.size:
             return
@@ -94,10 +103,10 @@ class Normalization(Operands, PlainNormalization):
         """Add up the partial sums (parts, 2, C) into two arrays (C,)."""
         args = partial, first, second, *sizes, np.int32(len(partial))
         blocks, threads = -(-first.size // COLUMNS), (COLUMNS, 32)
-        self.kernels.launch("normalization", f"batch_norm_finish_{what}", (), blocks, threads, *args)
+        self.kernels.launch(SOURCE, f"batch_norm_finish_{what}", (), blocks, threads, *args)
 
     def _launch(self, kernel: str, types: tuple[Any, ...], split: Split, *args: Any) -> None:
-        self.kernels.launch("normalization", kernel, types, split.blocks, split.threads, *args)
+        self.kernels.launch(SOURCE, kernel, types, split.blocks, split.threads, *args)
 
 
 def _arguments(norm: Normalizer) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ from tests.engines.cuda import emulator
 from tests.engines.cuda.device_arrays import (
     OnStandIn,
     blank,
+    launched,
     on_device,
     random,
     to_host,
@@ -170,6 +171,18 @@ def test_relu_of_no_number_is_none(gpu: Gpu) -> None:
     y, zero, one = blank(x.shape), cupy.zeros(8, np.float32), cupy.ones(8, np.float32)
     gpu.batch_norm_apply(on_device(x), y, Normalizer(zero, one, 0.0, relu=True))
     np.testing.assert_array_equal(to_host(y, np.float32), np.maximum(x, 0))
+
+
+@pytest.mark.parametrize("channels", [1, 3, 300])
+def test_one_kernel_adds_to_the_running_statistics(gpu: Gpu, channels: int) -> None:
+    arrays = [random((size,), seed=seed) for seed, size in enumerate((channels, channels, 1, channels, channels))]
+    there, expected = [on_device(each) for each in arrays], [each.astype(np.float64) for each in arrays]
+    launched()
+    for of, (*sums, mean, variance) in ((gpu, there), (PLAIN, expected)):
+        of.add_to_statistics(tuple(sums), mean, variance, 1.25, 0.999)
+    assert launched() == ["add_to_statistics"]
+    for ours, right in zip(there, expected, strict=True):
+        assert_near(ours, right)
 
 
 @every_dtype

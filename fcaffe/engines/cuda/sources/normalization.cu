@@ -191,6 +191,17 @@ __global__ void __launch_bounds__(32 * SLICES)
 }
 INSTANCES(batch_norm_finish_moments)
 
+// total = fraction * total + the new value, for the sums of means, of unbiased variances, and of weights (one value).
+__global__ void add_to_statistics(float* means, float* variances, float* weight, const float* mean, const float* variance,
+                                  float unbiased, float fraction, int channels) {
+    GRID_STRIDE(int, c, channels) {
+        means[c] = fraction * means[c] + mean[c];
+        variances[c] = fraction * variances[c] + unbiased * variance[c];
+        if (c == 0) *weight = fraction * *weight + 1.0f;
+    }
+}
+INSTANCES(add_to_statistics)
+
 // Of normalization.py's Normalizer.
 #define NORMALIZER                                                                                              \
     const float *__restrict__ mean, const float *__restrict__ variance, const float *__restrict__ scale,        \
