@@ -138,6 +138,9 @@ class MemoryPool:
     def total_bytes(self) -> int:
         return self._total
 
+    def free_bytes(self) -> int:
+        return self._total - self._used
+
     def set_limit(self, size: int | None = None, fraction: float | None = None) -> None:
         self._limit = int(fraction * TOTAL_MEMORY) if fraction is not None else size or 0
 
