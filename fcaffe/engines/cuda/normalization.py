@@ -69,13 +69,21 @@ class Normalization(Operands, PlainNormalization):
         self.kernels.launch(SOURCE, "add_to_statistics", (), blocks, THREADS, *sums, mean, variance, *numbers)
 
     def batch_norm_apply(self, x: Array, y: Array, norm: Normalizer) -> None:
-        if not x.size:
+        self._apply([x], y, norm)
+
+    def batch_norm_add_relu(self, x: Array, other: Array, y: Array, norm: Normalizer) -> None:
+        self._apply([x, other], y, norm._replace(relu=True))
+
+    def _apply(self, terms: list[Array], y: Array, norm: Normalizer) -> None:
+        """The first term is normalised; the second, if there is one, is added before ReLU."""
+        if not y.size:
             return
-        dtype = common_type(x, y)
-        x, out = self.operand(x, dtype), self.result(y, dtype)
-        pack = pack_of(x.shape[1], x, out)
-        split = _split(x, pack, FORWARD)
-        self._launch("batch_norm_apply", (dtype, pack), split, x, out, *_arguments(norm), *split.sizes)
+        dtype = common_type(*terms, y)
+        terms, out = [self.operand(term, dtype) for term in terms], self.result(y, dtype)
+        pack = pack_of(y.shape[1], *terms, out)
+        split = _split(out, pack, FORWARD)
+        arrays = *terms, *[NULL] * (2 - len(terms)), out
+        self._launch("batch_norm_apply", (dtype, pack), split, *arrays, *_arguments(norm), *split.sizes)
         self.deliver(out, y)
 
     def batch_norm_train_backward(

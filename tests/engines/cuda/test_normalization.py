@@ -152,6 +152,30 @@ def test_loops_of_batch_norm(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...]) 
     check_batch_norm(gpu, BatchNorm(random(shape) + 1, dtype, True, True), dtype)
 
 
+@every_dtype
+@pytest.mark.parametrize("channels", [5, 24])
+@pytest.mark.parametrize("other_dtype", [None, FLOAT], ids=["same", "float32"])
+def test_sum_and_relu_of_a_residual_block(
+    gpu: Gpu, dtype: np.dtype, channels: int, other_dtype: np.dtype | None
+) -> None:
+    """In one kernel, with NaN and infinities as ReLU has them."""
+    of = BatchNorm(random((3, channels, 7, 5)) + 1, dtype, True, False)
+    other = random(of.x.shape, other_dtype or dtype, 5)
+    other[0, 1, 0, :3] = np.nan, np.inf, -np.inf
+    norm, y, expected = of.normalizer_there(), blank(of.x.shape, dtype), np.empty_like(of.x)
+    gpu.batch_norm_moments(on_device(of.x, dtype), norm.mean, norm.variance)
+    launched()
+    gpu.batch_norm_add_relu(on_device(of.x, dtype), on_device(other, other_dtype or dtype), y, norm)
+    assert [name.split("<")[0] for name in launched() if "copy" not in name] == ["batch_norm_apply"]
+    with np.errstate(all="ignore"):
+        PLAIN.batch_norm_add_relu(
+            of.x, other.astype(np.float64), expected, Normalizer(of.mean, of.variance, EPS, *of.affine)
+        )
+    np.testing.assert_array_equal(np.isfinite(to_host(y)), np.isfinite(expected))
+    finite = np.isfinite(expected)
+    assert_near(cupy.asarray(to_host(y)[finite].astype(np.float32)), expected[finite], dtype)
+
+
 @pytest.mark.parametrize("channels", [3, 8])
 def test_variance_far_from_zero_and_of_outliers(gpu: Gpu, channels: int) -> None:
     far = random((4, channels, 16, 17)) + 1000

@@ -226,19 +226,21 @@ struct Coefficients {
     __device__ __forceinline__ float y(float x, int n) const { return fmaf(x - mean[n], gain[n], shift[n]); }
 };
 
+// y = the normalised x, plus `other` if it is given.
 template <typename T, int N>
-__global__ void __launch_bounds__(NORMALIZATION_THREADS, 4) batch_norm_apply(const T* x, T* y, NORMALIZER) {
+__global__ void __launch_bounds__(NORMALIZATION_THREADS, 4) batch_norm_apply(const T* x, const T* other, T* y, NORMALIZER) {
     const Part mine = part_of_block<N>(rows, channels, part);
     if (!mine.is_inside) return;
     const Coefficients<N> of(mean, variance, scale, shift, eps, mine.channel);
     ROWS_OF(mine) {
         const int64 at = row * channels + mine.channel;
-        float value[N], out[N];
+        float value[N], added[N] = {}, out[N];
         load(x + at, value);
+        if (other) load(other + at, added);
 #pragma unroll
         for (int n = 0; n < N; ++n) {
-            const float result = of.y(value[n], n);
-            out[n] = (relu != 0) & (result <= 0.0f) ? 0.0f : result;  // a NaN stays one
+            const float result = of.y(value[n], n) + added[n];
+            out[n] = relu ? leaky(result, 0.0f) : result;
         }
         store(y + at, out);
     }
