@@ -97,8 +97,14 @@ class Elementwise(PlainElementwise):
         partials = self.xp.empty((grid[0], channels), np.float32)
         sizes = np.int64(rows), np.int32(channels)
         self.kernels.launch(SOURCE, "bias_partials", (dy.dtype, pack), grid, block, dy, partials, *sizes)
-        last = np.int32(grid[0]), np.int32(channels), np.int32(add)
-        self.kernels.launch(SOURCE, "bias_sums", (), -(-channels // 32), (32, 32), partials, dbias, *last)
+        finish_sums(self.kernels, partials, dbias, NULL, add)
+
+
+def finish_sums(kernels: Kernels, partials: Array, first: Array, second: Array, add: bool) -> None:
+    """Add up partial sums (parts, columns): those of the first columns into one array, the others into the second."""
+    parts, columns = partials.shape
+    numbers = map(np.int32, (first.size, parts, columns, add))
+    kernels.launch(SOURCE, "finish_sums", (), -(-columns // 32), (32, 32), partials, first, second, *numbers)
 
 
 def _by_channel(rows: int, channels: int, array: Array) -> tuple[int, tuple[int, int], tuple[int, int]]:

@@ -201,7 +201,7 @@ def check_bias_gradients(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...], offs
         on_gpu, dbias, expected = Guarded(dy, dtype, offset=offset), Guarded(before, DTYPES[0]), before.copy()
         gpu.bias_backward(on_gpu.array, dbias.array, add)
         PLAIN.bias_backward(dy, expected, add)
-        assert launched("bias_partials", "bias_sums")
+        assert launched("bias_partials", "finish_sums")
         np.testing.assert_allclose(dbias.get(), expected, rtol=1e-5, atol=1e-5)
 
 

@@ -136,9 +136,11 @@ __global__ void __launch_bounds__(256) bias_partials(const T* dy, float* partial
     if (lane < blockDim.x && column < columns) partials[(int64)blockIdx.x * columns + column + warp] = sum;
 }
 
-// dbias (+)= the sum of `count` rows of partials. Blocks of 32 x 32 threads.
-INSTANCES(bias_sums)
-__global__ void __launch_bounds__(1024) bias_sums(const float* partials, float* dbias, int count, int columns, int add) {
+// first, second (+)= the sum of `count` rows of partials: of the columns before `split`, and of those from it on. Blocks of
+// 32 x 32 threads.
+INSTANCES(finish_sums)
+__global__ void __launch_bounds__(1024)
+    finish_sums(const float* partials, float* first, float* second, int split, int count, int columns, int add) {
     __shared__ float shared[32][33];
     int column = blockIdx.x * 32 + threadIdx.x;
     float sum = 0;
@@ -151,5 +153,7 @@ __global__ void __launch_bounds__(1024) bias_sums(const float* partials, float* 
     __syncthreads();
     sum = warp_sum(shared[threadIdx.x][threadIdx.y]);  // each warp a column
     column = blockIdx.x * 32 + threadIdx.y;
-    if (threadIdx.x == 0 && column < columns) dbias[column] = add ? dbias[column] + sum : sum;
+    if (threadIdx.x > 0 || column >= columns) return;
+    float& total = column < split ? first[column] : second[column - split];
+    total = add ? total + sum : sum;
 }
