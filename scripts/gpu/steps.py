@@ -69,12 +69,14 @@ def run(command: Sequence[str], seconds: float, output: Path, **variables: str) 
     return end(start(command, output, environment(**variables)), seconds)
 
 
-def run_tests(words: Sequence[str], seconds: float, output: Path, failed: Path, processes: int = 4) -> int:
-    """Run pytest with these words. It begins no test in the last seconds; `failed` has the failures as they come."""
+def run_tests(
+    words: Sequence[str], seconds: float, output: Path, failed: Path, processes: int = 4, last: float = LAST_TEST
+) -> int:
+    """Run pytest with these words. It begins no test in the `last` seconds; `failed` has the failures as they come."""
     command = [sys.executable, "-m", "pytest", "-p", "deadline", *words, "-rfs", "--tb=short", "-p", "no:cacheprovider"]
     command += ["-W", "default"]  # other versions of packages may warn here
     command += ["-n", str(processes), "--dist", "worksteal"] if has("xdist") and processes > 1 else []
     plugins = os.pathsep.join([str(ROOT), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    last = time.time() + seconds - min(LAST_TEST, seconds / 2)
-    variables = {"PYTHONPATH": plugins, "FCAFFE_TESTS_END": str(last), "FCAFFE_TESTS_FAILED": str(failed.resolve())}
+    ends = time.time() + seconds - min(last, seconds)
+    variables = {"PYTHONPATH": plugins, "FCAFFE_TESTS_END": str(ends), "FCAFFE_TESTS_FAILED": str(failed.resolve())}
     return run(command, seconds, output, **variables)

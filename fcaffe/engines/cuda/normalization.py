@@ -68,8 +68,8 @@ class Normalization(Operands, PlainNormalization):
         self, sums: tuple[Array, Array, Array], mean: Array, variance: Array, unbiased: float, fraction: float
     ) -> None:
         numbers = np.float32(unbiased), np.float32(fraction), np.int32(mean.size)
-        blocks = blocks_for(mean.size)
-        self.kernels.launch(SOURCE, "add_to_statistics", (), blocks, THREADS, *sums, mean, variance, *numbers)
+        arrays = *sums, mean, variance
+        self.kernels.launch(SOURCE, "add_to_statistics", (), blocks_for(mean.size), THREADS, *arrays, *numbers)
 
     def batch_norm_apply(self, x: Array, y: Array, norm: Normalizer) -> None:
         self._apply([x], y, norm)

@@ -59,6 +59,11 @@ class Script:
         with views.engine_at_work():
             return [views.data(blob).copy()]
 
+    def look_at_a_new_array(self) -> np.ndarray:
+        net = self.solver.net
+        blob = net.blobs[random.Random(len(net.blobs)).randrange(len(net.blobs))]
+        return host_views(self.engine).diff(blob).copy()
+
     def snapshot(self) -> None:
         self.solver.snapshot()
 

@@ -136,8 +136,7 @@ __global__ void __launch_bounds__(256) bias_partials(const T* dy, float* partial
     if (lane < blockDim.x && column < columns) partials[(int64)blockIdx.x * columns + column + warp] = sum;
 }
 
-// first, second (+)= the sum of `count` rows of partials: of the columns before `split`, and of those from it on. Blocks of
-// 32 x 32 threads.
+// first, second (+)= the sum of `count` rows of partials, cut at column `split`. Blocks of 32 x 32 threads.
 INSTANCES(finish_sums)
 __global__ void __launch_bounds__(1024)
     finish_sums(const float* partials, float* first, float* second, int split, int count, int columns, int add) {
