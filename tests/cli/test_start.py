@@ -93,7 +93,7 @@ def test_a_training_loads_what_it_uses(tmp_path: Path) -> None:
     solver.write_text(TWO_LAYERS)
     names, code = loaded("train", "--solver", str(solver))
     assert code == 0
-    assert not names & UNUSED
+    assert names & UNUSED == set()
     assert {name for name in names if name.startswith("fcaffe.layers.forks.")} == set()
     assert {name for name in names if name.startswith("fcaffe.pycaffe.")} == set()
     assert {"fcaffe.layers.inner_product", "fcaffe.layers.dummy_data"} <= names
