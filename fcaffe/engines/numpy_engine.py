@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
 
@@ -12,6 +11,9 @@ from fcaffe.engines.base import MANY
 from fcaffe.engines.channels import channel_moments, sum_channels
 from fcaffe.engines.engine import Engine
 from fcaffe.threads import shard_threads, wanted_threads
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 
 class NumpyEngine(Engine):
@@ -44,6 +46,8 @@ class NumpyEngine(Engine):
             super().for_each(work, items)
             return
         if self._pool is None:
+            from concurrent.futures import ThreadPoolExecutor  # slow to load
+
             self._pool = ThreadPoolExecutor(self._threads, "engine")
 
         def some(first: int) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fcaffe.engines.channels import Array, channels_last
-from fcaffe.engines.elementwise import PlainElementwise
+from fcaffe.engines.channels import channels_last
+from fcaffe.engines.elementwise import FLT_MAX, PlainElementwise
+from fcaffe.engines.memory import Array
 from fcaffe.engines.windows import Windows, pad_channels_last
-
-LOWEST = -3.4028234663852886e38  # -FLT_MAX: what Caffe's MAX gives for a window outside the image
 
 
 class PlainPooling(PlainElementwise):
@@ -35,8 +34,8 @@ class PlainPooling(PlainElementwise):
         """y = the first of the largest values in row order; mask -1 and y -FLT_MAX where no element is inside."""
         best, where = channels_last(y), channels_last(mask)
         output_size = best.shape[1:-1]
-        padded = pad_channels_last(self.xp, channels_last(x), windows, output_size, LOWEST)
-        best[...] = LOWEST
+        padded = pad_channels_last(self.xp, channels_last(x), windows, output_size, -FLT_MAX)
+        best[...] = -FLT_MAX
         where[...] = 0
         for offset in windows.offsets():
             element = padded[windows.shifted(offset, output_size)]

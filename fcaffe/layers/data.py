@@ -17,7 +17,6 @@ from fcaffe.data.batches import DatumBatches
 from fcaffe.data.database import Database
 from fcaffe.data.image_list import ListBatches
 from fcaffe.data.prefetch import Batch, BatchSource, Prefetcher, check_batches
-from fcaffe.data.share import Share
 from fcaffe.data.transformer import Transformer
 from fcaffe.data.windows import WindowBatches
 from fcaffe.engines.base import Pending
@@ -25,6 +24,7 @@ from fcaffe.errors import DataError
 from fcaffe.net import Blob, Context, Layer, Traits, register
 from fcaffe.net.state import Held, State
 from fcaffe.rng import CaffeRandom
+from fcaffe.share import Share
 from fcaffe.timeline import DATA
 
 FOR_BOXES = ("distort_param", "expand_param", "emit_constraint")  # of transform_param

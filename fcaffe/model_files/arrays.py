@@ -19,13 +19,12 @@ from google.protobuf.message import DecodeError
 from fcaffe.engines.memory import obtainable_bytes
 from fcaffe.errors import SnapshotError
 from fcaffe.input_files import UnreadableError
-from fcaffe.model_files.model import Model, StoredLayer, check_text
+from fcaffe.model_files.model import BlobSizes, Model, StoredLayer, check_text
 from fcaffe.proto import StoredBlob, blob_shape
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.in_file import InFile
 
 MOST_BLOBS = 1000  # of a layer
-BlobSizes = Mapping[str, Sequence[int]]  # of a net: the number of values in each blob of each layer
 
 _NAME = re.compile(r"(.+)/(\d{1,9})(/diff)?")
 

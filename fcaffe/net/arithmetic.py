@@ -24,8 +24,3 @@ def silent_arithmetic(function: Function) -> Function:
             return function(*arguments, **named)
 
     return cast(Function, silent)
-
-
-def is_finite(values: Any) -> bool:
-    """Whether all values of an array are finite. Compares each value only if their sum is not finite."""
-    return bool(abs(values).sum() < float("inf")) or bool((abs(values) < float("inf")).all())

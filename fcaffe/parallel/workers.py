@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.data.share import Share, split_batch
 from fcaffe.errors import UsageError
 from fcaffe.net.blob import Array
 from fcaffe.net.workers import Workers
 from fcaffe.parallel.reductions.reduction import Reduction
 from fcaffe.parallel.waiting import wait_until
 from fcaffe.parallel.watchdog import Watchdog
+from fcaffe.share import Share, split_batch
 from fcaffe.timeline import WAIT, Timeline
 from fcaffe.tree_order import sum_in_tree_order
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from fcaffe import log
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.crop_offsets import crop_offsets
 
 _IRREGULAR = {
     "ABSVAL": "AbsVal",
@@ -56,6 +55,8 @@ def upgrade_v1_layers(param: pb.NetParameter) -> bool:
     param.layer.extend(upgraded)
     for index, layer in enumerate(param.layer):
         if layer.type == "Crop":
+            from fcaffe.proto.crop_offsets import crop_offsets  # for nets of a fork
+
             layer.crop_param.offset.extend(crop_offsets(param.layer, index))
     return complete
 

@@ -9,8 +9,7 @@ import numpy as np
 from fcaffe.engines.channels import is_channels_last
 from fcaffe.engines.cuda.kernels import Kernels
 from fcaffe.engines.elementwise import PlainElementwise
-
-Array = Any
+from fcaffe.engines.memory import Array
 
 FLOAT = np.dtype(np.float32)
 BYTES = 16  # of an access to memory, and the alignment that cuDNN requires

@@ -9,11 +9,10 @@ import numpy as np
 
 from fcaffe.engines.cuda.kernels import THREADS, blocks_for
 from fcaffe.engines.cuda.operands import FLOAT, NULL, Operands, common_type, pack_of
+from fcaffe.engines.memory import Array
 from fcaffe.engines.pooling import PlainPooling
 from fcaffe.engines.windows import Windows
 from fcaffe.errors import FcaffeError
-
-Array = Any
 
 LARGEST = 2**31 - 1
 

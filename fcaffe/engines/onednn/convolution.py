@@ -10,6 +10,7 @@ import numpy as np
 
 from fcaffe.engines.channels import channels_last
 from fcaffe.engines.convolution import PlainConvolution
+from fcaffe.engines.memory import Array
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.operation import Operation, Operations
@@ -17,8 +18,6 @@ from fcaffe.engines.onednn.primitives import Description, Layout, dims
 from fcaffe.engines.windows import Windows
 
 DIRECT = 1  # dnnl_convolution_direct
-
-Array = Any
 
 
 class Convolution(Operations, PlainConvolution):

@@ -8,8 +8,9 @@ import numpy as np
 
 from fcaffe.engines.channels import is_channels_last
 from fcaffe.engines.convolution import Folded
+from fcaffe.engines.memory import Array
 from fcaffe.engines.onednn.calls import address
-from fcaffe.engines.onednn.convolution import Array, Convolution
+from fcaffe.engines.onednn.convolution import Convolution
 from fcaffe.engines.windows import Windows
 
 

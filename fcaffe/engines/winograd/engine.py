@@ -10,7 +10,7 @@ import numba
 import numpy as np
 
 from fcaffe.engines.convolution import Folded
-from fcaffe.engines.memory import address
+from fcaffe.engines.memory import Array, address
 from fcaffe.engines.onednn.engine import OneDnnEngine
 from fcaffe.engines.windows import Windows
 from fcaffe.engines.winograd import blocks
@@ -21,7 +21,6 @@ from fcaffe.threads import wanted_threads
 
 LEAST_TILES = 32  # of a batch; with fewer, reading the transformed kernels takes longer than the products
 
-Array = Any
 NO_ARRAY = np.moveaxis(np.empty((2, 2, 2, 2), np.float32), -1, 1)  # channels-last as others: a type of Numba
 TRANSFORMED = -1  # use of temporary memory
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from fcaffe.errors import SnapshotError, SolverError
-from fcaffe.hdf5.reading import h5py
 from fcaffe.output_files import remove_leftovers
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.solvers.snapshot.state_files import HDF5_SUFFIX
+
+HDF5_SUFFIX = ".h5"
 
 
 def check_writable(param: Any) -> None:
@@ -23,6 +23,8 @@ def check_writable(param: Any) -> None:
     if not param.HasField("snapshot_prefix"):
         raise SolverError("the solver has no snapshot_prefix; give one, or set snapshot_after_train: false")
     if param.snapshot_format == pb.SolverParameter.HDF5:
+        from fcaffe.hdf5.reading import h5py
+
         h5py()  # raises if it is missing
     probe = Path(f"{param.snapshot_prefix}.tempfile")
     try:
