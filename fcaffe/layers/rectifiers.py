@@ -21,7 +21,8 @@ class ELU(Pointwise):
         y += negative
 
     def slope(self, bottom: Blob, top: Blob) -> Array:
-        return self.xp.where(bottom.data > 0, 1, top.data + self.param.elu_param.alpha)
+        x = bottom.data
+        return (x > 0) + (top.data + self.param.elu_param.alpha) * (x <= 0)
 
 
 @register("PReLU")
@@ -59,11 +60,11 @@ class PReLU(Activation):
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         dy, x = top[0].diff, self.kept_bottom(bottom, top).data
         if self.param_propagate_down[0]:
-            gradients = dy * self.xp.minimum(x, 0)
+            gradients = dy * x * (x <= 0)
             shared = self.param.prelu_param.channel_shared
             self.blobs[0].diff[...] += gradients.sum() if shared else self.engine.channel_sums(gradients)
         if propagate_down[0]:
-            self.xp.multiply(dy, self.xp.where(x > 0, 1, self._slope(x)), out=bottom[0].diff)
+            self.xp.multiply(dy, (x > 0) + self._slope(x) * (x <= 0), out=bottom[0].diff)
 
     def _slope(self, x: Array) -> Array:
         """As a view that repeats over all of x."""
@@ -103,10 +104,8 @@ class Swish(Pointwise):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, gate = bottom[0].data, self.gate.data
-        self.xp.multiply(x, 0.5 * self.param.swish_param.beta, out=gate)
-        self.xp.tanh(gate, out=gate)
-        gate *= 0.5
-        gate += 0.5
+        self.xp.multiply(x, self.param.swish_param.beta, out=gate)
+        self.engine.sigmoid(gate, gate)
         self.xp.multiply(x, gate, out=top[0].data)
 
     def slope(self, bottom: Blob, top: Blob) -> Array:
