@@ -23,6 +23,8 @@ LEVELS = "IWEF"
 FULL = (errno.ENOSPC, errno.EDQUOT)  # a run goes on, and starts, without a log file
 
 _lock = threading.Lock()
+if hasattr(os, "register_at_fork"):  # a thread that is not in the forked process may hold it
+    os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]
 _files: list[Outlet] = []
 _level = os.environ.get("GLOG_minloglevel", "")  # noqa: SIM112 - glog's name
 _minimum = int(_level) if _level.isdecimal() else 0
