@@ -28,7 +28,7 @@ from fcaffe.solvers.memory_need import check_memory
 from fcaffe.solvers.nets import check_same, finetune, missing_fields, test_net_params, train_net_param
 from fcaffe.solvers.observer import Observer
 from fcaffe.solvers.rules import Rule, create_rule
-from fcaffe.solvers.snapshot.paths import check_writable
+from fcaffe.solvers.snapshot.paths import check_layer_names, check_writable
 from fcaffe.solvers.twin import twin_of, why_no_twins
 from fcaffe.solvers.wide_products import slices_between, wide_products
 from fcaffe.threads import shard_threads
@@ -133,6 +133,7 @@ class Run:
         check_same(self.workers, "the solver and its training net", self.param, net_param)
         log.creating_train_net(field, "" if field.endswith("_param") else getattr(self.param, field))
         net = Net(net_param, self.context)
+        check_layer_names(self.param, net.layers)
         finetune(net, self.param.weights, tell=True)
         if not any(node.has_loss for node in net.nodes):
             log.warning(

@@ -6,11 +6,13 @@ import contextlib
 import glob
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fcaffe.errors import SnapshotError, SolverError
 from fcaffe.output_files import remove_leftovers
+from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers.snapshot.state_files import HDF5_SUFFIX
 
 
@@ -30,6 +32,17 @@ def check_writable(param: Any) -> None:
             "Make sure that the directory exists and is writable."
         ) from problem
     remove_leftovers(f"{param.snapshot_prefix}_iter_")
+
+
+def check_layer_names(param: Any, layers: Sequence[Any]) -> None:
+    """Raise SnapshotError if the solver's snapshots are HDF5, which cannot hold layers of all names."""
+    if param.snapshot_format == pb.SolverParameter.HDF5 and (param.snapshot or param.snapshot_after_train):
+        from fcaffe.model_files.hdf5 import check_names
+
+        try:
+            check_names(layers)
+        except SnapshotError as problem:
+            raise SnapshotError(f"snapshot_format: {problem}, or set snapshot_format: BINARYPROTO") from None
 
 
 def paths(prefix: str, iteration: int, hdf5: bool = False) -> tuple[str, str]:
