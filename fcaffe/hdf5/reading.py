@@ -14,7 +14,6 @@ from fcaffe.engines.memory import obtainable_bytes
 from fcaffe.errors import DataError, FcaffeError
 from fcaffe.input_files import MOST_PACKED, UnreadableError, asking, opened_by
 
-
 # A file could have any other file of this machine read, and copied into a model or an answer.
 ELSEWHERE = "has its values in another file, which is not read; copy them into this file (h5repack, or h5py)"
 

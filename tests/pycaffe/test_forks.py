@@ -47,7 +47,7 @@ SOURCES = {
     'image_data_param { source: "list" batch_size: 8 shuffle: true } ',
     "HDF5Data": '{ name: "in" type: "HDF5Data" hdf5_data_param { source: "h5" batch_size: 8 shuffle: true } ',
     "DummyData": '{ name: "in" type: "DummyData" dummy_data_param { shape { dim: 8 dim: 3 dim: 24 dim: 24 } '
-    'shape { dim: 8 } data_filler { value: 0.5 } data_filler { value: 3 } } ',
+    "shape { dim: 8 } data_filler { value: 0.5 } data_filler { value: 3 } } ",
 }
 
 

@@ -33,7 +33,9 @@ PARTS = st.sampled_from(["ip", "ip2", "0", "1", "2", "a b", ".", "..", "", "data
 NAMES = st.lists(PARTS, min_size=1, max_size=3).map("/".join)
 
 
-@settings(deadline=None, max_examples=150, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=150, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(names=st.lists(NAMES, min_size=3, max_size=3))
 def test_any_names(names: list[str], tmp_path: Path) -> None:
     param = pb.SolverParameter(base_lr=0.1, lr_policy="fixed", max_iter=1, snapshot_prefix=str(tmp_path / "s"))

@@ -22,7 +22,9 @@ XML = "<a><size><height>{}</height><width>{}</width></size><object><name>{}</nam
 XML += "<ymin>{}</ymin><xmax>{}</xmax><ymax>{}</ymax></bndbox></object></a>"
 
 
-@settings(deadline=None, max_examples=300, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=300, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(kind=st.sampled_from(sorted(READERS)), values=st.lists(VALUES, min_size=8, max_size=8), good=st.integers(0, 255))
 def test_any_values(kind: str, values: list[Any], good: int, tmp_path: Path) -> None:
     usual = [8, 8, "1", 1, 1, 4, 4, 0]

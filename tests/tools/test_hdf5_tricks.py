@@ -71,7 +71,9 @@ def test_values_in_another_file_are_refused_by_name(elsewhere: Callable[..., Non
         with h5py.File(path, "a") as file:
             del file[name]
             elsewhere(file, name, tmp_path)
-        with pytest.raises(FcaffeError, match=f'{name.split("/")[-1]}"? (has its values in another file|is no)') as raised:
+        with pytest.raises(
+            FcaffeError, match=f'{name.split("/")[-1]}"? (has its values in another file|is no)'
+        ) as raised:
             read(path)
         assert str(path) in str(raised.value) and "\n" not in str(raised.value)
 
