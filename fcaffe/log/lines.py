@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from fcaffe.errors import FcaffeError
+from fcaffe.errors import CONTROLS, FcaffeError
 from fcaffe.log.outlet import Outlet
 
 LEVELS = "IWEF"
@@ -44,7 +44,7 @@ def write(level: str, message: str, source: str | None = None, depth: int = 2) -
     if source is None:
         frame = sys._getframe(depth)
         source = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-    line = prefix(level, source) + message + ("" if message.endswith("\n") else "\n")
+    line = prefix(level, source) + message.translate(CONTROLS) + ("" if message.endswith("\n") else "\n")
     with _lock:
         (_show or _emit)(line)
         for file in _files:
