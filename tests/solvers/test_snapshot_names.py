@@ -14,7 +14,6 @@ from fcaffe.errors import SnapshotError
 from fcaffe.model_files import read_model
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
-from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import Solver
 from tests.solvers.training import weights_of
 
