@@ -327,9 +327,9 @@ def test_arrays_of_integers(kind: str, tmp_path: Path) -> None:
 def test_hdf5_without_layers(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_group("data")
-    with pytest.raises(SnapshotError, match="x.h5: there are no layers in it"):
+    with pytest.raises(SnapshotError, match=r"x\.h5: there are no layers in it"):
         read_model(tmp_path / "x.h5")
     with h5py.File(tmp_path / "x.h5", "a") as file:
         file["data/ip"] = np.zeros(3)
-    with pytest.raises(SnapshotError, match='x.h5: "/data/ip" is no group'):
+    with pytest.raises(SnapshotError, match=r'x\.h5: "/data/ip" is no group'):
         read_model(tmp_path / "x.h5")

@@ -28,7 +28,8 @@ XML += "<ymin>{}</ymin><xmax>{}</xmax><ymax>{}</ymax></bndbox></object></a>"
 @given(kind=st.sampled_from(sorted(READERS)), values=st.lists(VALUES, min_size=8, max_size=8), good=st.integers(0, 255))
 def test_any_values(kind: str, values: list[Any], good: int, tmp_path: Path) -> None:
     usual = [8, 8, "1", 1, 1, 4, 4, 0]
-    height, width, label, *box, crowd = (u if good >> i & 1 else v for i, (u, v) in enumerate(zip(usual, values, strict=False)))
+    chosen = [u if good >> i & 1 else v for i, (u, v) in enumerate(zip(usual, values, strict=True))]
+    height, width, label, *box, crowd = chosen
     one = {"bbox": box, "category_id": label, "iscrowd": crowd}
     content = {
         "json": json.dumps({"image": {"height": height, "width": width}, "annotation": [one]}),
