@@ -39,15 +39,10 @@ def read_rows(path: str, names: Sequence[str]) -> list[np.ndarray]:
         return [values_of(dataset, np.float32) for dataset in datasets]
 
 
-def row_shapes(path: str, names: Sequence[str]) -> list[tuple[int, ...]]:
-    """The shapes of the rows that `read_rows` would read."""
+def shapes_of_rows(path: str, names: Sequence[str]) -> list[tuple[int, ...]]:
+    """The shapes of the datasets that `read_rows` would read."""
     with opened(path, DataError) as file:
-        return [dataset.shape[1:] for dataset in _find_all(file, names)]
-
-
-def count_rows(path: str, name: str) -> int:
-    with opened(path, DataError) as file:
-        return _find(file, name).shape[0]
+        return [dataset.shape for dataset in _find_all(file, names)]
 
 
 def write_rows(path: str, arrays: Mapping[str, np.ndarray]) -> None:
@@ -96,9 +91,12 @@ class Hdf5Rows:
         self.row_shapes: list[tuple[int, ...]] = []  # of each dataset
         self._loaded: int | None = None  # index of the file in memory
         self._arrays: list[np.ndarray] = []
-        self.seek(0)
+        self._counts: list[int] = []  # of the rows of each file
         for path in self.files:  # at once, not when its turn comes
-            self._check_shapes(path, row_shapes(path, names))
+            shapes = shapes_of_rows(path, names)
+            self._check_shapes(path, [shape[1:] for shape in shapes])
+            self._counts.append(shapes[0][0])
+        self.seek(0)
 
     def read(self, count: int) -> list[np.ndarray]:
         """The next `count` rows of each dataset."""
@@ -119,11 +117,10 @@ class Hdf5Rows:
         self.position = position
         self._round, self._turn = 0, 0
         if position:
-            counts = [count_rows(path, self.names[0]) for path in self.files]
-            self._round, position = divmod(position, sum(counts))
+            self._round, position = divmod(position, sum(self._counts))
             order = self._order()
-            while position and position >= counts[order[self._turn]]:
-                position -= counts[order[self._turn]]
+            while position and position >= self._counts[order[self._turn]]:
+                position -= self._counts[order[self._turn]]
                 self._turn += 1
         self._load()
         self._row = position

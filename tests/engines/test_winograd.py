@@ -24,7 +24,7 @@ from tests.golden_values import assert_close
 from tests.layers import test_contract
 from tests.layers.replay import golden_cases, replay
 from tests.net.test_inference_nets import net_of
-from tests.pycaffe.test_forks import in_fork
+from tests.pycaffe.test_forked_processes import in_fork
 from tests.solvers.recurrent_runs import solver_of
 
 pytest.importorskip("numba", reason="--math winograd needs Numba")

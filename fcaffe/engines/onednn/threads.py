@@ -96,12 +96,10 @@ class Threads:
 @functools.cache
 def _end_before_forks(path: str) -> None:
     """Have OpenMP end its threads before each fork, and start others when it needs them. The forked process has no
-    threads, and GNU OpenMP would wait for them for ever. One that cannot end them (GCC 8) has one thread there."""
-    library = ctypes.PyDLL(path)
-    if hasattr(library, "omp_pause_resource_all"):
-        os.register_at_fork(before=functools.partial(library.omp_pause_resource_all, PAUSE_HARD))
-    elif hasattr(library, "omp_set_num_threads"):
-        os.register_at_fork(after_in_child=functools.partial(library.omp_set_num_threads, 1))
+    threads, and GNU OpenMP would wait for them for ever."""
+    with contextlib.suppress(AttributeError):  # GCC 8
+        end = ctypes.PyDLL(path).omp_pause_resource_all
+        os.register_at_fork(before=functools.partial(end, PAUSE_HARD))
 
 
 def is_small(arrays: Sequence[np.ndarray], multiply_adds: int = 0) -> bool:
