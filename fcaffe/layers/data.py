@@ -29,7 +29,7 @@ from fcaffe.threads import renew_in_forks
 from fcaffe.timeline import DATA
 
 FOR_BOXES = ("distort_param", "expand_param", "emit_constraint")  # of transform_param
-OF_PARENTS: list[Any] = []  # what forked processes have inherited and do not use
+OF_PARENTS: list[Prefetcher | None] = []  # what forked processes have inherited and do not use
 
 
 @contextmanager
@@ -109,7 +109,7 @@ class ReadingLayer(Reader):
     field: str  # the message with batch_size
     source: Callable[[Any, Transformer, CaffeRandom], BatchSource]  # makes the reader of batches from this message
     size_logged_at = "data_layer.cpp:45"  # where Caffe logs the size of the output
-    _prefetcher: Any = None
+    _prefetcher: Prefetcher | None = None
 
     def transformer(self) -> Transformer:
         """The transformer of `transform_param`."""

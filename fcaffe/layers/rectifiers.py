@@ -21,8 +21,10 @@ class ELU(Pointwise):
         y += negative
 
     def slope(self, bottom: Blob, top: Blob) -> Array:
-        x = bottom.data
-        return (x > 0) + (top.data + self.param.elu_param.alpha) * (x <= 0)
+        slope = top.data + self.param.elu_param.alpha
+        slope *= bottom.data <= 0
+        slope += bottom.data > 0
+        return slope
 
 
 @register("PReLU")
@@ -59,12 +61,16 @@ class PReLU(Activation):
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         dy, x = top[0].diff, self.kept_bottom(bottom, top).data
+        negative = x <= 0
         if self.param_propagate_down[0]:
-            gradients = dy * x * (x <= 0)
+            gradients = dy * x
+            gradients *= negative
             shared = self.param.prelu_param.channel_shared
             self.blobs[0].diff[...] += gradients.sum() if shared else self.engine.channel_sums(gradients)
         if propagate_down[0]:
-            self.xp.multiply(dy, (x > 0) + self._slope(x) * (x <= 0), out=bottom[0].diff)
+            slopes = self._slope(x) * negative
+            slopes += x > 0
+            self.xp.multiply(dy, slopes, out=bottom[0].diff)
 
     def _slope(self, x: Array) -> Array:
         """As a view that repeats over all of x."""

@@ -39,10 +39,7 @@ def check_layer_names(param: Any, layers: Sequence[Any]) -> None:
     if param.snapshot_format == pb.SolverParameter.HDF5 and (param.snapshot or param.snapshot_after_train):
         from fcaffe.model_files.hdf5 import check_names
 
-        try:
-            check_names(layers)
-        except SnapshotError as problem:
-            raise SnapshotError(f"snapshot_format: {problem}, or set snapshot_format: BINARYPROTO") from None
+        check_names(layers)
 
 
 def paths(prefix: str, iteration: int, hdf5: bool = False) -> tuple[str, str]:
