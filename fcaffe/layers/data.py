@@ -128,15 +128,15 @@ class ReadingLayer(Reader):
             raise self.error("data_param.prefetch must be positive")
         if getattr(self.param, self.field).batch_size < 1:
             raise self.error(f"{self.field}.batch_size must be positive")
-        self._open()
-        source = self.prefetcher.source
+        self._prefetcher = self._open()
+        source = self._prefetcher.source
         self._state = source.state()
         rows = self.context.workers.rows(self.share)
         images = rows.stop - rows.start
         self._reshape(top, (images, *source.shape[1:]), self.label_shape(images))
         log.output_data_size(source.shape, self.size_logged_at)
 
-    def _open(self) -> None:
+    def _open(self) -> Prefetcher:
         random, depth = self.context.random, self.param.data_param.prefetch
         with reading_errors(self):
             transformer = self.transformer()
@@ -147,7 +147,7 @@ class ReadingLayer(Reader):
             source.divide(self.share, self.context.turns)
             check_batches([source.shape, source.shape[:1]], depth)
         random.draw()  # in Caffe the seed of the reading thread, which has no use for it
-        self._prefetcher = Prefetcher(source, depth, self.engine.host_array)
+        return Prefetcher(source, depth, self.engine.host_array)
 
     @property
     def prefetcher(self) -> Prefetcher:
@@ -155,7 +155,7 @@ class ReadingLayer(Reader):
         if self._prefetcher is None:
             random = self.context.random.state()
             with log.quiet():
-                self._open()
+                self._prefetcher = self._open()
             self.context.random.set_state(random)
             self.set_reader_state(*self._state)
         return self._prefetcher

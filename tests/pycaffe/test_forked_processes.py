@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import select
 import signal
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,9 @@ SOURCES = {
 
 
 @pytest.fixture(params=SOURCES)
-def build(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
+def build(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], Any]]:
     """build(): a training net of pictures, the same each time."""
     monkeypatch.chdir(tmp_path)
     pixels = np.random.default_rng(1).integers(0, 256, (50, 3, 28, 28), np.uint8)
@@ -74,7 +77,8 @@ def build(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         caffe.set_random_seed(1)
         return caffe.Net("net.prototxt", caffe.TRAIN)
 
-    return make
+    yield make
+    gc.collect()  # ends the reading threads
 
 
 def passes(net: Any, count: int = PASSES) -> list[np.ndarray]:
