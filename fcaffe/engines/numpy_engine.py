@@ -10,7 +10,7 @@ import numpy
 from fcaffe.engines.base import MANY
 from fcaffe.engines.channels import channel_moments, sum_channels
 from fcaffe.engines.engine import Engine
-from fcaffe.threads import shard_threads, wanted_threads
+from fcaffe.threads import renew_in_forks, shard_threads, wanted_threads
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +25,10 @@ class NumpyEngine(Engine):
         super().__init__(numpy)
         self._threads = max(wanted_threads(), shard_threads())
         self._pool: ThreadPoolExecutor | None = None
+        renew_in_forks(self)
+
+    def after_fork(self) -> None:
+        self._pool = None
 
     def another(self) -> Engine:
         other = self._another()

@@ -27,7 +27,8 @@ from fcaffe.proto.in_file import InFile, Source
 
 NET = "caffe.net"  # key of the metadata
 
-_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "|u1"}
+_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1"}
+_DTYPES |= {"U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1"}
 _CODES = {np.dtype(code): name for name, code in _DTYPES.items()}
 
 

@@ -24,3 +24,8 @@ def silent_arithmetic(function: Function) -> Function:
             return function(*arguments, **named)
 
     return cast(Function, silent)
+
+
+def sign(x: Any) -> Any:
+    """-1, 0 or 1 as float32; 0 for NaN, as in Caffe."""
+    return (x > 0).astype("float32") - (x < 0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.errors import UsageError
+from fcaffe.errors import NetError
 from fcaffe.net.blob import Array
 from fcaffe.net.workers import Workers
 from fcaffe.parallel.reductions.reduction import Reduction
@@ -46,7 +46,7 @@ class MpiWorkers(Workers):
         if self.per_worker:
             return Share(self.rank * batch_size, batch_size, self.size * batch_size)
         if batch_size < self.size:
-            raise UsageError(
+            raise NetError(
                 f"{self.size} workers cannot split a batch of {batch_size}: use at most {batch_size}, or "
                 "--batch per-worker to give each worker a batch of its own"
             )

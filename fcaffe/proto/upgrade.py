@@ -33,6 +33,12 @@ def upgrade_net(param: pb.NetParameter, name: str) -> bool:
     """
     complete = True
     try:
+        if param.layer and param.layers:
+            raise ProtoError(
+                "Refusing to upgrade inconsistent NetParameter. This definition includes both 'layer' and 'layers' "
+                "fields. Manually switch the definition to 'layer' format to continue: layer { type: \"Pooling\" ... } "
+                "instead of layers { type: POOLING ... }"
+            )
         if any(layer.HasField("layer") for layer in param.layers):
             from fcaffe.proto.upgrade_v0 import upgrade_v0_layers  # for nets of 2013
 

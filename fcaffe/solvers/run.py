@@ -27,7 +27,7 @@ from fcaffe.solvers.memory_need import check_memory
 from fcaffe.solvers.nets import check_same, finetune, missing_fields, test_net_params, train_net_param
 from fcaffe.solvers.packed_slices import PackedSlices
 from fcaffe.solvers.rules import Rule, create_rule
-from fcaffe.solvers.snapshot.paths import check_writable
+from fcaffe.solvers.snapshot.paths import check_layer_names, check_writable
 from fcaffe.threads import shard_threads
 from fcaffe.timeline import Timeline
 
@@ -130,6 +130,7 @@ class Run:
         check_same(self.workers, "the solver and its training net", self.param, net_param)
         log.creating_train_net(field, "" if field.endswith("_param") else getattr(self.param, field))
         net = Net(net_param, self.context)
+        check_layer_names(self.param, net.layers)
         finetune(net, self.param.weights, tell=True)
         if not any(node.has_loss for node in net.nodes):
             log.warning(

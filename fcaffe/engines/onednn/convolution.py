@@ -26,7 +26,7 @@ class Convolution(Operations, PlainConvolution):
     def convolution_forward(
         self, x: Array, weights: Array, bias: Array, y: Array, windows: Windows, group: int, relu: bool = False
     ) -> None:
-        if not x.size or not windows.kernel:
+        if not is_supported(x, windows):
             super().convolution_forward(x, weights, bias, y, windows, group, relu)
             return
 
@@ -97,6 +97,11 @@ class Convolution(Operations, PlainConvolution):
 
     def _bias(self, weights: Array) -> Layout:
         return Layout(self.library, weights.shape[:1], dnnl.F32, (1,))
+
+
+def is_supported(x: Array, windows: Windows) -> bool:
+    """Whether oneDNN convolves arrays of this shape: of one to three spatial axes, with values."""
+    return x.size > 0 and 1 <= len(windows.kernel) <= 3
 
 
 def preferred(describe: Callable[[], Description], better: str, first: str) -> Description:

@@ -13,6 +13,7 @@ from fcaffe.engines.elementwise import FLT_MAX
 from fcaffe.engines.onednn.calls import Calls
 from fcaffe.engines.onednn.dnnl import BF16, F32, HARD_SWISH, LINEAR, POST_OPERATION, SRC_1
 from fcaffe.engines.onednn.primitives import Description, Layout
+from fcaffe.threads import renew_in_forks
 
 SCRATCHPAD_OF_USER = 1  # dnnl_scratchpad_mode_t
 VECTOR = 16  # float32 values of AVX-512
@@ -39,6 +40,13 @@ class Library(Calls):
         # Held while an operator builds or runs primitives. All callers share their arguments and the temporary memory,
         # and update rules run on several threads.
         self.lock = threading.RLock()
+        renew_in_forks(self)
+
+    def after_fork(self) -> None:
+        if self.lock.acquire(blocking=False):
+            self.lock.release()
+        else:  # another thread of the parent was at work
+            self.lock, self.threads.for_one = threading.RLock(), False
 
     def layout(self, array: np.ndarray) -> Layout:
         """The descriptor of an array."""

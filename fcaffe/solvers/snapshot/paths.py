@@ -6,6 +6,7 @@ import contextlib
 import glob
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,14 @@ def check_writable(param: Any) -> None:
             "Make sure that the directory exists and is writable."
         ) from problem
     remove_leftovers(f"{param.snapshot_prefix}_iter_")
+
+
+def check_layer_names(param: Any, layers: Sequence[Any]) -> None:
+    """Raise SnapshotError if the solver's snapshots are HDF5, which cannot hold layers of all names."""
+    if param.snapshot_format == pb.SolverParameter.HDF5 and (param.snapshot or param.snapshot_after_train):
+        from fcaffe.model_files.hdf5 import check_names
+
+        check_names(layers)
 
 
 def paths(prefix: str, iteration: int, hdf5: bool = False) -> tuple[str, str]:
