@@ -55,7 +55,6 @@ class Pooling(Layer):
             half=Half.NONE if random or len(top) == 2 or self.leaves_out_pad else Half.SAME,  # computed in float32
             needs_host=random and self.phase == pb.TRAIN,  # where the random numbers are drawn
             repeatable=not random,
-            by_sample=not random,
         )
         self.memory = Blob(self.xp, (), channels_last=True)
         self.own_indices = len(top) == 1 and self.method != AVE  # in `memory`

@@ -12,12 +12,11 @@ from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.context import Context
 from fcaffe.net.filter import filter_net
-from fcaffe.net.layer import Layer
+from fcaffe.net.layer import Half, Layer
 from fcaffe.net.node import Node
 from fcaffe.net.parameters import Parameters
 from fcaffe.net.registry import create_layer
 from fcaffe.net.splits import insert_splits, unsplit_names
-from fcaffe.net.traits import Half
 
 AUTOMATIC = "(automatic)"  # Caffe's name for a top that the prototxt left out
 
@@ -107,6 +106,8 @@ class Graph:
         else:
             layer.initialize(node.bottoms, node.tops)
         node.has_loss = any(layer.loss_weights)
+        if layer.traits.copies_bottom and node.tops[0] is node.bottoms[0]:
+            node.before = Blob(layer.xp, (), channels_last=True)
         self.nodes.append(node)
         self._narrate(node)
         needs = any(self._blob_needs_backward[i] for i in node.bottom_ids)
@@ -151,9 +152,6 @@ class Graph:
                 self._ids[name] = blob_id
         else:
             blob_id = self._ids[name]
-            if not node.layer.traits.keeps_signs:
-                for earlier in self.nodes:
-                    earlier.layer.top_is_overwritten |= blob_id in earlier.top_ids
         (log.top_in_place if in_place else log.top_connected)(param.name, name)
         node.tops.append(self.blobs[blob_id])
         node.top_ids.append(blob_id)
@@ -236,5 +234,5 @@ def _choose_types(net: Graph) -> None:
         if blob not in wide:
             blob.set_dtype(half)
     for node in net.nodes:
-        if node.layer.bottom_copy is not None:
-            node.layer.bottom_copy.set_dtype(node.bottoms[0].dtype)
+        if node.before is not None:
+            node.before.set_dtype(node.bottoms[0].dtype)

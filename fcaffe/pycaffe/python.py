@@ -18,9 +18,8 @@ from fcaffe.as_caffe import provide_caffe
 from fcaffe.errors import LayerError
 from fcaffe.net.blob import Blob
 from fcaffe.net.host_arrays import HostViews, host_views
+from fcaffe.net.layer import State, Traits
 from fcaffe.net.registry import register
-from fcaffe.net.state import State
-from fcaffe.net.traits import Traits
 from fcaffe.pycaffe.blob import Blob as BlobFace
 from fcaffe.pycaffe.layer import Layer, Phase, UserLayer
 

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
-from fcaffe.net.layer import Layer
+from fcaffe.net.layer import Held, Layer
 from fcaffe.net.net import Net
 from fcaffe.net.node import Node
-from fcaffe.net.state import Held
 from fcaffe.rng import CaffeRandom
 
 

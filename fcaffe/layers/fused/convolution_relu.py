@@ -1,11 +1,11 @@
-"""Convolution and ReLU."""
+"""Convolution and ReLU, and what is left of ReLUs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fcaffe.layers.activations import is_plain_relu
+from fcaffe.layers.activations import ReLU, is_plain_relu
 from fcaffe.layers.convolution import Convolution
 from fcaffe.net import Blob
 from fcaffe.net.node import Node
@@ -16,7 +16,7 @@ class ConvolutionReLU(FusedLayer):
     """top = max(convolution(bottom), 0), which engines compute as they store the outputs."""
 
     traits = replace(FusedLayer.traits, reads_before_writing=True)
-    keeps_blobs = True
+    begins_with = Convolution
 
     def __init__(self, nodes: Sequence[Node], want: Want) -> None:
         super().__init__(nodes, want)
@@ -25,9 +25,7 @@ class ConvolutionReLU(FusedLayer):
 
     @classmethod
     def match(cls, chain: Sequence[Node], want: Want) -> int:
-        if len(chain) < 2 or not isinstance(chain[0].layer, Convolution) or chain[0].layer.transposed:
-            return 0
-        return 2 if is_plain_relu(chain[1].layer) else 0
+        return 2 if len(chain) > 1 and is_plain_relu(chain[1].layer) else 0
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         convolution = self.convolution
@@ -40,8 +38,27 @@ class ConvolutionReLU(FusedLayer):
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         convolution = self.convolution
-        y, dy = convolution.images(top[0].data), convolution.images(top[0].diff)
-        self.engine.relu_backward(y, dy, dy, 0)
+        dy = convolution.images(self.before_relu(top[0]).diff)
         convolution.backward_parameters(convolution.images(bottom[0].data), dy)
         if propagate_down[0]:
             convolution.backward_bottom(dy, bottom[0])
+
+
+class ReLUByTop(FusedLayer):
+    """A ReLU whose backward reads the top. It has the signs of the bottom, which need not be saved then."""
+
+    traits = replace(FusedLayer.traits, reads="tops")
+    begins_with = ReLU
+
+    @classmethod
+    def match(cls, chain: Sequence[Node], want: Want) -> int:
+        slope = chain[0].layer.param.relu_param.negative_slope
+        return int(want.gradients and want.visible is not None and slope >= 0 and not chain[0].in_place)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.nodes[0].layer.forward(bottom, top)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            slope = self.nodes[0].layer.param.relu_param.negative_slope
+            self.engine.relu_backward(top[0].data, top[0].diff, bottom[0].diff, slope)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fcaffe.layers.activations import is_plain_relu
+from fcaffe.layers.activations import ReLU, is_plain_relu
 from fcaffe.layers.pooling import Pooling
 from fcaffe.net import Blob
 from fcaffe.net.node import Node
-from fcaffe.net.rewrite import FusedLayer, Want
+from fcaffe.net.rewrite import FusedLayer, Want, is_layer
 
 
 class PoolingReLU(FusedLayer):
@@ -18,6 +18,8 @@ class PoolingReLU(FusedLayer):
     positive maximum is the same value at the same position before and after the ReLU. The ReLU then works on a quarter
     of the values, and its input is not saved for backward.
     """
+
+    begins_with = ReLU
 
     def __init__(self, nodes: Sequence[Node], want: Want) -> None:
         super().__init__(nodes, want)
@@ -29,7 +31,7 @@ class PoolingReLU(FusedLayer):
         if len(chain) < 2 or not is_plain_relu(chain[0].layer) or not want.gradients:
             return 0  # for inference the layer before the ReLU applies it as it stores its outputs
         pooling = chain[1].layer
-        return 2 if isinstance(pooling, Pooling) and pooling.finds_maxima and pooling.fills_windows else 0
+        return 2 if is_layer(pooling, Pooling) and pooling.finds_maxima and pooling.fills_windows else 0
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.pooling.forward(bottom, top)
@@ -40,6 +42,4 @@ class PoolingReLU(FusedLayer):
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[0]:
-            dy = top[0].diff
-            self.engine.relu_backward(top[0].data, dy, dy, 0)
-            self.pooling.backward(top, propagate_down, bottom)
+            self.pooling.backward([self.before_relu(top[0])], propagate_down, bottom)

@@ -11,7 +11,7 @@ import numpy as np
 from fcaffe import log
 from fcaffe.net import Layer
 from fcaffe.net.blob import Array
-from fcaffe.net.state import Held, State
+from fcaffe.net.layer import Held, State
 from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers.run import Run
