@@ -42,7 +42,7 @@ class Dropout(Activation):
         x, y = bottom[0].data, top[0].data
         if self.drops:
             ratio = self.param.dropout_param.dropout_ratio
-            self.engine.dropout_forward(x, y, self.mask.data, self.context, self.name, ratio, self.scale)
+            self.engine.dropout_forward(x, y, self.mask.data, self.context, self.key, ratio, self.scale)
         else:
             self._scaled(x, y)
 

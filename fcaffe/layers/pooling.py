@@ -95,7 +95,7 @@ class Pooling(Layer):
             if self.leaves_out_pad:
                 y *= self.gain
         elif self.phase == pb.TRAIN:
-            dice = self.engine.from_numpy(self.context.uniform(self.name, y.shape))
+            dice = self.engine.from_numpy(self.context.uniform(self.key, y.shape))
             self.engine.stochastic_pool_forward(x, y, self.memory.data, dice, self.windows)
         else:
             self.engine.stochastic_pool_test(x, y, self.windows)

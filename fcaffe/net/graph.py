@@ -45,6 +45,7 @@ class Graph:
         self.parameters = Parameters(context.engine.parameter_step)
         self.memory_bytes = 0  # of all tops, as Caffe counts them
         self._ids: dict[str, int] = {}  # blob name -> newest index
+        self._keys: dict[str, int] = {}  # of the layers, with the number of those of the same name
         self._unread: set[str] = set()
         self._blob_needs_backward: list[bool] = []
 
@@ -85,8 +86,10 @@ class Graph:
                 f'layer "{param.name}": propagate_down must be given once per bottom or not at all: '
                 f"{len(param.propagate_down)} for {len(param.bottom)} bottom(s)"
             )
-        reader = self.context.readers.get(param.name)
+        key = self._new_key(param.name)
+        reader = self.context.readers.get(key)
         layer = reader.layer if reader else create_layer(param, self.context)
+        layer.key = key
         layer.bottom_names = [self._unsplit.get(name, name) for name in param.bottom]
         log.creating_layer(param.name)
         node = Node(len(self.nodes), layer, param.name, [], [], [])
@@ -121,6 +124,15 @@ class Graph:
         node.needs_backward = needs
         for i in node.top_ids:
             self._blob_needs_backward[i] |= needs
+
+    def _new_key(self, name: str) -> str:
+        """The name of a layer, or, if other layers have the same, name and number."""
+        key = name
+        while key in self._keys:
+            self._keys[name] += 1
+            key = f"{name} ({self._keys[name]})"
+        self._keys[key] = 1
+        return key
 
     def _append_bottom(self, node: Node, param: Any, index: int) -> None:
         name = param.bottom[index]

@@ -100,6 +100,7 @@ class Layer:
     def __init__(self, param: Any, context: Context) -> None:
         self.param: Any = pb.LayerParameter()
         self.param.CopyFrom(param)
+        self.key: str = param.name  # of no other layer of the net, which says so (`Graph`): names may repeat
         self.bottom_names: list[str] = list(param.bottom)  # as the user knows them: not of the tops of a Split
         self.context = context
         self.engine = context.engine
