@@ -76,8 +76,7 @@ class Touching:
     def hides(self, fused: Node, replaced: Sequence[int], want: Want) -> bool:
         """Whether everybody else finds the same values if `fused` runs in place of the nodes at these positions.
 
-        It leaves the memory between them as it is, which then no other node may need. If a later node overwrites its
-        top, its backward must read that if and only if one of theirs does, as that of an in-place ReLU.
+        It leaves the memory between them as it is, which then no other node may need. See also `overwriting`.
         """
         nodes, own = self.nodes, set(replaced)
         written = {blob.data_storage for blob in fused.tops}
@@ -89,13 +88,19 @@ class Touching:
                 return False
             if want.gradients and any(saves(nodes[p], storage) for p in outside):
                 return False
-        if want.gradients:
-            for storage in written:
-                if any(p > max(replaced) and _overwrites(nodes[p], storage) for p in self.positions(storage)) and (
-                    saves(fused, storage) != any(saves(nodes[p], storage) for p in own)
-                ):
-                    return False
         return True
+
+    def overwriting(self, fused: Node, replaced: Sequence[int]) -> list[int]:
+        """The later nodes that overwrite a top which backward of `fused` reads and theirs would not, or the reverse.
+
+        In Caffe, for instance, an in-place ReLU sees the overwritten values, and another one does not.
+        """
+        found = []
+        for storage in {blob.data_storage for blob in fused.tops}:
+            later = [p for p in self.positions(storage) if p > max(replaced) and _overwrites(self.nodes[p], storage)]
+            if later and saves(fused, storage) != any(saves(self.nodes[p], storage) for p in replaced):
+                found += later
+        return found
 
 
 def saves(node: Node, storage: Storage) -> bool:
@@ -144,6 +149,8 @@ class FusedLayer(Layer):
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         for node in self.nodes:
             node.reshape()
+        for blob, own in zip(top, self.nodes[-1].tops, strict=True):
+            blob.reshape(*own.shape)
 
     def before_relu(self, top: Blob) -> Blob:
         """`inner`, with its gradient computed from that of the top."""
@@ -213,18 +220,34 @@ def _with(node: Node, old: Blob, new: Blob) -> Node:
 
 
 def _fused(nodes: list[Node], want: Want, kind: type[FusedLayer]) -> list[Node]:
+    nodes = list(nodes)
     touching, made, index = Touching(nodes), list[Node](), 0
     while index < len(nodes):
         node, chain = nodes[index], _chain(nodes, index, want) if is_layer(nodes[index].layer, kind.begins_with) else []
         count = kind.match(chain, want) if chain else 0
         while count:
-            node = _node_for(kind, chain[:count], want)
-            if touching.hides(node, range(index, index + count), want):
-                break
-            node, count = nodes[index], kind.match(chain[: count - 1], want) if count > 1 else 0
+            fused, replaced = _node_for(kind, chain[:count], want), range(index, index + count)
+            if touching.hides(fused, replaced, want):
+                later = touching.overwriting(fused, replaced) if want.gradients else []
+                if not later or _has_own_top(fused, nodes, later[0]):
+                    node = fused
+                    break
+            count = kind.match(chain[: count - 1], want) if count > 1 else 0
         made.append(node)
         index += max(1, count)
     return made
+
+
+def _has_own_top(node: Node, nodes: list[Node], later: int) -> bool:
+    """Let an in-place node behind `node`, such as Dropout, write to other memory, if that is all that it takes."""
+    behind, top = nodes[later], node.tops[0]
+    if behind.bottoms[0] is not top or behind.before or saves(behind, top.data_storage):
+        return False
+    new = Blob(top.xp, top.shape, channels_last=True, dtype=top.dtype)
+    new.share_diff(top)
+    nodes[later] = replace(behind, bottoms=[new, *behind.bottoms[1:]], before=new)
+    node.tops = [new]
+    return True
 
 
 def _chain(nodes: list[Node], index: int, want: Want) -> list[Node]:

@@ -61,10 +61,13 @@ class FoldedConvolution(FusedLayer):
         return self._windows or self.convolution.windows
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        super().reshape(bottom, top)
-        if self._windows is not None:
-            channels = self.convolution.blobs[0].shape[0]
-            top[0].reshape(bottom[0].shape[0], channels, *self.windows.convolved(bottom[0].shape[2:]))
+        if self._windows is None:
+            super().reshape(bottom, top)
+            return
+        for node in self.nodes:
+            node.reshape()
+        channels = self.convolution.blobs[0].shape[0]
+        top[0].reshape(bottom[0].shape[0], channels, *self.windows.convolved(bottom[0].shape[2:]))
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, y = bottom[0].data, top[0].data

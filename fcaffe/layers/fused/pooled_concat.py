@@ -78,7 +78,7 @@ def pooled_before_concat(nodes: list[Node], want: Want) -> list[Node]:
         for replaced in ([*_relus(touching, *pair), *pair], pair):
             members = [nodes[position] for position in replaced]
             node = node_in_place_of(PooledConcat(members, want), members, *members[-2:])
-            if touching.hides(node, replaced, want):
+            if touching.hides(node, replaced, want) and not touching.overwriting(node, replaced):
                 made.update(dict.fromkeys(replaced))
                 made[index] = node
                 break
