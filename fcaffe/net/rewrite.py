@@ -243,6 +243,8 @@ def _has_own_top(node: Node, nodes: list[Node], later: int) -> bool:
     behind, top = nodes[later], node.tops[0]
     if behind.bottoms[0] is not top or behind.before or saves(behind, top.data_storage):
         return False
+    if not saves(node, top.data_storage):
+        return False
     new = Blob(top.xp, top.shape, channels_last=True, dtype=top.dtype)
     new.share_diff(top)
     nodes[later] = replace(behind, bottoms=[new, *behind.bottoms[1:]], before=new)
