@@ -91,12 +91,12 @@ class Touching:
         return True
 
     def overwriting(self, fused: Node, replaced: Sequence[int]) -> list[int]:
-        """The later nodes that overwrite a top which backward of `fused` reads and theirs would not, or the reverse.
+        """The later nodes that overwrite memory which backward of `fused` reads and theirs would not, or the reverse.
 
         In Caffe, for instance, an in-place ReLU sees the overwritten values, and another one does not.
         """
         found = []
-        for storage in {blob.data_storage for blob in fused.tops}:
+        for storage in {blob.data_storage for p in replaced for blob in self.nodes[p].blobs}:
             later = [p for p in self.positions(storage) if p > max(replaced) and _overwrites(self.nodes[p], storage)]
             if later and saves(fused, storage) != any(saves(self.nodes[p], storage) for p in replaced):
                 found += later
@@ -229,7 +229,7 @@ def _fused(nodes: list[Node], want: Want, kind: type[FusedLayer]) -> list[Node]:
             fused, replaced = _node_for(kind, chain[:count], want), range(index, index + count)
             if touching.hides(fused, replaced, want):
                 later = touching.overwriting(fused, replaced) if want.gradients else []
-                if not later or _has_own_top(fused, nodes, later[0]):
+                if not later or _has_own_top(fused, nodes, later):
                     node = fused
                     break
             count = kind.match(chain[: count - 1], want) if count > 1 else 0
@@ -238,16 +238,16 @@ def _fused(nodes: list[Node], want: Want, kind: type[FusedLayer]) -> list[Node]:
     return made
 
 
-def _has_own_top(node: Node, nodes: list[Node], later: int) -> bool:
-    """Let an in-place node behind `node`, such as Dropout, write to other memory, if that is all that it takes."""
-    behind, top = nodes[later], node.tops[0]
-    if behind.bottoms[0] is not top or behind.before or saves(behind, top.data_storage):
+def _has_own_top(node: Node, nodes: list[Node], later: list[int]) -> bool:
+    """Let the first of the nodes that overwrite the top, such as a Dropout, write to other memory, if it can."""
+    behind, top = nodes[min(later)], node.tops[0]
+    if not saves(node, top.data_storage) or not all(_overwrites(nodes[p], top.data_storage) for p in later):
         return False
-    if not saves(node, top.data_storage):
+    if behind.bottoms[0] is not top or behind.before or saves(behind, top.data_storage):
         return False
     new = Blob(top.xp, top.shape, channels_last=True, dtype=top.dtype)
     new.share_diff(top)
-    nodes[later] = replace(behind, bottoms=[new, *behind.bottoms[1:]], before=new)
+    nodes[min(later)] = replace(behind, bottoms=[new, *behind.bottoms[1:]], before=new)
     node.tops = [new]
     return True
 

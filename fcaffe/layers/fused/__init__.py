@@ -2,10 +2,9 @@
 
 from fcaffe.layers.fused.batch_norm_residual import BatchNormResidual
 from fcaffe.layers.fused.batch_norm_scale import BatchNormScale
-from fcaffe.layers.fused.convolution_relu import ConvolutionReLU, ReLUByTop
 from fcaffe.layers.fused.folded_convolution import FoldedConvolution
 from fcaffe.layers.fused.pooled_concat import pooled_before_concat
-from fcaffe.layers.fused.pooling_relu import PoolingReLU
+from fcaffe.layers.fused.relu import ConvolutionReLU, PoolingReLU, ReLUByTop
 from fcaffe.layers.fused.subsampling import without_unread_positions
 from fcaffe.net.rewrite import register_fusion, register_rule
 
