@@ -65,7 +65,7 @@ class BatchNorm(Layer):
         half=Half.SAME,
         reshapes_by_shape=True,
         repeatable=True,
-        copies_bottom=True,
+        copies_bottom="always",
         held=Held.MEAN,
     )
     ignores_propagate_down = True

@@ -31,7 +31,7 @@ class PReLU(Activation):
     One slope per channel (axis 1), or a single one with `channel_shared`; they start at 0.25 unless a filler is given.
     """
 
-    traits = replace(Activation.traits, copies_bottom=True, reads="bottoms")
+    traits = replace(Activation.traits, copies_bottom="in place", reads="bottoms")
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, shape = self.param.prelu_param, bottom[0].shape

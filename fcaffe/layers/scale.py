@@ -92,7 +92,7 @@ class Scale(Broadcasting):
     The scale starts at 1 unless a filler is given.
     """
 
-    traits = replace(Broadcasting.traits, copies_bottom=True, reads="bottoms")
+    traits = replace(Broadcasting.traits, copies_bottom="in place", reads="bottoms")
 
     def own_param(self) -> Any:
         return self.param.scale_param

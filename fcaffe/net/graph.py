@@ -17,6 +17,7 @@ from fcaffe.net.node import Node
 from fcaffe.net.parameters import Parameters
 from fcaffe.net.registry import create_layer
 from fcaffe.net.splits import insert_splits, unsplit_names
+from fcaffe.net.storage import Storage
 
 AUTOMATIC = "(automatic)"  # Caffe's name for a top that the prototxt left out
 
@@ -57,6 +58,7 @@ class Graph:
         for name in sorted(self._unread):
             log.produces_output(name)
             self.output_ids.append(self._ids[name])
+        _copy_bottoms(self.nodes)
         _choose_types(self)
 
     @property
@@ -109,8 +111,6 @@ class Graph:
         else:
             layer.initialize(node.bottoms, node.tops)
         node.has_loss = any(layer.loss_weights)
-        if layer.traits.copies_bottom and node.tops[0] is node.bottoms[0]:
-            node.before = Blob(layer.xp, (), channels_last=True)
         self.nodes.append(node)
         self._narrate(node)
         needs = any(self._blob_needs_backward[i] for i in node.bottom_ids)
@@ -215,6 +215,17 @@ def _plan_backward(nodes: Sequence[Node], force: bool) -> None:
             written = ignored and (blob_id in read or not layer.context.whole_passes)
             if (force or written) and layer.allow_force_backward(index):
                 node.bottom_need_backward[index] = True
+
+
+def _copy_bottoms(nodes: Sequence[Node]) -> None:
+    """Give `before` to the nodes of which Caffe's layers keep a copy of their bottom, where it is overwritten."""
+    overwritten: set[Storage] = set()
+    for node in reversed(nodes):
+        copies = node.layer.traits.copies_bottom
+        if node.in_place:
+            overwritten.add(node.tops[0].data_storage)
+        if copies != "never" and (node.in_place or copies == "always") and node.bottoms[0].data_storage in overwritten:
+            node.before = Blob(node.layer.xp, (), channels_last=True)
 
 
 def _choose_types(net: Graph) -> None:

@@ -62,7 +62,7 @@ class Traits:
     reads: Literal["neither", "bottoms", "tops", "both"] = "both"  # the blobs whose data `backward` reads
     reads_before_writing: bool = False  # `backward` reads the data of its bottom before it writes the gradient
     in_place: bool = True  # a top may be one of its bottoms
-    copies_bottom: bool = False  # in place, backward reads the bottom as it was, of which Caffe's layer has a copy
+    copies_bottom: Literal["never", "in place", "always"] = "never"  # when backward reads the bottom as forward did
     aliases: bool = False  # the tops are the memory of the bottom, perhaps with another shape
     runs_user_code: bool = False  # user code reads and writes the blobs in the middle of a pass
     reads_host: bool = False  # brings data from the host, so it runs ahead of the work of a device

@@ -91,16 +91,18 @@ class Touching:
         return True
 
     def overwriting(self, fused: Node, replaced: Sequence[int]) -> list[int]:
-        """The later nodes that overwrite memory which backward of `fused` reads and theirs would not, or the reverse.
+        """The later nodes that overwrite memory which backward of `fused` or of the replaced nodes reads.
 
-        In Caffe, for instance, an in-place ReLU sees the overwritten values, and another one does not.
+        They do no harm if both read the same memory: in Caffe an in-place ReLU, for instance, sees what is there then.
         """
-        found = []
-        for storage in {blob.data_storage for p in replaced for blob in self.nodes[p].blobs}:
-            later = [p for p in self.positions(storage) if p > max(replaced) and _overwrites(self.nodes[p], storage)]
-            if later and saves(fused, storage) != any(saves(self.nodes[p], storage) for p in replaced):
-                found += later
-        return found
+        nodes = self.nodes
+        shared = {blob.data_storage for p in replaced for blob in nodes[p].blobs}
+        ours = shared & {blob.data_storage for blob in fused.saved()}
+        theirs = shared & {blob.data_storage for p in replaced for blob in nodes[p].saved()}
+        if ours == theirs:
+            return []
+        read = ours | theirs
+        return [p for s in read for p in self.positions(s) if p > max(replaced) and _overwrites(nodes[p], s)]
 
 
 def saves(node: Node, storage: Storage) -> bool:

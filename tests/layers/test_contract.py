@@ -47,7 +47,7 @@ class Case:
         self.write_bottoms(example)
         self.layer.initialize(self.bottom, self.top)
         self.node = Node(0, self.layer, "it", self.bottom, self.top, [])
-        if in_place and self.layer.traits.copies_bottom:
+        if in_place and self.layer.traits.copies_bottom != "never":
             self.node.before = Blob(xp, (), channels_last=True)
         for index, blob in enumerate(self.layer.blobs):
             squares = values(blob.shape, 10 + index) ** 2  # 0 or 1 would hide much; positive for BatchNorm

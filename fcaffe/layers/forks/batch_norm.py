@@ -104,7 +104,7 @@ class FixedBN(ScaleBN):
     """
 
     may_be_fused = True
-    traits = replace(BatchNorm.traits, copies_bottom=False)
+    traits = replace(BatchNorm.traits, copies_bottom="never")
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.prepare(bottom[0], 0.0, True)

@@ -27,7 +27,7 @@ class Normalize(Activation):
     """
 
     fork = forks.SSD
-    traits = replace(Activation.traits, copies_bottom=True)
+    traits = replace(Activation.traits, copies_bottom="in place")
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         shape, p = bottom[0].shape, self.param.norm_param
