@@ -188,11 +188,7 @@ class BatchNorm(Layer):
 
     @property
     def whole(self) -> Whole | None:
-        """The batch of all workers, if this one has but a part of it.
-
-        Shares of other sizes may be added up in other ways, but a message is of one type: of that which keeps the most
-        digits, or on a GPU of that which is added up there.
-        """
+        """The batch of all workers, if this one has only a part of it. All send float64, or float32 on GPUs."""
         workers, dtype = self._workers(), self.xp.float32 if self.engine.asynchronous else self.xp.float64
         if workers.size == 1:
             return None

@@ -74,7 +74,7 @@ class GradientExchange:
 
     @property
     def front_position(self) -> int:
-        """After how many other sums this worker would have summed the front bucket of the last iteration."""
+        """Best position of the front bucket in the last iteration, as seen by this worker."""
         return 0
 
     @property

@@ -84,10 +84,9 @@ class Layer:
 
     A layer without bottoms may leave out `reshape` and `backward`.
 
-    The layer that is asked for the gradient of a bottom is responsible for all of it: whatever lay in `bottom[i].diff`
-    before, which in whole passes may be any other array's values, is overwritten: by zeros for `constants` of the
-    traits, such as the reference of a Crop. If it is asked for the gradient of one of the `labels` of the traits, the
-    net raises an error, as Caffe does. A bottom that it is not asked for stays untouched.
+    `backward` overwrites the whole of each requested `bottom[i].diff`, which may hold garbage: with zeros for
+    `constants` of the traits, such as the reference of a Crop. It writes no other gradient of a blob. If it is asked
+    for the gradient of one of the `labels` of the traits, the net raises an error, as Caffe does.
 
     A layer whose passes depend on those before by more than its parameters overrides `state_blobs`, or `state` and
     `restore_state`, so that a run which goes on from a snapshot does what it would have done without.

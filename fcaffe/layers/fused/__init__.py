@@ -1,4 +1,4 @@
-"""Fused layers: each file has one rule of `fcaffe.net.rewrite`. The rules run in the order of this file."""
+"""Fused layers, the rules of `fcaffe.net.rewrite`. The rules run in the order of this file."""
 
 from fcaffe.layers.fused.batch_norm_residual import BatchNormResidual
 from fcaffe.layers.fused.batch_norm_scale import BatchNormScale
