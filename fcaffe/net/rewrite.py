@@ -124,12 +124,14 @@ class FusedLayer(Layer):
 
     Its bottoms are those of the first layer and what the others read from elsewhere; its tops are those of the last.
     The blobs in between are not materialised. It uses the parameters of the layers that it stands for, adds to their
-    gradients, and has none of its own. Its only gradient is `inner`: that in front of a ReLU at its end, which lies in
-    the memory of its top's gradient, as that of an in-place layer.
+    gradients, and has none of its own.
+
+    Its backward may write one more gradient, `inner`: that in front of its last layer. It lies in the memory of the
+    top's gradient, as that of an in-place layer.
     """
 
     traits = Traits(reshapes_by_shape=True, repeatable=True)
-    begins_with: type[Layer]  # the class of the chain's first layer; see `is_layer`
+    begins_with: type[Layer] | None = None  # the class of the chain's first layer, if there is one; see `is_layer`
 
     def __init__(self, nodes: Sequence[Node], want: Want) -> None:
         first = nodes[0].layer
@@ -154,10 +156,15 @@ class FusedLayer(Layer):
         for blob, own in zip(top, self.nodes[-1].tops, strict=True):
             blob.reshape(*own.shape)
 
-    def before_relu(self, top: Blob) -> Blob:
-        """`inner`, with its gradient computed from that of the top."""
+    def before_last(self, top: Blob) -> Blob:
+        """`inner`, of the top's shape, for a last layer that works in place."""
         self.inner.reshape(*top.shape)
         self.inner.share_diff(top)
+        return self.inner
+
+    def before_relu(self, top: Blob) -> Blob:
+        """`inner` with the gradient in front of a ReLU."""
+        self.before_last(top)
         self.engine.relu_backward(top.data, top.diff, self.inner.diff, 0)
         return self.inner
 
@@ -225,8 +232,10 @@ def _fused(nodes: list[Node], want: Want, kind: type[FusedLayer]) -> list[Node]:
     nodes = list(nodes)
     touching, made, index = Touching(nodes), list[Node](), 0
     while index < len(nodes):
-        node, chain = nodes[index], _chain(nodes, index, want) if is_layer(nodes[index].layer, kind.begins_with) else []
-        count = kind.match(chain, want) if chain else 0
+        node, chain, count = nodes[index], list[Node](), 0
+        if kind.begins_with is None or is_layer(node.layer, kind.begins_with):
+            chain = _chain(nodes, index, want)
+            count = kind.match(chain, want)
         while count:
             fused, replaced = _node_for(kind, chain[:count], want), range(index, index + count)
             if touching.hides(fused, replaced, want):
