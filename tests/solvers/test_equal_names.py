@@ -12,6 +12,7 @@ import pytest
 import fcaffe.layers  # noqa: F401
 from fcaffe.engines import NumpyEngine
 from fcaffe.net import Context, Net
+from fcaffe.net.weights import copy_weights, to_model
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_solver
 from fcaffe.rng import CaffeRandom
@@ -101,3 +102,17 @@ def test_noise() -> None:
         found = masks(names)
         assert not any(np.array_equal(a, b) for a, b in itertools.combinations(found, 2)), names
         assert names[0] != "drop" or np.array_equal(found[0], alone)
+
+
+def test_models_go_by_names() -> None:
+    """As in Caffe each layer of a model goes to the first layer of its name, so the last one counts."""
+    product = 'layer { name: "%s" type: "InnerProduct" bottom: "%s" top: "%s" inner_product_param { num_output: 2 } }'
+    source = 'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 dim: 2 } } }'
+    text = "\n".join([source, product % ("ip", "x", "y"), product % ("ip", "y", "z")])
+    trained, net = (
+        Net(parse_text(text, pb.NetParameter), Context(NumpyEngine(), CaffeRandom(seed))) for seed in (1, 2)
+    )
+    for value, layer in enumerate(trained.layers[1:], 1):
+        layer.blobs[0].data[...] = value
+    copy_weights(net, to_model(trained), "model")
+    assert [float(layer.blobs[0].data[0, 0]) for layer in net.layers[1:]] == [2, 0]
