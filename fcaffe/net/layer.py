@@ -106,6 +106,7 @@ class Layer:
         self.xp = context.engine.xp
         self.blobs: list[Blob] = []
         self.loss_weights: list[float] = []
+        self.loss_scale = 1.0  # of the gradients of its losses, beside their weights
         self.param_propagate_down: list[bool] = []
 
     @property

@@ -42,7 +42,7 @@ class Net(Graph):
         self.hooks = Hooks()
         self.arena = Arena(context.recompute)
         self._loss = context.engine.xp.zeros(1, np.float64)  # of a pass, where it stays on a device
-        self._weighed: dict[Blob, tuple[Storage, tuple[int, ...]]] = {}  # the losses whose gradients hold their weights
+        self._weighed: dict[Blob, tuple[Storage, tuple[int, ...], float]] = {}  # memory and weight of losses' gradients
         self.fuses = context.whole_passes  # only whole passes run, which leave behind the outer blobs alone
         self.plain = self.program = Program(self.nodes, self.outer, self.parameters, not context.inference)
         on_demand = context.on_demand and OnDemand.suits(self)
@@ -243,13 +243,20 @@ class Net(Graph):
         `anew`, only for in-place layers, whose backward has overwritten them. Others are written where memory is new.
         """
         for blob, weight in self._losses():
-            memory = blob.diff_storage, blob.shape
-            if self._weighed.get(blob) != memory or (anew and (self.fuses or blob in self._in_place)):
+            state = blob.diff_storage, blob.shape, weight
+            if self._weighed.get(blob) != state or (anew and (self.fuses or blob in self._in_place)):
                 blob.diff[...] = weight
-                self._weighed[blob] = memory
+                self._weighed[blob] = state
 
     def _losses(self) -> list[tuple[Blob, float]]:
-        return [(blob, weight) for blob, weight in zip(self.blobs, self.blob_loss_weights, strict=True) if weight]
+        """All blobs with a loss, and what their gradients are."""
+        return [
+            (blob, weight * node.layer.loss_scale)
+            for node in self.nodes
+            if node.has_loss
+            for blob, weight in zip(node.tops, node.layer.loss_weights, strict=False)
+            if weight
+        ]
 
     @functools.cached_property
     def _in_place(self) -> set[Blob]:

@@ -88,11 +88,10 @@ class Python(UserLayer):
     def _weigh_losses(self, bottom: list[Blob], top: list[Blob]) -> None:
         """Weight a loss of user code, a mean over this worker's samples, by their share of the batch."""
         samples = bottom[0].shape[0]
-        part = samples / max(1.0, self.context.workers.sum(samples))
+        self.loss_scale = samples / max(1.0, self.context.workers.sum(samples))
         for blob, weight in zip(top, self.loss_weights, strict=True):
             if weight:
-                blob.data[...] *= part
-                blob.diff[...] = weight * part
+                blob.data[...] *= self.loss_scale
 
     def _call(self, method: str, *arguments: list[Any]) -> None:
         """Call the user's method with pycaffe's blobs."""
