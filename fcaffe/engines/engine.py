@@ -24,7 +24,7 @@ class PlainNoise(PlainElementwise):
     x, y, dy, dx and mask have one shape; outputs may be the same memory as an input.
 
     A mask has `mask_dtype` and is channels-last or in C order; each engine chooses its contents. `noise` is the run's
-    source of random numbers (see fcaffe.net.Context), which depend on its kind and on the layer's name.
+    source of random numbers (see fcaffe.net.Context), which depend on its kind and on the layer's key.
     """
 
     mask_dtype = "float32"

@@ -35,34 +35,21 @@ class Pointwise(Activation):
 class ReLU(Activation):
     """top = max(x, 0) + negative_slope * min(x, 0). At 0 the gradient is that of the negative side."""
 
-    traits = replace(Activation.traits, half=Half.SAME, by_sample=True)
+    traits = replace(Activation.traits, half=Half.SAME, reads="bottoms")
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.engine.relu_forward(bottom[0].data, top[0].data, self.param.relu_param.negative_slope)
 
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return bottom if self._reads_bottom else top
-
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not propagate_down[0]:
             return
-        x = self.saved(bottom, top)[0].data
-        self.engine.relu_backward(x, top[0].diff, bottom[0].diff, self.param.relu_param.negative_slope)
-
-    @property
-    def _reads_bottom(self) -> bool:
-        """Whether backward reads the bottom, as in Caffe, where a script may have written it since forward.
-
-        Whole passes need not keep the bottom: the top has the same signs, unless the slope turns them round or a later
-        layer overwrites the top.
-        """
-        turned = self.param.relu_param.negative_slope < 0
-        return turned or self.top_is_overwritten or not self.context.whole_passes
+        slope = self.param.relu_param.negative_slope
+        self.engine.relu_backward(bottom[0].data, top[0].diff, bottom[0].diff, slope)
 
 
 def is_plain_relu(layer: Layer) -> TypeGuard[ReLU]:
-    """Whether it is a ReLU that cuts off at 0."""
-    return isinstance(layer, ReLU) and not layer.param.relu_param.negative_slope
+    """Whether it is a ReLU, no subclass of it, that cuts off at 0."""
+    return type(layer) is ReLU and not layer.param.relu_param.negative_slope
 
 
 @register("Sigmoid")

@@ -9,15 +9,48 @@ from dataclasses import replace
 from typing import Any
 
 from fcaffe import log
+from fcaffe.engines import Engine
 from fcaffe.engines.affine import Affine, normalization, scaling
 from fcaffe.engines.normalization import Normalizer, Whole
-from fcaffe.layers.running_statistics import RunningStatistics
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 from fcaffe.net.fillers import fill_blob
-from fcaffe.net.state import Held
+from fcaffe.net.layer import Held
 from fcaffe.net.workers import Workers
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
+
+
+class RunningStatistics:
+    """The mean and variance of all batches that a BatchNorm has seen, of which recent ones count more.
+
+    Sums in three blobs, as in Caffe: of the means (C,), of the unbiased variances (C,), and of their weights (1,).
+
+    Each batch that is added multiplies the sums by `fraction` first. Without blobs nothing is added.
+    """
+
+    def __init__(self, engine: Engine, sums: list[Blob], fraction: float) -> None:
+        self._engine = engine
+        self._sums = sums
+        self._fraction = fraction
+
+    def add(self, mean: Blob, variance: Blob, count: float) -> None:
+        """Those of one more batch, with `count` values for each channel."""
+        if count and self._sums:
+            unbiased = count / (count - 1) if count > 1 else 1.0
+            sums = tuple(blob.data for blob in self._sums)
+            self._engine.add_to_statistics(sums, mean.data, variance.data, unbiased, self._fraction)
+
+    def read(self, mean: Blob, variance: Blob) -> None:
+        """Write the mean and the variance of all batches; 0 before there was any."""
+        total = self._sums[2].data
+        none = total == 0
+        factor = ~none / (total + none)
+        for blob, sums in zip((mean, variance), self._sums, strict=False):
+            self._engine.xp.multiply(sums.data, factor, out=blob.data)
+
+    def sums(self) -> list[Array]:
+        """The three sums."""
+        return [blob.data for blob in self._sums]
 
 
 @register("BatchNorm")
@@ -29,7 +62,15 @@ class BatchNorm(Layer):
     field of NVIDIA's fork, the layer has two more parameters, by which it multiplies and to which it adds.
     """
 
-    traits = Traits(bottoms=1, tops=1, half=Half.SAME, reshapes_by_shape=True, repeatable=True, held=Held.MEAN)
+    traits = Traits(
+        bottoms=1,
+        tops=1,
+        half=Half.SAME,
+        reshapes_by_shape=True,
+        repeatable=True,
+        copies_bottom="always",
+        held=Held.MEAN,
+    )
     ignores_propagate_down = True
     affine_blobs: Sequence[Blob] = ()  # scale and shift, if the layer has them
 
@@ -79,11 +120,8 @@ class BatchNorm(Layer):
                 self.refuse_shards("takes mean and variance over each worker's samples (--bn local)")
             self.context.workers.run_shards_in_step()
             self.traits = replace(self.traits, needs_host=self._workers().size > 1)  # sums go through the host
-        self.traits = replace(self.traits, by_sample=use_global_stats)
         self.channels = bottom.shape[1] if len(bottom.shape) > 1 else 1
         self.mean, self.variance = Blob(self.xp, (self.channels,)), Blob(self.xp, (self.channels,))
-        if not use_global_stats:
-            self.bottom_copy = Blob(self.xp, (), channels_last=True)
 
     def add_affine(self, shape: tuple[int, ...], p: Any, scale: str, shift: str) -> None:
         """Append the blobs of scale and shift, filled by these fields of `p`, or with 1 and 0."""
@@ -91,7 +129,6 @@ class BatchNorm(Layer):
             filler = getattr(p, field) if p.HasField(field) else pb.FillerParameter(type="constant", value=value)
             fill_blob(self.add_blob(*shape), filler, self.context.random)
         self.affine_blobs = self.blobs[-2:]
-        self.bottom_copy = Blob(self.xp, (), channels_last=True)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         shape = bottom[0].shape
@@ -145,8 +182,7 @@ class BatchNorm(Layer):
         self.add_to_statistics()
 
     def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
-        source = self.keep_bottom(bottom, top) if self.reads_bottom else bottom[0]
-        x, y = with_channels(source.data), with_channels(top[0].data)
+        x, y = with_channels(bottom[0].data), with_channels(top[0].data)
         if self.use_global_stats:
             self.statistics.read(self.mean, self.variance)
         self.engine.batch_norm_apply(x, y, self.normalizer)
@@ -179,18 +215,14 @@ class BatchNorm(Layer):
 
     @property
     def whole(self) -> Whole | None:
-        """The batch of all workers, if this one has but a part of it.
-
-        Shares of other sizes may be added up in other ways, but a message is of one type: of that which keeps the most
-        digits, or on a GPU of that which is added up there.
-        """
+        """The batch of all workers, if this one has only a part of it. All send float64, or float32 on GPUs."""
         workers, dtype = self._workers(), self.xp.float32 if self.engine.asynchronous else self.xp.float64
         if workers.size == 1:
             return None
         return Whole(self.count, lambda sums: workers.sum_array(sums.astype(dtype, copy=False)))
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return [self.kept_bottom(bottom, top)] if self.reads_bottom else []
+        return bottom if self.reads_bottom else []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         learned = self.learned
@@ -204,7 +236,7 @@ class BatchNorm(Layer):
             with self.engine.in_float32([dy], [dx]) as (dy_, dx_):
                 self.xp.multiply(dy_, factor.reshape(-1, *(1,) * (dy.ndim - 2)), out=dx_)
             return
-        x = with_channels(self.kept_bottom(bottom, top).data)
+        x = with_channels(bottom[0].data)
         with gradients_to_add(self.affine_blobs, learned) as gradients:
             if self.differentiates_statistics:
                 self.engine.batch_norm_train_backward(x, dy, dx, self.normalizer, gradients, self.whole)

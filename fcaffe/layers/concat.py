@@ -51,7 +51,7 @@ class AlongAxis(Layer):
 class Concat(AlongAxis):
     """top = the bottoms one after the other along `axis`; their other axes agree."""
 
-    traits = replace(AlongAxis.traits, bottoms=(1, None), tops=1, reshapes_by_shape=True, by_sample=True)
+    traits = replace(AlongAxis.traits, bottoms=(1, None), tops=1, reshapes_by_shape=True)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.axis = axis = self.find_axis(bottom[0], self.param.concat_param, "concat_dim")

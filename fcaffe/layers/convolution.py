@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from fcaffe.engines.windows import Windows
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
@@ -84,7 +83,6 @@ class Convolution(Sliding):
         half=Half.ANY,
         reshapes_by_shape=True,
         repeatable=True,
-        by_sample=True,
         reads_before_writing=True,
     )
     transposed = False  # a Deconvolution, which is a Convolution run backward
@@ -95,8 +93,6 @@ class Convolution(Sliding):
         self.find_windows(bottom[0])
         p = self.param.convolution_param
         self.group = p.group
-        if self.axis != 1:  # the images are numbered by other axes than the first
-            self.traits = replace(self.traits, by_sample=False)
         self.channels = bottom[0].shape[self.axis]
         if p.num_output < 1:
             raise self.error("convolution_param.num_output must be positive")

@@ -22,7 +22,7 @@ from fcaffe.data.windows import WindowBatches
 from fcaffe.engines.base import Pending
 from fcaffe.errors import DataError
 from fcaffe.net import Blob, Context, Layer, Traits, register
-from fcaffe.net.state import Held, State
+from fcaffe.net.layer import Held, State
 from fcaffe.rng import CaffeRandom
 from fcaffe.share import Share
 from fcaffe.threads import renew_in_forks

@@ -18,7 +18,7 @@ class Dropout(Activation):
     `sample_weights_test: true` TEST does what TRAIN does.
     """
 
-    traits = replace(Activation.traits, half=Half.SAME, keeps_signs=True, reads="neither")
+    traits = replace(Activation.traits, half=Half.SAME, reads="neither")
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.dropout_param
@@ -32,7 +32,7 @@ class Dropout(Activation):
             self.scale = 1.0 if self.drops else 1 - ratio
         self.mask = Blob(self.xp, (), channels_last=True, dtype=self.engine.mask_dtype)
         draws_one_by_one = self.drops and self.context.noise == "caffe"
-        self.traits = replace(self.traits, needs_host=draws_one_by_one, by_sample=not self.drops)
+        self.traits = replace(self.traits, needs_host=draws_one_by_one)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
@@ -42,7 +42,7 @@ class Dropout(Activation):
         x, y = bottom[0].data, top[0].data
         if self.drops:
             ratio = self.param.dropout_param.dropout_ratio
-            self.engine.dropout_forward(x, y, self.mask.data, self.context, self.name, ratio, self.scale)
+            self.engine.dropout_forward(x, y, self.mask.data, self.context, self.key, ratio, self.scale)
         else:
             self._scaled(x, y)
 

@@ -18,7 +18,7 @@ class Eltwise(Layer):
     MAX gives its gradient to one bottom: of equal ones to the second, unless a later one is strictly larger.
     """
 
-    traits = Traits(bottoms=(2, None), tops=1, half=Half.SAME, reshapes_by_shape=True, repeatable=True, by_sample=True)
+    traits = Traits(bottoms=(2, None), tops=1, half=Half.SAME, reshapes_by_shape=True, repeatable=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.eltwise_param
@@ -29,8 +29,6 @@ class Eltwise(Layer):
             raise self.error(f"coeff must be given once per bottom or not at all: {len(p.coeff)} for {len(bottom)}")
         if self.operation != SUM or top[0] is bottom[0]:
             self.traits = replace(self.traits, half=Half.SAME_IN_XP)
-        if self.operation == MAX:  # `largest` is of the whole batch
-            self.traits = replace(self.traits, by_sample=False)
         self.coeffs = list(p.coeff) or [1.0] * len(bottom)
         self.largest = Blob(self.xp, (), channels_last=True, dtype="int32")  # for MAX: the bottom that has it
         if top[0] is bottom[0] and self.operation == SUM:

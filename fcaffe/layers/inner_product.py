@@ -45,7 +45,7 @@ class InnerProduct(Layer):
         p, y = self.param.inner_product_param, top[0].data
         x, rows = self.engine.flattened(bottom[0].data, self.inputs), y.reshape(-1, p.num_output)
         bias = self.blobs[1].data if p.bias_term else None
-        if (wide := self.context.wide_products.get(self.name)) and self.context.workers.in_step:
+        if (wide := self.context.wide_products.get(self.key)) and self.context.workers.in_step:
             wide.forward(self.engine, x, self.blobs[0].data, rows)
             if bias is not None:
                 rows += bias
@@ -62,7 +62,7 @@ class InnerProduct(Layer):
         dy, weights = top[0].diff.reshape(-1, p.num_output), self.blobs[0].data
         if p.bias_term and self.param_propagate_down[1]:
             self.engine.bias_backward(dy, *self.blobs[1].diff_to_add())
-        wide = self.context.wide_products.get(self.name)
+        wide = self.context.wide_products.get(self.key)
         if self.param_propagate_down[0] and not wide:
             x = self.engine.flattened(bottom[0].data, self.inputs)
             dweights, add = self.blobs[0].diff_to_add()

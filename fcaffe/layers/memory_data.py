@@ -12,7 +12,7 @@ from fcaffe import log
 from fcaffe.data.datum import datum_to_array
 from fcaffe.data.transformer import Transformer
 from fcaffe.net import Blob, Layer, Traits, register
-from fcaffe.net.state import State
+from fcaffe.net.layer import State
 
 
 @register("MemoryData")

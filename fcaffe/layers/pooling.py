@@ -24,7 +24,7 @@ class Pooling(Layer):
     `avg_include_pad` is false.
     """
 
-    traits = Traits(bottoms=1, tops=(1, 2), reshapes_by_shape=True)
+    traits = Traits(bottoms=1, tops=(1, 2), reshapes_by_shape=True, repeatable=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.pooling_param
@@ -32,12 +32,24 @@ class Pooling(Layer):
         self.check_axes(bottom[0])
         if len(top) == 2 and self.method != MAX:
             raise self.error("only MAX pooling has a second top")
-        if p.global_pooling:
-            if any(p.HasField(field) for field in ("kernel_size", "kernel_h", "kernel_w")):
-                raise self.error("global_pooling takes its kernel from the bottom; leave out kernel_size")
-            kernel = bottom[0].shape[2:]
-        else:
+        self.windows = self._stated_windows(bottom[0])
+        self.memory = Blob(self.xp, (), channels_last=True)
+        self.own_indices = len(top) == 1 and self.method != AVE  # in `memory`
+        self.finds_maxima = self.own_indices and self.method == MAX
+        self.leaves_out_pad = self.method == AVE and any(self.windows.pad) and not p.avg_include_pad
+        if self.method == STOCHASTIC:  # the host draws the random numbers
+            self.traits = replace(self.traits, needs_host=self.phase == pb.TRAIN, repeatable=False)
+        elif len(top) == 1 and not self.leaves_out_pad:  # else computed in float32
+            self.traits = replace(self.traits, half=Half.SAME)
+
+    def _stated_windows(self, bottom: Blob) -> Windows:
+        """The windows that the prototxt states. Raises LayerError if they make no sense."""
+        p = self.param.pooling_param
+        kernel: tuple[int, ...] = bottom.shape[2:]
+        if not p.global_pooling:
             kernel = self._pair("kernel_size", "kernel_h", "kernel_w")
+        elif any(p.HasField(field) for field in ("kernel_size", "kernel_h", "kernel_w")):
+            raise self.error("global_pooling takes its kernel from the bottom; leave out kernel_size")
         pad, stride = self._pair("pad", "pad_h", "pad_w"), self._pair("stride", "stride_h", "stride_w")
         if min(kernel) < 1 or min(stride) < 1:
             raise self.error(f"kernel {kernel} and stride {stride} must be positive")
@@ -47,19 +59,7 @@ class Pooling(Layer):
             raise self.error("padding is for MAX and AVE pooling only")
         if pad[0] >= kernel[0] or pad[1] >= kernel[1]:
             raise self.error(f"pad {pad} must be smaller than the kernel {kernel}")
-        self.windows = Windows(kernel, stride, pad, (1, 1))
-        random = self.method == STOCHASTIC
-        self.leaves_out_pad = self.method == AVE and any(pad) and not p.avg_include_pad
-        self.traits = replace(
-            self.traits,
-            half=Half.NONE if random or len(top) == 2 or self.leaves_out_pad else Half.SAME,  # computed in float32
-            needs_host=random and self.phase == pb.TRAIN,  # where the random numbers are drawn
-            repeatable=not random,
-            by_sample=not random,
-        )
-        self.memory = Blob(self.xp, (), channels_last=True)
-        self.own_indices = len(top) == 1 and self.method != AVE  # in `memory`
-        self.finds_maxima = self.own_indices and self.method == MAX
+        return Windows(kernel, stride, pad, (1, 1))
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.check_axes(bottom[0])
@@ -96,7 +96,7 @@ class Pooling(Layer):
             if self.leaves_out_pad:
                 y *= self.gain
         elif self.phase == pb.TRAIN:
-            dice = self.engine.from_numpy(self.context.uniform(self.name, y.shape))
+            dice = self.engine.from_numpy(self.context.uniform(self.key, y.shape))
             self.engine.stochastic_pool_forward(x, y, self._indices(), dice, self.windows)
         else:
             self.engine.stochastic_pool_test(x, y, self.windows)

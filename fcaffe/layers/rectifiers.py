@@ -34,6 +34,8 @@ class PReLU(Activation):
     One slope per channel (axis 1), or a single one with `channel_shared`; they start at 0.25 unless a filler is given.
     """
 
+    traits = replace(Activation.traits, copies_bottom="in place", reads="bottoms")
+
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, shape = self.param.prelu_param, bottom[0].shape
         if len(shape) < 2:
@@ -42,7 +44,6 @@ class PReLU(Activation):
         slope = self.add_blob() if p.channel_shared else self.add_blob(self.channels)
         quarter = pb.FillerParameter(type="constant", value=0.25)
         fill_blob(slope, p.filler if p.HasField("filler") else quarter, self.context.random)
-        self.bottom_copy = Blob(self.xp, (), channels_last=True)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         shape = bottom[0].shape
@@ -51,16 +52,13 @@ class PReLU(Activation):
         super().reshape(bottom, top)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        x, y = self.keep_bottom(bottom, top).data, top[0].data
+        x, y = bottom[0].data, top[0].data
         negative = self._slope(x) * self.xp.minimum(x, 0)
         self.xp.maximum(x, 0, out=y)
         y += negative
 
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return [self.kept_bottom(bottom, top)]
-
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        dy, x = top[0].diff, self.kept_bottom(bottom, top).data
+        dy, x = top[0].diff, bottom[0].data
         negative = x <= 0
         if self.param_propagate_down[0]:
             gradients = dy * x

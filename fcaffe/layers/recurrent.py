@@ -16,7 +16,7 @@ from fcaffe import log
 from fcaffe.engines.memory import check_room
 from fcaffe.net import Array, Blob, Context, Layer, Traits
 from fcaffe.net.fillers import fill, fill_blob, holds_values
-from fcaffe.net.state import Held
+from fcaffe.net.layer import Held
 
 
 class Recurrent(Layer):

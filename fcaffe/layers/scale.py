@@ -31,7 +31,6 @@ class Broadcasting(Layer):
         if not axis <= end <= len(bottom.shape):
             raise self.error(f"axis {p.axis} and num_axes {p.num_axes} do not fit the bottom's shape {bottom.shape}")
         fill_blob(self.add_blob(*bottom.shape[axis:end]), filler, self.context.random)
-        self.traits = replace(self.traits, by_sample=axis > 0)
 
     def operand(self, bottom: list[Blob]) -> Blob:
         return bottom[1] if len(bottom) > 1 else self.blobs[0]
@@ -93,6 +92,8 @@ class Scale(Broadcasting):
     The scale starts at 1 unless a filler is given.
     """
 
+    traits = replace(Broadcasting.traits, copies_bottom="in place", reads="bottoms")
+
     def own_param(self) -> Any:
         return self.param.scale_param
 
@@ -104,7 +105,6 @@ class Scale(Broadcasting):
         if p.bias_term:
             log.making_layer(self.name)  # Caffe has a Bias layer of this name in here
             fill_blob(self.add_blob(*self.operand(bottom).shape), p.bias_filler, self.context.random)
-        self.bottom_copy = Blob(self.xp, (), channels_last=True)
         if len(bottom) == 1:
             of_channels = p.bias_term and bottom[0].canonical_axis(p.axis) == 1 and len(self.blobs[0].shape) == 1
             self.traits = replace(self.traits, half=Half.SAME if of_channels else Half.SAME_IN_XP)
@@ -126,7 +126,7 @@ class Scale(Broadcasting):
         return len(self.blobs) == 2 and self.axis == 1 and len(self.blobs[0].shape) == 1
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        x, y = self.keep_bottom(bottom, top).data, top[0].data
+        x, y = bottom[0].data, top[0].data
         if self.has_channels:
             self.engine.scale_channels(x, y, self.blobs[0].data, self.blobs[1].data)
             return
@@ -134,12 +134,8 @@ class Scale(Broadcasting):
         if self.own_param().bias_term:
             y += self.spread(self.blobs[-1].data, x)
 
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return [self.kept_bottom(bottom, top), *bottom[1:]]
-
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        dy, scale = top[0].diff, self.operand(bottom)
-        x = self.kept_bottom(bottom, top).data
+        x, dy, scale = bottom[0].data, top[0].diff, self.operand(bottom)
         if self.is_per_channel and propagate_down[0]:
             sums = self.xp.empty((2, *scale.shape), scale.dtype)
             self.engine.scale_channels_backward(x, dy, bottom[0].diff, scale.data, sums[0], sums[1])

@@ -15,8 +15,6 @@ class Split(Layer):
         half=Half.SAME,
         reshapes_by_shape=True,
         repeatable=True,
-        by_sample=True,
-        keeps_signs=True,
         aliases=True,
         in_place=False,
         reads="neither",

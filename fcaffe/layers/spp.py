@@ -84,4 +84,6 @@ class SPP(Layer):
         p.pool = self.param.spp_param.pool
         p.kernel_h, p.kernel_w = p.stride_h, p.stride_w = kernel
         p.pad_h, p.pad_w = pad
-        return Pooling(param, self.context)
+        level = Pooling(param, self.context)
+        level.key = f"{self.key}/{bins}"
+        return level

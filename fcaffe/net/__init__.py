@@ -2,9 +2,8 @@
 
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.context import Context
-from fcaffe.net.layer import Layer
+from fcaffe.net.layer import ALL_BOTTOMS, Half, Layer, Traits
 from fcaffe.net.net import Net
 from fcaffe.net.registry import layer_types, register
-from fcaffe.net.traits import ALL_BOTTOMS, Half, Traits
 
 __all__ = ["ALL_BOTTOMS", "Array", "Blob", "Context", "Half", "Layer", "Net", "Traits", "layer_types", "register"]

@@ -34,9 +34,9 @@ class Context:
     has read before. The others are computed when it reads them. With `shares_memory`, as in Caffe, a layer whose top
     has the values of its bottom, such as Flatten, is the memory of its bottom.
 
-    `readers` are the nodes, by name, whose layers a twin of another net takes over from it (see `fcaffe.solvers.twin`).
-
-    `wide_products` compute products over the samples of all workers, by layer (see `fcaffe.solvers.wide_products`).
+    `readers` are the nodes whose layers a twin of another net takes over from it (see `fcaffe.solvers.twin`), and
+    `wide_products` compute products over the samples of all workers (see `fcaffe.solvers.wide_products`), both by the
+    layers' keys.
 
     While nets are built, `as_worker_0` gives every worker what worker 0 passes to it. All workers must call it at the
     same point.

@@ -8,7 +8,7 @@ from typing import Any
 from fcaffe.engines.base import Pending
 from fcaffe.engines.memory import aligned_zeros
 from fcaffe.net.blob import Array
-from fcaffe.net.state import Held, State
+from fcaffe.net.layer import Held, State
 
 
 class GradientExchange:

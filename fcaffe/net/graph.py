@@ -12,12 +12,12 @@ from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.context import Context
 from fcaffe.net.filter import filter_net
-from fcaffe.net.layer import Layer
+from fcaffe.net.layer import Half, Layer
 from fcaffe.net.node import Node
 from fcaffe.net.parameters import Parameters
 from fcaffe.net.registry import create_layer
 from fcaffe.net.splits import insert_splits, unsplit_names
-from fcaffe.net.traits import Half
+from fcaffe.net.storage import Storage
 
 AUTOMATIC = "(automatic)"  # Caffe's name for a top that the prototxt left out
 
@@ -46,6 +46,7 @@ class Graph:
         self.parameters = Parameters(context.engine.parameter_step)
         self.memory_bytes = 0  # of all tops, as Caffe counts them
         self._ids: dict[str, int] = {}  # blob name -> newest index
+        self._keys: dict[str, int] = {}  # of the layers, with the number of those of the same name
         self._unread: set[str] = set()
         self._blob_needs_backward: list[bool] = []
 
@@ -57,6 +58,7 @@ class Graph:
         for name in sorted(self._unread):
             log.produces_output(name)
             self.output_ids.append(self._ids[name])
+        _copy_bottoms(self.nodes)
         _choose_types(self)
 
     @property
@@ -86,8 +88,10 @@ class Graph:
                 f'layer "{param.name}": propagate_down must be given once per bottom or not at all: '
                 f"{len(param.propagate_down)} for {len(param.bottom)} bottom(s)"
             )
-        reader = self.context.readers.get(param.name)
+        key = self._new_key(param.name)
+        reader = self.context.readers.get(key)
         layer = reader.layer if reader else create_layer(param, self.context)
+        layer.key = key
         layer.bottom_names = [self._unsplit.get(name, name) for name in param.bottom]
         log.creating_layer(param.name)
         node = Node(len(self.nodes), layer, param.name, [], [], [])
@@ -121,6 +125,15 @@ class Graph:
         for i in node.top_ids:
             self._blob_needs_backward[i] |= needs
 
+    def _new_key(self, name: str) -> str:
+        """The name of a layer, or, if other layers have the same, name and number."""
+        key = name
+        while key in self._keys:
+            self._keys[name] += 1
+            key = f"{name} ({self._keys[name]})"
+        self._keys[key] = 1
+        return key
+
     def _append_bottom(self, node: Node, param: Any, index: int) -> None:
         name = param.bottom[index]
         blob_id = self._ids[name]
@@ -151,9 +164,6 @@ class Graph:
                 self._ids[name] = blob_id
         else:
             blob_id = self._ids[name]
-            if not node.layer.traits.keeps_signs:
-                for earlier in self.nodes:
-                    earlier.layer.top_is_overwritten |= blob_id in earlier.top_ids
         (log.top_in_place if in_place else log.top_connected)(param.name, name)
         node.tops.append(self.blobs[blob_id])
         node.top_ids.append(blob_id)
@@ -207,6 +217,17 @@ def _plan_backward(nodes: Sequence[Node], force: bool) -> None:
                 node.bottom_need_backward[index] = True
 
 
+def _copy_bottoms(nodes: Sequence[Node]) -> None:
+    """Give `before` to the nodes of which Caffe's layers keep a copy of their bottom, where it is overwritten."""
+    overwritten: set[Storage] = set()
+    for node in reversed(nodes):
+        copies = node.layer.traits.copies_bottom
+        if node.in_place:
+            overwritten.add(node.tops[0].data_storage)
+        if copies != "never" and (node.in_place or copies == "always") and node.bottoms[0].data_storage in overwritten:
+            node.before = Blob(node.layer.xp, (), channels_last=True)
+
+
 def _choose_types(net: Graph) -> None:
     """On an engine with factors of 16 bits, give 16 bits to each activation whose layers all support that.
 
@@ -236,5 +257,5 @@ def _choose_types(net: Graph) -> None:
         if blob not in wide:
             blob.set_dtype(half)
     for node in net.nodes:
-        if node.layer.bottom_copy is not None:
-            node.layer.bottom_copy.set_dtype(node.bottoms[0].dtype)
+        if node.before is not None:
+            node.before.set_dtype(node.bottoms[0].dtype)

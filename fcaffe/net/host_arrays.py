@@ -32,12 +32,6 @@ from fcaffe.net.cached_weights import CachedWeights
 from fcaffe.net.engine_lock import engine_lock
 from fcaffe.net.storage import Storage
 
-OWN = 2  # references to an array without views in user code: the attribute's, and that of getrefcount's argument
-
-
-def nothing() -> None:
-    """A dead weak reference: returns None."""
-
 
 class Exposure:
     """The arrays of one storage that user code may hold: a window, which is the storage's own memory, or a copy.
@@ -53,15 +47,16 @@ class Exposure:
         self.copy: np.ndarray | None = None
         self.may_differ = False
         self.shape: tuple[int, ...] = ()
-        self.blob: Any = nothing
+        self.blob: Any = lambda: None  # a weak reference
 
     @property
     def window_is_held(self) -> bool:
-        return sys.getrefcount(self.window) > OWN
+        """Whether user code has views of the window. Each is a reference to it, beside `window` and the call's own."""
+        return sys.getrefcount(self.window) > 2
 
     @property
     def copy_is_held(self) -> bool:
-        return sys.getrefcount(self.copy) > OWN
+        return sys.getrefcount(self.copy) > 2
 
     @property
     def array(self) -> np.ndarray:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal
 
 import numpy as np
 
@@ -10,11 +14,61 @@ from fcaffe.engines.memory import free_bytes
 from fcaffe.errors import LayerError, LayerMemoryError, NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.context import Context
-from fcaffe.net.state import Held, State
-from fcaffe.net.storage import Storage
-from fcaffe.net.traits import Count, Traits
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
+
+State = dict[str, np.ndarray]  # arrays of the host's memory, of any type, by names of their owner's choice
+
+
+class Held(Enum):
+    """How the workers of a run hold a state, which says what becomes of it on another number of workers."""
+
+    ALIKE = "all have the same"
+    STREAMS = "each has some of the streams, which lie along the arrays' axis 1"
+    SUM = "each has its own part, and only the sum of all of them counts"
+    MEAN = "each has its own, and the model has the mean of all, from which others go on"
+    OWN = "each has its own, and no other worker can take it over"
+
+
+Count = int | tuple[int, int | None]
+ALL_BOTTOMS = range(sys.maxsize)
+
+
+class Half(Enum):
+    """Which blobs of a layer may have 16 bits, on an engine that multiplies numbers of 16 bits."""
+
+    NONE = "its bottoms and tops are all float32"
+    FIRST = "its first bottom may have 16 bits"
+    SAME = "its bottoms and tops all have the same type, 16 bits or float32"
+    SAME_IN_XP = "as SAME, if the array module computes with 16 bits: not all that the layer does is operators"
+    ANY = "each bottom and top may have either type"
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a net needs to know of a layer besides its methods, to check it, share memory, and run it on a device.
+
+    A class states them. `setup` may replace them, depending on the prototxt.
+    """
+
+    bottoms: Count = (0, None)  # how many it takes: a number, or a range whose end may be open
+    tops: Count = (0, None)
+    auto_tops: bool = False  # the net adds tops that the prototxt leaves out
+    half: Half = Half.NONE
+    reshapes_by_shape: bool = False  # `reshape` does nothing unless a shape has changed
+    shapes_by_values: bool = False  # the shapes of its tops, which are small, depend on the values of its bottoms
+    repeatable: bool = False  # `forward_again` writes the same bits as `forward`
+    labels: Collection[int] = ()  # indices of bottoms whose gradient makes no sense, such as labels and indices
+    constants: Collection[int] = ()  # indices of bottoms whose gradient is 0: tops do not depend on their values
+    reads: Literal["neither", "bottoms", "tops", "both"] = "both"  # the blobs whose data `backward` reads
+    reads_before_writing: bool = False  # `backward` reads the data of its bottom before it writes the gradient
+    in_place: bool = True  # a top may be one of its bottoms
+    copies_bottom: Literal["never", "in place", "always"] = "never"  # when backward reads the bottom as forward did
+    aliases: bool = False  # the tops are the memory of the bottom, perhaps with another shape
+    runs_user_code: bool = False  # user code reads and writes the blobs in the middle of a pass
+    reads_host: bool = False  # brings data from the host, so it runs ahead of the work of a device
+    needs_host: bool = False  # waits for computed values, so the work of a pass cannot be recorded
+    held: Held = Held.OWN  # how several workers that train hold the state
 
 
 class Layer:
@@ -31,10 +85,9 @@ class Layer:
 
     A layer without bottoms may leave out `reshape` and `backward`.
 
-    The layer that is asked for the gradient of a bottom is responsible for all of it: whatever lay in `bottom[i].diff`
-    before, which in whole passes may be any other array's values, is overwritten: by zeros for `constants` of the
-    traits, such as the reference of a Crop. If it is asked for the gradient of one of the `labels` of the traits, the
-    net raises an error, as Caffe does. A bottom that it is not asked for stays untouched.
+    `backward` overwrites the whole of each requested `bottom[i].diff`, which may hold garbage: with zeros for
+    `constants` of the traits, such as the reference of a Crop. It writes no other gradient of a blob. If it is asked
+    for the gradient of one of the `labels` of the traits, the net raises an error, as Caffe does.
 
     A layer whose passes depend on those before by more than its parameters overrides `state_blobs`, or `state` and
     `restore_state`, so that a run which goes on from a snapshot does what it would have done without.
@@ -42,18 +95,19 @@ class Layer:
 
     traits: Traits = Traits()
     fork: str | None = None  # the fork of Caffe whose layer this is, a name in fcaffe/proto/forks.py; None: BVLC Caffe
-    bottom_copy: Blob | None = None  # of a layer whose backward reads the bottom: see `keep_bottom`
-    top_is_overwritten = False  # a later layer works in place on a top of this one, other than Dropout
+    may_be_fused = False  # stated by the class itself: rules of rewriting treat it as the class that it derives from
 
     def __init__(self, param: Any, context: Context) -> None:
         self.param: Any = pb.LayerParameter()
         self.param.CopyFrom(param)
+        self.key: str = param.name  # of no other layer of the net, which says so (`Graph`): names may repeat
         self.bottom_names: list[str] = list(param.bottom)  # as the user knows them: not of the tops of a Split
         self.context = context
         self.engine = context.engine
         self.xp = context.engine.xp
         self.blobs: list[Blob] = []
         self.loss_weights: list[float] = []
+        self.loss_scale = 1.0  # of the gradients of its losses, beside their weights
         self.param_propagate_down: list[bool] = []
 
     @property
@@ -110,10 +164,6 @@ class Layer:
         Own blobs that are not named keep their memory between passes."""
         reads = self.traits.reads
         return [*(bottom if reads in ("bottoms", "both") else []), *(top if reads in ("tops", "both") else [])]
-
-    def own_memory(self) -> list[Storage]:
-        """What forward works on beside its bottoms, tops and parameters."""
-        return []
 
     @property
     def running_statistics(self) -> list[Blob]:
@@ -194,29 +244,6 @@ class Layer:
                 total += float((blob.data * self.xp.float32(weight)).sum(dtype=self.xp.float64))
         return total
 
-    def weigh_losses(self, top: list[Blob]) -> None:
-        """Let the gradient of each top that carries a loss be its weight."""
-        for weight, blob in zip(self.loss_weights, top, strict=False):
-            if weight:
-                blob.diff[...] = weight
-
-    def keep_bottom(self, bottom: list[Blob], top: list[Blob]) -> Blob:
-        """Before forward writes: copy the first bottom into `bottom_copy` if the top will overwrite what backward wants
-        to read. Returns the blob to compute from."""
-        if top[0] is not bottom[0] or not self.context.saves_for_backward:
-            return bottom[0]
-        assert self.bottom_copy is not None
-        self.bottom_copy.reshape(*bottom[0].shape)
-        self.bottom_copy.data[...] = bottom[0].data
-        return self.bottom_copy
-
-    def kept_bottom(self, bottom: list[Blob], top: list[Blob]) -> Blob:
-        """The blob that has the values of the first bottom when backward runs."""
-        if top[0] is not bottom[0]:
-            return bottom[0]
-        assert self.bottom_copy is not None
-        return self.bottom_copy
-
     def add_blob(self, *shape: int, channels_last: bool = False) -> Blob:
         """Append a parameter blob of this shape, zeroed."""
         self.blobs.append(Blob(self.xp, shape, channels_last))
@@ -276,4 +303,3 @@ class Layer:
                 f"loss_weight must be given once per top or not at all: {len(weights)} weight(s) for {len(top)} top(s)"
             )
         self.loss_weights = weights
-        self.weigh_losses(top)

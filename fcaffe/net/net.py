@@ -23,6 +23,7 @@ from fcaffe.net.node import Hooks, Node
 from fcaffe.net.on_demand import OnDemand
 from fcaffe.net.program import Program
 from fcaffe.net.rewrite import Want, rewrite
+from fcaffe.net.storage import Storage
 
 
 class Net(Graph):
@@ -42,12 +43,13 @@ class Net(Graph):
         self.hooks = Hooks()
         self.arena = Arena(context.recompute)
         self._loss = context.engine.xp.zeros(1, np.float64)  # of a pass, where it stays on a device
-        self._losses_in_place = [node for node in self.nodes if node.has_loss and {*node.tops} & {*node.bottoms}]
+        self._weighed: dict[Blob, tuple[Storage, tuple[int, ...], float]] = {}  # memory and weight of losses' gradients
         self.fuses = context.whole_passes  # only whole passes run, which leave behind the outer blobs alone
         self.plain = self.program = Program(self.nodes, self.outer, self.parameters, not context.inference)
         on_demand = context.on_demand and OnDemand.suits(self)
         self.on_demand = OnDemand(self, self.outer, self.arena, self.new_program) if on_demand else None
         self.parameters.share()
+        self.weigh_losses()
         log.net_done()
 
     @functools.cached_property
@@ -107,6 +109,7 @@ class Net(Graph):
             raise
         if self.on_demand is not None and not self.fuses:
             self.on_demand.end_pass(program)
+        self.weigh_losses()
         return loss
 
     def _begin_pass(self, whole: bool) -> Program:
@@ -189,7 +192,6 @@ class Net(Graph):
             self.on_demand.retire()
             if not whole or self.hooks.in_backward() or self.program.inference:
                 self.program = self.plain
-        self.program.share_gradients()
         first = len(self.program.nodes) - 1 if whole or start is None else start
         clear = self.parameters.cleared()
 
@@ -212,11 +214,9 @@ class Net(Graph):
 
     def _backward_nodes(self, first: int, last: int, exchange: GradientExchange | None) -> None:
         engine, nodes = self.context.engine, self.program.nodes
-        losses = zip(self.blobs, self.blob_loss_weights, strict=True)
         if first == len(nodes) - 1:
-            for node in self._losses_in_place:  # backward has written the gradient of their bottom there
-                node.layer.weigh_losses(node.tops)
-        engine.scale_losses((blob.diff, weight) for blob, weight in losses if weight)
+            self.weigh_losses(anew=True)
+        engine.scale_losses((blob.diff, weight) for blob, weight in self._losses())
         if first == len(nodes) - 1:
             self.arena.move(START)
             self.arena.clear_unwritten()
@@ -239,6 +239,32 @@ class Net(Graph):
                 hook(index)
             if exchange is not None:
                 exchange.ready(self.program.final_from[index])
+
+    def weigh_losses(self, anew: bool = False) -> None:
+        """Let the gradient of each blob with a loss be its weight, for the coming backward pass.
+
+        A script may write other gradients before it calls backward, as in Caffe. So in its nets they are written again,
+        `anew`, only for in-place layers, whose backward has overwritten them. Others are written where memory is new.
+        """
+        for blob, weight in self._losses():
+            state = blob.diff_storage, blob.shape, weight
+            if self._weighed.get(blob) != state or (anew and (self.fuses or blob in self._in_place)):
+                blob.diff[...] = weight
+                self._weighed[blob] = state
+
+    def _losses(self) -> list[tuple[Blob, float]]:
+        """All blobs with a loss, and what their gradients are."""
+        return [
+            (blob, weight * node.layer.loss_scale)
+            for node in self.nodes
+            if node.has_loss
+            for blob, weight in zip(node.tops, node.layer.loss_weights, strict=False)
+            if weight
+        ]
+
+    @functools.cached_property
+    def _in_place(self) -> set[Blob]:
+        return {blob for node in self.nodes for blob in node.tops if blob in node.bottoms}
 
     def _repeat(self, what: str, work: Callable[[], None]) -> None:
         """Do the work of a whole pass, which an engine may record for as long as no blob changes its shape or memory,

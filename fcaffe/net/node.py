@@ -1,4 +1,13 @@
-"""Node: a layer, the blobs that it is connected to, and what backward has to do for it."""
+"""Node: a layer, the blobs that it is connected to, and what backward has to do for it.
+
+A layer in place overwrites its bottom. If its backward reads the bottom as it was, as that of BatchNorm does, `before`
+is a blob for those values, with the gradient of the bottom. The graph, whose blobs are Caffe's, copies them:
+
+    graph      conv: data -> x    norm: x -> x, copies x to x' first    scale: x -> x, copies x to x" first
+    program    conv: data -> x'   norm: x' -> x"                        scale: x" -> x
+
+In a program each of these blobs has a single writer (see `fcaffe.net.rewrite`).
+"""
 
 from __future__ import annotations
 
@@ -11,12 +20,13 @@ from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Layer
 
 
-@dataclass
+@dataclass(eq=False)
 class Node:
     """A layer at its position in a list of nodes that run in this order.
 
     `members` of a fused node (see `fcaffe.net.rewrite`) are the nodes of the graph whose work its layer does. The
-    ids of a node of the graph are indices in the graph's list of blobs.
+    ids of a node of the graph are indices in the graph's list of blobs. `before`: see above; in a program it is the
+    first bottom, unless the values have to be copied there too.
     """
 
     index: int
@@ -30,25 +40,28 @@ class Node:
     members: tuple[Node, ...] = ()
     bottom_ids: list[int] = field(default_factory=list)
     top_ids: list[int] = field(default_factory=list)
+    before: Blob | None = None
     versions: list[int] = field(default_factory=list)  # of the blobs, when the layer was reshaped last
 
     def reshape(self) -> None:
-        """Let the layer take over the shapes of its bottoms, if they may have changed. A loss of another shape has new
-        memory, perhaps, or more of it: there its gradient is written again."""
+        """Let the layer take over the shapes of its bottoms, if they may have changed."""
         by_shape = self.layer.traits.reshapes_by_shape
         if by_shape and self.versions == [blob.version for blob in self.blobs]:
             return
-        shapes = [blob.shape for blob in self.tops] if self.has_loss else []
         self.layer.reshape(self.bottoms, self.tops)
+        if self.before is not None:
+            if self.before is self.bottoms[0]:
+                self.tops[0].share_diff(self.before)
+            else:
+                self.before.reshape(*self.bottoms[0].shape)
+                self.before.share_diff(self.bottoms[0])
         if by_shape:
             self.versions = [blob.version for blob in self.blobs]
-        if shapes != [blob.shape for blob in self.tops if self.has_loss]:
-            self.layer.weigh_losses(self.tops)
 
     def forward(self) -> None:
         self.reshape()
         try:
-            self.layer.forward(self.bottoms, self.tops)
+            self.layer.forward(self._read(), self.tops)
         except LayerError:
             raise
         except (NetError, MemoryError) as problem:
@@ -56,21 +69,45 @@ class Node:
 
     def forward_again(self) -> None:
         """Write the tops, and what is saved for backward, a second time; see `Layer.forward_again`."""
-        self.layer.forward_again(self.bottoms, self.tops)
+        self.layer.forward_again(self._read(), self.tops)
 
     def backward(self) -> None:
         self.layer.check_gradients(self.bottom_need_backward)
         try:
-            self.layer.backward(self.tops, self.bottom_need_backward, self.bottoms)
+            self.layer.backward(self.tops, self.bottom_need_backward, self.saved_bottoms)
         except LayerError:
             raise
         except MemoryError as problem:
             raise self.layer.named(problem) from problem
 
+    def _read(self) -> list[Blob]:
+        """The bottoms that forward reads. If backward reads the first one as it is now, it is copied."""
+        if self.before is None or self.before is self.bottoms[0] or not self.layer.context.saves_for_backward:
+            return self.bottoms
+        if self.before not in self.saved():
+            return self.bottoms
+        self.layer.engine.copy(self.bottoms[0].data, self.before.data)
+        return self.saved_bottoms
+
+    @property
+    def saved_bottoms(self) -> list[Blob]:
+        """The bottoms, with the values that backward reads."""
+        return self.bottoms if self.before is None else [self.before, *self.bottoms[1:]]
+
+    def saved(self) -> list[Blob]:
+        """The blobs whose data backward reads; see `Layer.saved`."""
+        return self.layer.saved(self.saved_bottoms, self.tops)
+
+    def asked(self) -> list[Blob]:
+        """The bottoms whose gradients backward writes."""
+        return [blob for blob, down in zip(self.bottoms, self.bottom_need_backward, strict=True) if down]
+
     @property
     def in_place(self) -> bool:
-        """Whether it overwrites its only bottom."""
-        return len(self.tops) == 1 and self.bottoms == self.tops
+        """Whether its top is the memory of its first bottom, which it overwrites."""
+        if self.layer.traits.aliases or not (self.bottoms and self.tops):
+            return False
+        return self.tops[0].data_storage is self.bottoms[0].data_storage
 
     @property
     def layers(self) -> list[Layer]:

@@ -73,16 +73,12 @@ class Program:
         self.needs_until = parameters.needed_offsets([node.layers for node in nodes])
         self.inference = not gradients
         self._outer = list(outer)
-        members = [member for node in self.nodes for member in (node.members or (node,))]
         self._varying = {id(blob) for node in nodes if node.layer.traits.shapes_by_values for blob in node.tops}
         self._planned = [blob for node in nodes for blob in node.blobs if id(blob) not in self._varying]
-        own = [node for node in reversed(members) if node.bottoms and node.bottoms[0] is node.layer.bottom_copy]
-        self._stand_ins = [(node.bottoms[0], node.tops[0]) for node in own]  # of `rewrite.with_own_bottoms`
         self.trace()
 
     def trace(self) -> None:
         """Find out which node reads and writes what, after shapes have changed."""
-        self.share_gradients()
         self.activations: set[Storage] = set()
         self.gradients: set[Storage] = set()
         self.internal: set[Storage] = set()
@@ -100,11 +96,6 @@ class Program:
         """Its forward pass for inference as an engine that records calls replays it."""
         records = self.inference and self.nodes and self.nodes[0].layer.engine.records
         return Replay(self.nodes, self.nodes[0].layer.engine) if records else None
-
-    def share_gradients(self) -> None:
-        """Let each bottom that stands in for an in-place top share the top's gradient, which may have moved."""
-        for copy, top in self._stand_ins:
-            copy.share_diff(top)
 
     def steps(self, again: Again) -> list[Step]:
         """Of a whole pass, forward and backward, in which these nodes run again."""
@@ -127,7 +118,7 @@ class Program:
             written.update(blob.diff_storage for weight, blob in weights if weight)
             if not self.inference and node.needs_backward:
                 found.update({blob.diff_storage for blob in node.tops} - written)
-                written.update(blob.diff_storage for blob in _asked(node))
+                written.update(blob.diff_storage for blob in node.asked())
         return list(found)
 
     def computed_again(self, again: Again) -> int:
@@ -150,14 +141,14 @@ class Program:
         access.writes = self._within((blob.data_storage for blob in tops), self.activations)
         if self.inference:
             return access
-        saved = layer.saved(bottoms, tops)
+        saved = node.saved()
         own = [blob for blob in saved if blob not in node.blobs]
         access.saved = self._within((blob.data_storage for blob in own), self.internal)
         if node.needs_backward:
             given = (blob.data_storage for blob in saved if blob in node.blobs)
             access.back_reads = self._within(given, self.activations) | access.saved
             access.back_reads |= self._within((blob.diff_storage for blob in tops), self.gradients)
-            access.back_writes = self._within((blob.diff_storage for blob in _asked(node)), self.gradients)
+            access.back_writes = self._within((blob.diff_storage for blob in node.asked()), self.gradients)
         return access
 
     def _within(self, storages: Iterable[Storage], kind: set[Storage]) -> set[Storage]:
@@ -197,11 +188,6 @@ class Program:
 
 def bytes_of(storages: Iterable[Storage]) -> int:
     return sum(storage.nbytes for storage in storages)
-
-
-def _asked(node: Node) -> Iterator[Blob]:
-    """The bottoms for whose gradient backward of this node is asked."""
-    return (blob for blob, down in zip(node.bottoms, node.bottom_need_backward, strict=True) if down)
 
 
 def _without_gradient(node: Node) -> Iterator[Blob]:

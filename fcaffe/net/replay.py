@@ -109,9 +109,8 @@ class Replay:
         a factor for zeros, and still change others.
         """
         parameters = [blob for layer in node.layers for blob in layer.blobs]
-        own = node.layer.own_memory()
-        arrays = [blob.data for blob in (*node.blobs, *parameters)] + [storage.buffer for storage in own]
-        protected = [(storage, storage.buffer) for storage in (*(blob.data_storage for blob in node.tops), *own)]
+        arrays = [blob.data for blob in (*node.blobs, *parameters)]
+        protected = [(blob.data_storage, blob.data_storage.buffer) for blob in node.tops]
         for storage, buffer in protected:
             view = buffer.view()
             view.flags.writeable = False

@@ -1,4 +1,4 @@
-"""Rewrites the nodes of a graph into those of a program: fuses layers, and gives some in-place layers a buffer.
+"""Rewrites the nodes of a graph into those of a program: fuses layers, and tells apart what in-place layers overwrite.
 
 The graph says what the prototxt says. If nobody reads the blobs between some layers, such as Convolution and ReLU, one
 fused layer can do the same work in fewer passes over memory:
@@ -8,20 +8,26 @@ fused layer can do the same work in fewer passes over memory:
 
 `Want` says what a pass must leave behind, and so what may be fused. A rule is a function of the nodes and the want. The
 rules run one after the other, in the order in which they were registered (see `fcaffe.layers.fused`); each of them may
-be left out, which changes results only by rounding.
+be left out, which changes results only by rounding. A rule finds the neighbours of a node by `Touching`, so that it
+takes time proportional to the number of nodes.
+
+In Caffe, backward reads whatever in-place layers have left in a blob's memory, except that BatchNorm and some other
+layers keep a copy of their bottom. Programs compute the same. Blobs share a storage where Caffe's share memory, and
+only the bottoms with a copy become blobs of their own (`without_copies`).
 """
 
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeGuard, TypeVar
 
 from fcaffe.net.blob import Blob
-from fcaffe.net.layer import Layer
+from fcaffe.net.layer import Layer, Traits
 from fcaffe.net.node import Node
 from fcaffe.net.storage import Storage
-from fcaffe.net.traits import Traits
 from fcaffe.proto import caffe_pb2 as pb
 
 
@@ -38,7 +44,10 @@ class Want:
 
     def hides(self, blob: Blob) -> bool:
         """Whether the values of this blob need not be there after the pass."""
-        return self.visible is not None and blob.data_storage not in self._storages
+        return self.hides_storage(blob.data_storage)
+
+    def hides_storage(self, storage: Storage) -> bool:
+        return self.visible is not None and storage not in self._storages
 
     @functools.cached_property
     def _storages(self) -> set[Storage]:
@@ -46,6 +55,68 @@ class Want:
 
 
 Rule = Callable[[list[Node], Want], list[Node]]
+Kind = TypeVar("Kind", bound=Layer)
+
+LONGEST = 8  # nodes of a chain that becomes one
+
+
+class Touching:
+    """Finds the nodes of a list that read or write a memory, by their positions in the list."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.nodes = nodes
+        self._positions: dict[Storage, list[int]] = defaultdict(list)
+        for position, node in enumerate(nodes):
+            for storage in {blob.data_storage for blob in node.blobs}:
+                self._positions[storage].append(position)
+
+    def positions(self, storage: Storage) -> list[int]:
+        return self._positions.get(storage, [])
+
+    def hides(self, fused: Node, replaced: Sequence[int], want: Want) -> bool:
+        """Whether everybody else finds the same values if `fused` runs in place of the nodes at these positions.
+
+        It leaves the memory between them as it is, which then no other node may need. See also `overwriting`.
+        """
+        nodes, own = self.nodes, set(replaced)
+        written = {blob.data_storage for blob in fused.tops}
+        for storage in {blob.data_storage for p in replaced for blob in nodes[p].tops} - written:
+            positions = self.positions(storage)
+            first = next(p for p in positions if p in own)
+            outside = [p for p in positions if p not in own]
+            if not want.hides_storage(storage) or any(p > first for p in outside):
+                return False
+            if want.gradients and any(saves(nodes[p], storage) for p in outside):
+                return False
+        return True
+
+    def overwriting(self, fused: Node, replaced: Sequence[int]) -> list[int]:
+        """The later nodes that overwrite memory which backward of `fused` or of the replaced nodes reads.
+
+        They do no harm if both read the same memory: in Caffe an in-place ReLU, for instance, sees what is there then.
+        """
+        nodes = self.nodes
+        shared = {blob.data_storage for p in replaced for blob in nodes[p].blobs}
+        ours = shared & {blob.data_storage for blob in fused.saved()}
+        theirs = shared & {blob.data_storage for p in replaced for blob in nodes[p].saved()}
+        if ours == theirs:
+            return []
+        read = ours | theirs
+        return [p for s in read for p in self.positions(s) if p > max(replaced) and _overwrites(nodes[p], s)]
+
+
+def saves(node: Node, storage: Storage) -> bool:
+    """Whether backward of this node reads this memory."""
+    return any(blob.data_storage is storage for blob in node.saved())
+
+
+def _overwrites(node: Node, storage: Storage) -> bool:
+    return not node.layer.traits.aliases and any(blob.data_storage is storage for blob in node.tops)
+
+
+def is_layer(layer: Layer, kind: type[Kind]) -> TypeGuard[Kind]:
+    """Whether a rule may treat the layer as one of this class: no subclass, unless that says so itself."""
+    return type(layer) is kind or (isinstance(layer, kind) and "may_be_fused" in vars(type(layer)))
 
 
 class FusedLayer(Layer):
@@ -54,10 +125,13 @@ class FusedLayer(Layer):
     Its bottoms are those of the first layer and what the others read from elsewhere; its tops are those of the last.
     The blobs in between are not materialised. It uses the parameters of the layers that it stands for, adds to their
     gradients, and has none of its own.
+
+    Its backward may write one more gradient, `inner`: that in front of its last layer. It lies in the memory of the
+    top's gradient, as that of an in-place layer.
     """
 
     traits = Traits(reshapes_by_shape=True, repeatable=True)
-    keeps_blobs = False  # if all layers but the first run in place, all blobs end with the values of separate layers
+    begins_with: type[Layer] | None = None  # the class of the chain's first layer, if there is one; see `is_layer`
 
     def __init__(self, nodes: Sequence[Node], want: Want) -> None:
         first = nodes[0].layer
@@ -66,20 +140,33 @@ class FusedLayer(Layer):
         self.nodes = tuple(nodes)
         self.want = want
         self.loss_weights = nodes[-1].layer.loss_weights
-        self.traits = replace(self.traits, by_sample=all(node.layer.traits.by_sample for node in nodes))
+        self.inner = Blob(first.xp, (), channels_last=True, dtype=nodes[-1].tops[0].dtype)
 
     @classmethod
     def match(cls, chain: Sequence[Node], want: Want) -> int:
         """How many nodes, from the first of the chain on, this layer can stand for; 0 if it cannot.
 
-        Each node of the chain reads the only top of the one before it, which no other node reads. Backward runs for
-        both or for neither of them.
+        Each node of the chain reads the only top of the one before it. Backward runs for both or for neither of them.
         """
         raise NotImplementedError
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         for node in self.nodes:
             node.reshape()
+        for blob, own in zip(top, self.nodes[-1].tops, strict=True):
+            blob.reshape(*own.shape)
+
+    def before_last(self, top: Blob) -> Blob:
+        """`inner`, of the top's shape, for a last layer that works in place."""
+        self.inner.reshape(*top.shape)
+        self.inner.share_diff(top)
+        return self.inner
+
+    def before_relu(self, top: Blob) -> Blob:
+        """`inner` with the gradient in front of a ReLU."""
+        self.before_last(top)
+        self.engine.relu_backward(top.data, top.diff, self.inner.diff, 0)
+        return self.inner
 
     def macs(self, bottom: list[Blob], top: list[Blob]) -> int:
         """Multiply-adds of one forward pass."""
@@ -101,47 +188,38 @@ def register_fusion(kind: type[FusedLayer]) -> None:
 
 def rewrite(nodes: Sequence[Node], want: Want) -> list[Node]:
     """The nodes of a program whose passes leave behind what is wanted. The nodes of the graph stay as they are."""
-    rewritten = renumbered(with_own_bottoms(nodes) if want.gradients else nodes)
+    rewritten = without_copies(nodes) if want.gradients else list(nodes)
     for rule in rules:
-        rewritten = renumbered(rule(rewritten, want))
-    return rewritten
+        rewritten = rule(rewritten, want)
+    return [replace(node, index=index, versions=[]) for index, node in enumerate(rewritten)]
 
 
-def renumbered(nodes: Sequence[Node]) -> list[Node]:
-    """The same nodes, each with its position in this list as its index."""
-    return [replace(node, index=index, versions=[]) for index, node in enumerate(nodes)]
+def without_copies(nodes: Sequence[Node]) -> list[Node]:
+    """Let the nodes before an in-place node that saves its bottom write directly into `before`; see `Node`.
 
-
-def with_own_bottoms(nodes: Sequence[Node]) -> list[Node]:
-    """Lets the layers before an in-place layer that saves its bottom write directly into the saved copy.
-
-        graph      conv: data -> x     norm: x -> x, which copies x for backward     scale: x -> x, likewise
-        program    conv: data -> x'    norm: x' -> x"                                scale: x" -> x
-
-    x' and x" are the layers' `bottom_copy`, so backward of the graph's own nodes finds them too. They share the
-    gradient of x.
-
-    A layer keeps its copy where backward of an earlier layer, such as a ReLU, reads x: in Caffe it sees the overwritten
-    values, and so it does here. So it does where x shares its data with another blob, as the tops of a Split do.
+    The node copies its bottom where backward of an earlier node, such as a ReLU, reads the overwritten memory, and
+    where other blobs share the memory, as the tops of a Split do.
     """
-    made = renumbered(nodes)
-    for index in range(len(made)):
-        node = made[index]
-        new = node.layer.bottom_copy
-        if new is None or not node.in_place or not node.needs_backward:
-            continue
-        old = node.bottoms[0]
-        touching = [earlier for earlier in made[:index] if old in earlier.blobs]
-        shares = any(
-            blob is not old and blob.data_storage is old.data_storage for other in made[:index] for blob in other.blobs
-        )
-        if shares or any(old in other.layer.saved(other.bottoms, other.tops) for other in touching):
-            continue
-        new.reshape(*old.shape)
-        new.share_diff(old)
-        made[:index] = [_with(earlier, old, new) for earlier in made[:index]]
-        made[index] = replace(node, bottoms=[new])
+    made = list(nodes)
+    touched: dict[Storage, list[int]] = defaultdict(list)  # the nodes that work on the present values of a memory
+    for index, node in enumerate(nodes):
+        if node.before is not None and node.needs_backward and node.before in node.saved():
+            old, new = node.bottoms[0], node.before
+            storage = old.data_storage
+            earlier = [made[position] for position in touched[storage]]
+            if not any(saves(other, storage) or _shares(other, old) for other in earlier):
+                new.reshape(*old.shape)
+                new.share_diff(old)
+                for position in touched.pop(storage):
+                    made[position] = _with(made[position], old, new)
+                made[index] = replace(node, bottoms=[new, *node.bottoms[1:]])
+        for storage in {blob.data_storage for blob in made[index].blobs}:
+            touched[storage].append(index)
     return made
+
+
+def _shares(node: Node, blob: Blob) -> bool:
+    return any(other.data_storage is blob.data_storage and other is not blob for other in node.blobs)
 
 
 def _with(node: Node, old: Blob, new: Blob) -> Node:
@@ -151,51 +229,44 @@ def _with(node: Node, old: Blob, new: Blob) -> Node:
 
 
 def _fused(nodes: list[Node], want: Want, kind: type[FusedLayer]) -> list[Node]:
-    made: list[Node] = []
-    index = 0
+    nodes = list(nodes)
+    touching, made, index = Touching(nodes), list[Node](), 0
     while index < len(nodes):
-        chain = _chain(nodes, index, want)
-        count = kind.match(chain, want)
-        while count and not _is_hidden(chain[:count], want, kind):
-            count = kind.match(chain[: count - 1], want) if count > 2 else 0
-        node = _node_for(kind, chain[:count], want) if count else nodes[index]
-        if count and want.gradients:
-            others = [*nodes[:index], node, chain[count - 1]]
-            if changes_what_backward_sees(node, chain[:count], others, nodes[index + count :]):
-                node, count = nodes[index], 0
+        node, chain, count = nodes[index], list[Node](), 0
+        if kind.begins_with is None or is_layer(node.layer, kind.begins_with):
+            chain = _chain(nodes, index, want)
+            count = kind.match(chain, want)
+        while count:
+            fused, replaced = _node_for(kind, chain[:count], want), range(index, index + count)
+            if touching.hides(fused, replaced, want):
+                later = touching.overwriting(fused, replaced) if want.gradients else []
+                if not later or _has_own_top(fused, nodes, later):
+                    node = fused
+                    break
+            count = kind.match(chain[: count - 1], want) if count > 1 else 0
         made.append(node)
         index += max(1, count)
     return made
 
 
-def _is_hidden(chain: Sequence[Node], want: Want, kind: type[FusedLayer]) -> bool:
-    """Whether nobody can see that these nodes run as one layer."""
-    last = chain[-1].tops[0]
-    between = [blob for node in chain[:-1] for blob in node.tops]
-    if want.visible is None and want.gradients:
-        return kind.keeps_blobs and all(node.in_place for node in chain[1:])
-    return all(want.hides(blob) or blob.data_storage is last.data_storage for blob in between)
-
-
-def changes_what_backward_sees(
-    fused: Node, replaced: Sequence[Node], readers: Sequence[Node], later: Sequence[Node]
-) -> bool:
-    """Whether some backward would read other values than in Caffe, where an in-place layer may overwrite what backward
-    of an earlier one reads. A ReLU, for instance, then sees the signs of the overwritten values.
-
-    That is so if a reader saves a blob that the replaced nodes overwrite and the fused one does not, or a top of the
-    fused node that a later node overwrites. A Dropout leaves the signs where it lets a gradient through.
-    """
-    read = {blob for node in readers for blob in node.layer.saved(node.bottoms, node.tops)}
-    not_written = {blob for node in replaced if node.in_place for blob in node.tops} - set(fused.tops)
-    overwritten = {blob for node in later if not node.layer.traits.keeps_signs for blob in node.tops} & set(fused.tops)
-    return bool(read & not_written or read & overwritten)
+def _has_own_top(node: Node, nodes: list[Node], later: list[int]) -> bool:
+    """Let the first of the nodes that overwrite the top, such as a Dropout, write to other memory, if it can."""
+    behind, top = nodes[min(later)], node.tops[0]
+    if not saves(node, top.data_storage) or not all(_overwrites(nodes[p], top.data_storage) for p in later):
+        return False
+    if behind.bottoms[0] is not top or behind.before or saves(behind, top.data_storage):
+        return False
+    new = Blob(top.xp, top.shape, channels_last=True, dtype=top.dtype)
+    new.share_diff(top)
+    nodes[min(later)] = replace(behind, bottoms=[new, *behind.bottoms[1:]], before=new)
+    node.tops = [new]
+    return True
 
 
 def _chain(nodes: list[Node], index: int, want: Want) -> list[Node]:
     """The node at `index` and those right behind it that are linked to it as FusedLayer.match says."""
     chain = [nodes[index]]
-    for node in nodes[index + 1 :]:
+    for node in nodes[index + 1 : index + LONGEST]:
         before = chain[-1]
         if len(before.tops) != 1 or any(before.layer.loss_weights) or node.bottoms.count(before.tops[0]) != 1:
             break
@@ -229,5 +300,5 @@ def node_in_place_of(layer: FusedLayer, nodes: Sequence[Node], first: Node, last
         needs_backward=last.needs_backward,
         has_loss=last.has_loss,
         members=tuple(member for node in nodes for member in (node.members or (node,))),
-        versions=[],
+        before=None,
     )

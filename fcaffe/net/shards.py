@@ -117,7 +117,7 @@ class Shards(Workers):
         return slice(shard.first - share.first, shard.first - share.first + shard.count)
 
     def sum(self, value: float) -> float:
-        """Without `in_step`, of what goes with the number of samples, which is all that a layer may then ask for."""
+        """Without `in_step`, assumes that the value is proportional to the shard's samples and scales it up."""
         if self.in_step:
             return float(self.sum_array(np.array([float(value)]))[0])
         return value * self.total / split_batch(self.total, self.rank, self.size).count if self.total else value

@@ -34,7 +34,7 @@ class Workers:
         return f"which {self.size} workers would split; --batch per-worker gives each worker a whole batch of its own"
 
     def run_shards_in_step(self) -> None:
-        """In its setup a layer asks for it that sums are over all shards, and that each shard has a net of its own."""
+        """A layer calls this in `setup` if its sums must cover all shards. Each shard then has a net of its own."""
 
     def sum(self, value: float) -> float:
         """A number summed over all workers, all of whom must call this."""

@@ -9,7 +9,7 @@ from typing import Any
 from fcaffe.engines.base import Pending
 from fcaffe.net.blob import Array
 from fcaffe.net.exchange import GradientExchange
-from fcaffe.net.state import State
+from fcaffe.net.layer import State
 from fcaffe.parallel.lane import Bucket, Lane
 from fcaffe.parallel.reductions.reduction import Reduction
 from fcaffe.parallel.sizes import bucket_size, cuts

@@ -17,9 +17,8 @@ from fcaffe import as_caffe, log
 from fcaffe.errors import LayerError
 from fcaffe.net.blob import Blob
 from fcaffe.net.host_arrays import HostViews, host_views
+from fcaffe.net.layer import State, Traits
 from fcaffe.net.registry import register
-from fcaffe.net.state import State
-from fcaffe.net.traits import Traits
 from fcaffe.pycaffe.blob import Blob as BlobFace
 from fcaffe.pycaffe.layer import Layer, Phase, UserLayer
 
@@ -84,11 +83,10 @@ class Python(UserLayer):
     def _weigh_losses(self, bottom: list[Blob], top: list[Blob]) -> None:
         """Weight a loss of user code, a mean over this worker's samples, by their share of the batch."""
         samples = bottom[0].shape[0]
-        part = samples / max(1.0, self.context.workers.sum(samples))
+        self.loss_scale = samples / max(1.0, self.context.workers.sum(samples))
         for blob, weight in zip(top, self.loss_weights, strict=True):
             if weight:
-                blob.data[...] *= part
-                blob.diff[...] = weight * part
+                blob.data[...] *= self.loss_scale
 
     def _call(self, method: str, *arguments: list[Any]) -> None:
         """Call the user's method with pycaffe's blobs."""

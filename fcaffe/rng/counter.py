@@ -6,7 +6,7 @@ drawing the others.
 The bits are those of Philox4x64-10 (Salmon, Moraes, Dror and Shaw, 2011), which maps a key of two 64-bit words and a
 counter of four to a block of four:
 
-    key     = (seed mod 2^64,  BLAKE2b with 8 bytes of the layer's name in UTF-8, read as little-endian)
+    key     = (seed mod 2^64,  BLAKE2b with 8 bytes of the layer's key in UTF-8, read as little-endian)
     counter = (1 + sample * B + b,  0,  iteration,  0)          b = 0 .. B - 1: the sample's blocks
 
 A block is eight 32-bit words: its four 64-bit words in order, the lower half of each first. A sample begins with a new

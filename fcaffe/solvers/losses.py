@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fcaffe.net.arithmetic import silent_arithmetic
-from fcaffe.net.state import Held, State
+from fcaffe.net.layer import Held, State
 
 
 class SmoothedLoss:

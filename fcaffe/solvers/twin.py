@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
-from fcaffe.net.layer import Layer
+from fcaffe.net.layer import Held, Layer
 from fcaffe.net.net import Net
 from fcaffe.net.node import Node
-from fcaffe.net.state import Held
 from fcaffe.rng import CaffeRandom
 
 
@@ -21,7 +20,7 @@ def twin_of(net: Net, param: Any) -> Net:
     The layers that read are those of `net` and serve both. The parameters have no values of their own: let both nets
     have the same flat buffer (`Parameters.flatten`), that of `net` last.
     """
-    readers = {node.name: node for node in net.nodes if _reads(node)}
+    readers = {node.layer.key: node for node in net.nodes if _reads(node)}
     context = replace(net.context, engine=net.context.engine.another(), random=Zeros(), readers=readers)
     context.share = net.context.share
     with log.quiet(3):

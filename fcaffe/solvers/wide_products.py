@@ -131,14 +131,14 @@ class WideProduct:
 
 
 def wide_products(net: Net, shards: Shards) -> dict[str, WideProduct]:
-    """The wide products of a net, by layer."""
+    """The wide products of a net, by the layer's key."""
     share = net.context.share
     if share is None or not shards.in_shards or shards.size > MOST:
         return {}
     slices = dict(zip((id(one.blob) for one in net.parameters.owned), net.parameters.slices(), strict=True))
     shared = {id(one.blob) for one in net.parameters.owned if one.sharers}
     return {
-        node.name: WideProduct(shards, share, slices[id(node.layer.blobs[0])], *_sizes(node))
+        node.layer.key: WideProduct(shards, share, slices[id(node.layer.blobs[0])], *_sizes(node))
         for node in net.nodes
         if _is_wide(node, share.total) and id(node.layer.blobs[0]) not in shared
     }

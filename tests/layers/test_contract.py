@@ -8,6 +8,7 @@ import pytest
 
 from fcaffe.errors import NetError
 from fcaffe.net import Blob, Context, layer_types
+from fcaffe.net.node import Node
 from fcaffe.net.registry import create_layer
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
@@ -45,6 +46,9 @@ class Case:
         self.top = self.bottom if in_place else [Blob(xp, (), channels_last=True) for _ in range(example.tops)]
         self.write_bottoms(example)
         self.layer.initialize(self.bottom, self.top)
+        self.node = Node(0, self.layer, "it", self.bottom, self.top, [])
+        if in_place and self.layer.traits.copies_bottom != "never":
+            self.node.before = Blob(xp, (), channels_last=True)
         for index, blob in enumerate(self.layer.blobs):
             squares = values(blob.shape, 10 + index) ** 2  # 0 or 1 would hide much; positive for BatchNorm
             blob.data[...] += blob.xp.asarray(squares)
@@ -60,8 +64,7 @@ class Case:
 
     def forward(self) -> None:
         self.context.random.set_state(self.random)
-        self.layer.reshape(self.bottom, self.top)
-        self.layer.forward(self.bottom, self.top)
+        self.node.forward()
 
     def objective(self) -> float:
         """A weighted sum of all tops, whose gradient `backward` computes."""
@@ -74,8 +77,8 @@ class Case:
     def backward(self) -> None:
         for index, top in enumerate(self.top):
             top.diff[...] = top.xp.asarray(values(top.shape, index))
-        self.layer.check_gradients(self.propagate_down)
-        self.layer.backward(self.top, self.propagate_down, self.bottom)
+        self.node.bottom_need_backward = self.propagate_down
+        self.node.backward()
 
     def run(self) -> dict[str, np.ndarray]:
         """Forward and backward; everything that came out."""
@@ -193,26 +196,6 @@ def test_batch_size_changes(kind, example):
         assert_equal_results(case.run(), fresh.run(), tolerance=0)
 
 
-@on_each_engine
-@each(lambda example: example.bottoms)
-def test_a_part_of_the_batch_needs_no_reshape(kind, example):
-    """At inference a layer may run on one image after the other, so that their values stay in the caches."""
-    case = Case(kind, replace(example, phase="TEST"))
-    blobs = [*case.bottom, *case.top]
-    if not case.layer.traits.by_sample or len({blob.shape[:1] for blob in blobs}) > 1:
-        return
-    case.forward()
-    whole = [host(top.data) for top in case.top]
-    for image in range(case.bottom[0].shape[0]):
-        of_storages = {blob.data_storage: Blob(blob.xp, (1, *blob.shape[1:]), channels_last=True) for blob in blobs}
-        parts = [of_storages[blob.data_storage] for blob in blobs]
-        for part, blob in zip(parts, case.bottom, strict=False):
-            part.data[...] = blob.data[image : image + 1]
-        case.layer.forward(parts[: len(case.bottom)], parts[len(case.bottom) :])
-        for part, values in zip(parts[len(case.bottom) :], whole, strict=True):
-            np.testing.assert_allclose(host(part.data)[0], values[image], rtol=2e-6, atol=2e-6)
-
-
 def with_batch(example, batch):
     batched = range(len(example.bottoms)) if example.batched is None else example.batched
     shapes = ((batch, *shape[1:]) if index in batched else shape for index, shape in enumerate(example.bottoms))
@@ -295,7 +278,7 @@ def test_backward_reads_only_what_the_layer_says(kind, example):
         whole = Case(kind, example, in_place).run()
         case = Case(kind, example, in_place)
         case.forward()
-        read = case.layer.saved(case.bottom, case.top)
+        read = case.node.saved()
         for blob in [*case.bottom, *case.top]:
             if blob not in read and blob.data_storage not in [other.data_storage for other in read]:
                 blob.data[...] = np.nan

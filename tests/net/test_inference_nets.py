@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from fcaffe.engines.onednn import operation
-from fcaffe.layers.fused import cache_blocking
 from fcaffe.layers.fused.subsampling import Subsample
 from fcaffe.net import Blob, Context, Net
 from fcaffe.net.cached_weights import CachedWeights
@@ -203,22 +202,3 @@ def test_subsampling_keeps_all_bits(shape, stride):
     layer.forward([bottom], [top])
     expected = np.ascontiguousarray(x[:, :, :: stride[0], :: stride[1]])
     np.testing.assert_array_equal(np.ascontiguousarray(top.data).view(np.uint32), expected.view(np.uint32))
-
-
-def test_cache_blocking(monkeypatch):
-    """A stretch of layers with a branch that is read before and behind it, for batches that can be cut and others."""
-    monkeypatch.setattr(cache_blocking, "SMALLEST", 0)
-    monkeypatch.setattr(cache_blocking, "MOST_WEIGHTS", 100)
-    monkeypatch.setattr(cache_blocking, "wanted_threads", lambda: 2)
-    used = engine()
-    branches = conv("e", "b", 4) + conv("f", "sum", 4)
-    text = BLOCK.replace("dim: 2 ", "dim: 6 ") + branches + SUM.replace("sum", "g") % ("f", "e")
-    whole, plain = net_of(text, True, used), net_of(text, False, used)
-    assert ("CacheBlocked" in [node.layer.type for node in whole.fused.nodes]) == used.records
-    for images in 6, 5, 9, 2:
-        for net in whole, plain:
-            net.blob("x").reshape(images, 16, 20, 20)
-            net.reshape()
-        check_recordings_of(whole, plain, (images, 16, 20, 20))
-        nodes = [node for node in whole.fused.nodes if node.layer.type == "CacheBlocked"]
-        assert not nodes or not any(step in nodes for step in whole.fused.replay._steps)

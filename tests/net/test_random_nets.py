@@ -81,9 +81,9 @@ CASES = {
 }
 
 
-def make(text, whole, recompute=False):
+def make(text, whole, recompute=False, seed=7):
     param = parse_text(
-        'base_lr: 0.01 lr_policy: "fixed" momentum: 0.9 weight_decay: 0.001 random_seed: 7 max_iter: 9 '
+        f'base_lr: 0.01 lr_policy: "fixed" momentum: 0.9 weight_decay: 0.001 random_seed: {seed} max_iter: 9 '
         f"snapshot_after_train: false net_param {{ {text} }}",
         pb.SolverParameter,
     )
@@ -92,8 +92,8 @@ def make(text, whole, recompute=False):
 
 
 def fill_with_nan(net):
-    """The stretch that arrays share, and every gradient: what nobody writes shows. Only losses keep their weights, and
-    what user code may leave alone is left alone."""
+    """The stretch that arrays share, and every gradient: what nobody writes shows. Only what user code may leave alone
+    is left alone."""
     net.arena.follow(net.fused)
     for storage in net.arena.storages:
         if storage.buffer.dtype in (np.float32, "V2"):
@@ -101,9 +101,8 @@ def fill_with_nan(net):
     of_user_code = {
         id(blob.diff_storage) for node in net.nodes if node.layer.traits.runs_user_code for blob in node.bottoms
     }
-    weights = dict(zip(net.blobs, net.blob_loss_weights, strict=True))
     for blob in {blob for node in net.fused.nodes for blob in node.blobs}:
-        if not weights.get(blob) and blob.diff_storage.buffer is not None and id(blob.diff_storage) not in of_user_code:
+        if blob.diff_storage.buffer is not None and id(blob.diff_storage) not in of_user_code:
             blob.diff_storage.buffer.view(np.uint16)[...] = NAN
 
 

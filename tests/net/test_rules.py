@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import fcaffe.layers  # noqa: F401
-from fcaffe.layers.fused import cache_blocking
 from fcaffe.net import rewrite
 from fcaffe.solvers import Solver
 from tests.cases import case
@@ -24,14 +23,6 @@ TRAINED = [RandomNet(seed).text for seed in range(10)]
 NETS = [*TRAINED, *(RandomResidualNet(seed).text for seed in range(6))]
 NEAR = 1e-5  # of the largest value of a blob
 NAMES = [getattr(getattr(rule, "keywords", {}).get("kind", rule), "__name__", "") for rule in rewrite.rules]
-
-
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also small nets are run by a few images at a time."""
-    monkeypatch.setattr(cache_blocking, "SMALLEST", 0)
-    monkeypatch.setattr(cache_blocking, "MOST_WEIGHTS", 1000)
-    monkeypatch.setattr(cache_blocking, "wanted_threads", lambda: 1)
 
 
 def check(run: Callable[[], list[np.ndarray]], near: float, least: float) -> None:

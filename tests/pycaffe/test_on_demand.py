@@ -16,8 +16,6 @@ import pytest
 
 import fcaffe as caffe
 from fcaffe import log
-from fcaffe.layers.fused import cache_blocking
-from fcaffe.layers.fused.cache_blocking import CacheBlocked
 from fcaffe.net import Context
 from fcaffe.net.on_demand import OnDemand
 from fcaffe.pycaffe import session
@@ -275,21 +273,6 @@ def test_residual_nets(path: Path, layer_by_layer: Callable[[], None], passes: l
     texts = {seed: RandomResidualNet(seed).text for seed in RESIDUAL_SEEDS}
     twice(lambda: scripts(path, texts), layer_by_layer)
     assert sum(passes) > len(passes) / 8
-
-
-def test_cache_blocking(path: Path, layer_by_layer: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """An image at a time, however small the net is."""
-    if not session.engine().records:
-        pytest.skip("oneDNN is missing, and NumPy's engine takes whole batches")
-    monkeypatch.setattr(cache_blocking, "SMALLEST", 0)
-    monkeypatch.setattr(cache_blocking, "MOST_WEIGHTS", 1000)
-    monkeypatch.setattr(cache_blocking, "wanted_threads", lambda: 1)
-    blocked = []
-    forward = CacheBlocked.forward
-    monkeypatch.setattr(CacheBlocked, "forward", lambda self, *blobs: (blocked.append(self), forward(self, *blobs))[1])
-
-    twice(lambda: scripts(path, {seed: text_of(seed) for seed in SEEDS}), layer_by_layer)
-    assert blocked
 
 
 SOLVER = """base_lr: 0.05 lr_policy: "fixed" momentum: 0.9 random_seed: 3 snapshot_after_train: false display: 0

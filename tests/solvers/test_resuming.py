@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fcaffe.net.state import Held
+from fcaffe.net.layer import Held
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers.control import Action
 from fcaffe.solvers.snapshot.carried import part_of_worker

@@ -11,7 +11,7 @@ class Axpy(Layer):
     """top = a * x + y, for bottoms a (N, C) or (N, C, 1, 1), x and y (N, C, H, W)."""
 
     fork = forks.SENET
-    traits = Traits(bottoms=3, tops=1, in_place=False, reshapes_by_shape=True, repeatable=True, by_sample=True)
+    traits = Traits(bottoms=3, tops=1, in_place=False, reshapes_by_shape=True, repeatable=True)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         a, x, y = (blob.shape for blob in bottom)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fcaffe.layers.batch_norm import BatchNorm
-from fcaffe.layers.running_statistics import RunningStatistics
+from fcaffe.layers.batch_norm import BatchNorm, RunningStatistics
 from fcaffe.net import Array, Blob, Context, Layer, register
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import forks
@@ -37,6 +36,7 @@ class SlopeBN(BatchNorm):
     """
 
     fork = forks.PSPNET
+    may_be_fused = True
     ignores_propagate_down = False
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -51,8 +51,6 @@ class SlopeBN(BatchNorm):
             self.param.param.add()
         for spec in self.param.param[0 if p.frozen else 2 :]:
             spec.lr_mult = spec.decay_mult = 0
-        if p.frozen:
-            self.bottom_copy = None
 
     @property
     def running_statistics(self) -> list[Blob]:
@@ -72,6 +70,7 @@ class ScaleBN(BatchNorm):
     in TEST too. Blobs (1, C, 1, 1): scale, shift. Two more tops, if there are any, are mean and variance."""
 
     fork = forks.SEGNET
+    may_be_fused = True
     traits = replace(BatchNorm.traits, tops=(1, 3))
     ignores_propagate_down = False
     EPS = 1e-9
@@ -104,22 +103,16 @@ class FixedBN(ScaleBN):
     In place the gradient of the scale reads the top instead of the bottom, as in the fork.
     """
 
-    traits = BatchNorm.traits
+    may_be_fused = True
+    traits = replace(BatchNorm.traits, copies_bottom="never")
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.prepare(bottom[0], 0.0, True)
         self.add_affine((1, self.channels, 1, 1), self.param.bn_param, "scale_filler", "shift_filler")
-        self.bottom_copy = None
         constants = [Blob(self.xp, (size,)) for size in (self.channels, self.channels, 1)]
         for blob in constants[1:]:
             blob.data[...] = 1
         self.statistics = RunningStatistics(self.engine, constants, 1)
-
-    def keep_bottom(self, bottom: list[Blob], top: list[Blob]) -> Blob:
-        return bottom[0]
-
-    def kept_bottom(self, bottom: list[Blob], top: list[Blob]) -> Blob:
-        return bottom[0]
 
 
 PSPNETS = ("slope_filler", "bias_filler", "momentum", "eps", "frozen", "engine")

@@ -14,7 +14,7 @@ from fcaffe.layers.labels import Integers, check_sample_labels, read_indices
 from fcaffe.layers.loss import LossLayer
 from fcaffe.net import Array, Blob, Layer, Traits, register
 from fcaffe.net.fillers import fill_blob
-from fcaffe.net.state import Held
+from fcaffe.net.layer import Held
 from fcaffe.proto import forks
 
 

@@ -8,7 +8,7 @@ from fcaffe import log
 from fcaffe.layers.lstm import unit_backward, unit_forward
 from fcaffe.net import Array, Blob, Layer, Traits, register
 from fcaffe.net.fillers import fill_blob
-from fcaffe.net.state import Held
+from fcaffe.net.layer import Held
 from fcaffe.proto import forks
 
 

@@ -17,6 +17,7 @@ class ConvolutionDepthwise(Convolution):
     """A Convolution whose num_output and group are the number of channels, whatever the fields say."""
 
     fork = forks.DEPTHWISE
+    may_be_fused = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.convolution_param
@@ -29,6 +30,7 @@ class DepthwiseConvolution(Convolution):
     """A Convolution, whose `group` a net sets to the number of channels."""
 
     fork = forks.YOLO
+    may_be_fused = True
 
 
 @register("ReLU6")
@@ -37,7 +39,7 @@ class ReLU6(Pointwise):
 
     fork = forks.YOLO
     # in place the bottom is the top, which is between 0 and 6 where the bottom was
-    traits = replace(Pointwise.traits, by_sample=True, reads="bottoms")
+    traits = replace(Pointwise.traits, reads="bottoms")
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, y, slope = bottom[0].data, top[0].data, self.param.relu6_param.negative_slope

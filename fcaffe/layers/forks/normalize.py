@@ -28,13 +28,13 @@ class Normalize(Activation):
     """
 
     fork = forks.SSD
-    traits = replace(Activation.traits, by_sample=True)
+    traits = replace(Activation.traits, copies_bottom="in place")
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         shape, p = bottom[0].shape, self.param.norm_param
         if len(shape) < 2:
             raise self.error(f"needs a bottom of two axes or more, with channels on axis 1, not {shape}")
-        self.norm, self.bottom_copy = Blob(self.xp), Blob(self.xp, (), channels_last=True)
+        self.norm = Blob(self.xp)
         if self.param.HasField("normalize_param"):
             self._setup_windows()
             return
@@ -60,19 +60,18 @@ class Normalize(Activation):
         self.norm.reshape(*(1 if axis in self.axes else n for axis, n in enumerate(shape)))
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        xp, x, y = self.xp, self.keep_bottom(bottom, top).data, top[0].data
+        xp, x, y = self.xp, bottom[0].data, top[0].data
         total = (abs(x) if self.l1 else x * x).sum(axis=self.axes, keepdims=True) + xp.float32(self.eps)
         norm = total if self.l1 else xp.sqrt(total)
-        if norm.shape == self.norm.shape:  # not so for a part of the batch, which has no backward pass
-            self.norm.data[...] = norm
+        self.norm.data[...] = norm
         xp.divide(x, norm, out=y)
         y *= self._scale(x)
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return [self.kept_bottom(bottom, top), self.norm]
+        return [*bottom, self.norm]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        x, norm, dy = self.kept_bottom(bottom, top).data, self.norm.data, top[0].diff
+        x, norm, dy = bottom[0].data, self.norm.data, top[0].diff
         normalized = x / norm
         products = normalized * dy
         if self.blobs and self.param_propagate_down[0]:

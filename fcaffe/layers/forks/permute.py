@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fcaffe.layers.c_order import copy_values
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 from fcaffe.proto import forks
@@ -19,7 +17,6 @@ class Reordering(Layer):
         in_place=False,
         reshapes_by_shape=True,
         repeatable=True,
-        by_sample=True,
         reads="neither",
     )
     of_images = False  # the bottom has four axes
@@ -57,7 +54,6 @@ class Permute(Reordering):
                 f"lists the axes {listed}; list axes of the bottom's shape {bottom[0].shape}, each at most once"
             )
         self.order = [*listed, *(axis for axis in axes if axis not in listed)]
-        self.traits = replace(self.traits, by_sample=self.order[:1] == [0])
         if self.order == [0, *axes[2:], 1]:  # as the values lie in memory, so Flatten and this are plain copies
             top[0].make_contiguous()
 
@@ -98,7 +94,6 @@ class Reverse(Reordering):
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.axes = (bottom[0].canonical_axis(self.param.reverse_param.axis),)
-        self.traits = replace(self.traits, by_sample=self.axes != (0,))
 
     def views(self, x: Array, y: Array) -> tuple[Array, Array]:
         return self.xp.flip(x, self.axes), y

@@ -23,7 +23,7 @@ from fcaffe.layers.forks.yolo import (
     sigmoid,
 )
 from fcaffe.net import Blob, register
-from fcaffe.net.state import Held, State
+from fcaffe.net.layer import Held, State
 from fcaffe.proto import forks
 
 WARM_UP = 12800  # images for which all boxes are pulled to their anchors

@@ -153,7 +153,7 @@ class EvalDetection(Layer):
     """
 
     fork = forks.YOLO_V1
-    traits = Traits(bottoms=(2, 3), tops=1, needs_host=True, repeatable=True, by_sample=True, labels=ALL_BOTTOMS)
+    traits = Traits(bottoms=(2, 3), tops=1, needs_host=True, repeatable=True, labels=ALL_BOTTOMS)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.p = self.param.eval_detection_param

@@ -1,12 +1,10 @@
-"""Fused layers: each file has one rule of `fcaffe.net.rewrite`. The rules run in the order of this file."""
+"""Fused layers, the rules of `fcaffe.net.rewrite`. The rules run in the order of this file."""
 
 from fcaffe.layers.fused.batch_norm_residual import BatchNormResidual
 from fcaffe.layers.fused.batch_norm_scale import BatchNormScale
-from fcaffe.layers.fused.cache_blocking import blocked_for_the_cache
-from fcaffe.layers.fused.convolution_relu import ConvolutionReLU
 from fcaffe.layers.fused.folded_convolution import FoldedConvolution
 from fcaffe.layers.fused.pooled_concat import pooled_before_concat
-from fcaffe.layers.fused.pooling_relu import PoolingReLU
+from fcaffe.layers.fused.relu import ConvolutionReLU, PoolingReLU, ReLUByTop
 from fcaffe.layers.fused.subsampling import without_unread_positions
 from fcaffe.net.rewrite import register_fusion, register_rule
 
@@ -16,5 +14,5 @@ register_fusion(PoolingReLU)
 register_fusion(BatchNormResidual)
 register_fusion(BatchNormScale)
 register_fusion(ConvolutionReLU)
+register_fusion(ReLUByTop)
 register_rule(without_unread_positions)
-register_rule(blocked_for_the_cache)

@@ -11,7 +11,7 @@ from fcaffe.layers.fused.batch_norm_scale import BatchNormScale
 from fcaffe.layers.split import Split
 from fcaffe.net import Blob
 from fcaffe.net.node import Node
-from fcaffe.net.rewrite import Want
+from fcaffe.net.rewrite import Want, is_layer
 
 
 class BatchNormResidual(BatchNormScale):
@@ -26,12 +26,11 @@ class BatchNormResidual(BatchNormScale):
         if len(chain) < 4 or BatchNormScale.match(chain[:2], want) != 2:
             return 0
         addition, relu = chain[2:4]
-        if not (isinstance(addition.layer, Eltwise) and addition.layer.adds_two and is_plain_relu(relu.layer)):
+        if not (is_layer(addition.layer, Eltwise) and addition.layer.adds_two and is_plain_relu(relu.layer)):
             return 0
-        count = 5 if len(chain) > 4 and isinstance(chain[4].layer, Split) and len(chain[4].tops) == 2 else 4
-        outer = {blob for node in (chain[0], addition) for blob in node.bottoms} - {chain[1].tops[0]}
-        overwrites = any(blob in outer for node in chain[2:count] for blob in node.tops)
-        return 0 if overwrites or (want.gradients and not all(addition.bottom_need_backward)) else count
+        if want.gradients and not all(addition.bottom_need_backward):
+            return 0
+        return 5 if len(chain) > 4 and is_layer(chain[4].layer, Split) and len(chain[4].tops) == 2 else 4
 
     def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, other, y = (with_channels(blob.data) for blob in (*bottom, top[0]))

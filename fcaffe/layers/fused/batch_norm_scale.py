@@ -11,7 +11,7 @@ from fcaffe.layers.batch_norm import BatchNorm, gradients_to_add, with_channels
 from fcaffe.layers.scale import Scale
 from fcaffe.net import Array, Blob
 from fcaffe.net.node import Node
-from fcaffe.net.rewrite import FusedLayer, Want
+from fcaffe.net.rewrite import FusedLayer, Want, is_layer
 
 
 class BatchNormScale(FusedLayer):
@@ -21,6 +21,7 @@ class BatchNormScale(FusedLayer):
     """
 
     traits = replace(FusedLayer.traits, reads="bottoms")
+    begins_with = BatchNorm
 
     def __init__(self, nodes: Sequence[Node], want: Want) -> None:
         super().__init__(nodes, want)
@@ -32,17 +33,18 @@ class BatchNormScale(FusedLayer):
     @classmethod
     def match(cls, chain: Sequence[Node], want: Want) -> int:
         norm, count = chain[0].layer, 1
-        if not isinstance(norm, BatchNorm) or (want.gradients and norm.use_global_stats) or len(chain[0].tops) > 1:
+        assert isinstance(norm, BatchNorm)
+        if (want.gradients and norm.use_global_stats) or len(chain[0].tops) > 1:
             return 0
         if not norm.affine_blobs:
             count = 2
-            if len(chain) < 2 or not isinstance(chain[1].layer, Scale) or not chain[1].layer.is_per_channel:
+            if len(chain) < 2 or not is_layer(chain[1].layer, Scale) or not chain[1].layer.is_per_channel:
                 return 0
         elif want.gradients and len(norm.learned) < 2:
             return 0
         if len(chain) > count and is_plain_relu(chain[count].layer):
             count += 1
-        overwrites = chain[0].bottoms[0] is chain[count - 1].tops[0]
+        overwrites = chain[0].bottoms[0].data_storage is chain[count - 1].tops[0].data_storage
         return 0 if count < 2 or (overwrites and want.gradients) else count
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:

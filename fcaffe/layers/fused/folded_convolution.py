@@ -13,10 +13,10 @@ from fcaffe.layers.activations import is_plain_relu
 from fcaffe.layers.batch_norm import BatchNorm
 from fcaffe.layers.convolution import Convolution
 from fcaffe.layers.eltwise import Eltwise
-from fcaffe.layers.scale import Bias, Broadcasting
+from fcaffe.layers.scale import Bias, Broadcasting, Scale
 from fcaffe.net import Array, Blob, Layer
 from fcaffe.net.node import Node
-from fcaffe.net.rewrite import FusedLayer, Want
+from fcaffe.net.rewrite import FusedLayer, Want, is_layer
 
 
 class FoldedConvolution(FusedLayer):
@@ -27,13 +27,15 @@ class FoldedConvolution(FusedLayer):
     own computes only the positions that are read (see `fcaffe.layers.fused.subsampling`).
     """
 
+    begins_with = Convolution
+
     def __init__(self, nodes: Sequence[Node], want: Want, stride: tuple[int, ...] | None = None) -> None:
         super().__init__(nodes, want)
         convolution, behind = nodes[0].layer, [node.layer for node in nodes[1:]]
         assert isinstance(convolution, Convolution)
         self.convolution = convolution
         self.affine = [layer for layer in behind if _is_affine(layer)]
-        self.adds = any(isinstance(layer, Eltwise) for layer in behind)
+        self.adds = any(is_layer(layer, Eltwise) for layer in behind)
         self.with_relu = any(map(is_plain_relu, behind))
         self.folded = Folded(self._sources, self._fold)
         own = convolution.windows
@@ -42,9 +44,8 @@ class FoldedConvolution(FusedLayer):
     @classmethod
     def match(cls, chain: Sequence[Node], want: Want) -> int:
         first = chain[0].layer
-        if not isinstance(first, Convolution) or first.transposed or first.axis != 1 or len(chain[0].bottoms) != 1:
-            return 0
-        if want.gradients or first.engine.asynchronous:
+        assert isinstance(first, Convolution)
+        if want.gradients or first.engine.asynchronous or first.axis != 1 or len(chain[0].bottoms) != 1:
             return 0
         count = 1
         while count < len(chain) and _is_affine(chain[count].layer) and len(chain[count].bottoms) == 1:
@@ -60,10 +61,13 @@ class FoldedConvolution(FusedLayer):
         return self._windows or self.convolution.windows
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        super().reshape(bottom, top)
-        if self._windows is not None:
-            channels = self.convolution.blobs[0].shape[0]
-            top[0].reshape(bottom[0].shape[0], channels, *self.windows.convolved(bottom[0].shape[2:]))
+        if self._windows is None:
+            super().reshape(bottom, top)
+            return
+        for node in self.nodes:
+            node.reshape()
+        channels = self.convolution.blobs[0].shape[0]
+        top[0].reshape(bottom[0].shape[0], channels, *self.windows.convolved(bottom[0].shape[2:]))
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, y = bottom[0].data, top[0].data
@@ -92,15 +96,18 @@ class FoldedConvolution(FusedLayer):
 
 def _is_affine(layer: Layer) -> bool:
     """Whether a layer with one bottom is an affine function of each channel that depends on parameters only."""
-    if isinstance(layer, BatchNorm):
+    if is_layer(layer, BatchNorm):
         return layer.use_global_stats
-    return isinstance(layer, Broadcasting) and bool(layer.blobs) and layer.axis == 1 and len(layer.blobs[0].shape) == 1
+    if not is_layer(layer, Scale) and not is_layer(layer, Bias):
+        return False
+    assert isinstance(layer, Broadcasting)
+    return bool(layer.blobs) and layer.axis == 1 and len(layer.blobs[0].shape) == 1
 
 
 def _adds(chain: Sequence[Node], index: int) -> bool:
     """Whether the node adds a blob from outside the chain to the output of the node before it."""
     node, layer = chain[index], chain[index].layer
-    if not isinstance(layer, Eltwise) or not layer.adds_two:
+    if not is_layer(layer, Eltwise) or not layer.adds_two:
         return False
     inside = {blob for before in chain[:index] for blob in before.tops}
     return len(set(node.bottoms) - inside) == 1

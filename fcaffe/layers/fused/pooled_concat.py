@@ -10,8 +10,7 @@ from fcaffe.layers.concat import Concat
 from fcaffe.layers.pooling import Pooling
 from fcaffe.net import Array, Blob
 from fcaffe.net.node import Node
-from fcaffe.net.rewrite import FusedLayer, Want, changes_what_backward_sees, node_in_place_of
-from fcaffe.net.storage import Storage
+from fcaffe.net.rewrite import FusedLayer, Touching, Want, is_layer, node_in_place_of
 
 
 class PooledConcat(FusedLayer):
@@ -49,9 +48,7 @@ class PooledConcat(FusedLayer):
             self.engine.relu_of_maxima(whole)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        whole = top[0].diff
-        if self.with_relu:
-            self.engine.relu_backward(top[0].data, whole, whole, 0)
+        whole = (self.before_relu(top[0]) if self.with_relu else top[0]).diff
         for (blob, memory, part), down in zip(self._parts(bottom), propagate_down, strict=True):
             if down:
                 dy = self._workspace(memory)
@@ -68,33 +65,33 @@ class PooledConcat(FusedLayer):
 
 
 def pooled_before_concat(nodes: list[Node], want: Want) -> list[Node]:
-    """In a training program, replace each Concat that only a pooling with a stride reads by a PooledConcat."""
+    """In a training program, replace each Concat that only a pooling with a stride reads by a PooledConcat.
+
+    The ReLUs of its bottoms stay if another node needs their tops.
+    """
     if want.visible is None or not want.gradients:
         return nodes
-    for concat in nodes:
-        readers = _touching(nodes, concat.tops[0].data_storage) if isinstance(concat.layer, Concat) else []
-        if len(readers) == 2 and _fits(*readers):
-            nodes = _changed(nodes, [*_relus(nodes, *readers), *readers], want)
-    return nodes
-
-
-def _changed(nodes: list[Node], replaced: list[Node], want: Want) -> list[Node]:
-    """Replace these nodes by a PooledConcat. The ReLUs stay if backward of another layer reads their tops."""
-    *relus, concat, pooling = replaced
-    index = nodes.index(concat)
-    before, behind = ([node for node in part if node not in replaced] for part in (nodes[:index], nodes[index:]))
-    node = node_in_place_of(PooledConcat(replaced, want), replaced, concat, pooling)
-    if relus and changes_what_backward_sees(node, replaced, [*before, node, pooling], behind):
-        return _changed(nodes, [concat, pooling], want)
-    return [*before, node, *behind]
+    touching, made = Touching(nodes), dict[int, Node | None](enumerate(nodes))
+    for index, concat in enumerate(nodes):
+        pair = touching.positions(concat.tops[0].data_storage) if is_layer(concat.layer, Concat) else []
+        if len(pair) != 2 or not _fits(concat, nodes[pair[1]]):
+            continue
+        for replaced in ([*_relus(touching, *pair), *pair], pair):
+            members = [nodes[position] for position in replaced]
+            node = node_in_place_of(PooledConcat(members, want), members, *members[-2:])
+            if touching.hides(node, replaced, want) and not touching.overwriting(node, replaced):
+                made.update(dict.fromkeys(replaced))
+                made[index] = node
+                break
+    return [node for node in made.values() if node]
 
 
 def _fits(concat: Node, pooling: Node) -> bool:
     """Whether the pooling is a max pooling that reduces the size, and can come before the Concat."""
     layer = pooling.layer
-    if not isinstance(layer, Pooling) or not layer.finds_maxima or min(layer.windows.stride) == 1:
+    if not is_layer(layer, Pooling) or not layer.finds_maxima or min(layer.windows.stride) == 1:
         return False
-    if not isinstance(concat.layer, Concat) or concat.layer.axis != 1 or any(concat.layer.loss_weights):
+    if not is_layer(concat.layer, Concat) or concat.layer.axis != 1 or any(concat.layer.loss_weights):
         return False
     if not concat.needs_backward == pooling.needs_backward == pooling.bottom_need_backward[0]:
         return False
@@ -102,19 +99,17 @@ def _fits(concat: Node, pooling: Node) -> bool:
     return layer.engine.pools_parts_alike(concat.bottoms[0].shape[0], channels, layer.windows)
 
 
-def _relus(nodes: list[Node], concat: Node, pooling: Node) -> list[Node]:
-    """The in-place ReLUs that write the bottoms, if all bottoms have one and only the Concat reads its output."""
-    layer, found = pooling.layer, []
+def _relus(touching: Touching, concat: int, pooling: int) -> list[int]:
+    """The in-place ReLUs that write the bottoms, if all bottoms come from one."""
+    nodes, found = touching.nodes, []
+    layer = nodes[pooling].layer
     assert isinstance(layer, Pooling)
-    for blob in concat.bottoms if layer.fills_windows else []:
-        relu, last = _touching(nodes, blob.data_storage)[-2:]
-        shares = any(b.data_storage is blob.data_storage and b is not blob for node in nodes for b in node.blobs)
-        if last is not concat or shares or not relu.in_place or not is_plain_relu(relu.layer):
+    for blob, down in zip(nodes[concat].bottoms, nodes[concat].bottom_need_backward, strict=True):
+        position = [p for p in touching.positions(blob.data_storage) if p < concat][-1]
+        relu = nodes[position]
+        if not layer.fills_windows or not (relu.in_place and is_plain_relu(relu.layer) and relu.tops[0] is blob):
             return []
-        found.append(relu)
+        if not relu.needs_backward == relu.bottom_need_backward[0] == down:
+            return []
+        found.append(position)
     return found
-
-
-def _touching(nodes: list[Node], data: Storage) -> list[Node]:
-    """The nodes that read or write this storage, in order."""
-    return [node for node in nodes if any(blob.data_storage is data for blob in node.blobs)]

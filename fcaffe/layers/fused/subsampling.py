@@ -17,14 +17,14 @@ from fcaffe.layers.split import Split
 from fcaffe.net import Blob, Layer, Traits
 from fcaffe.net.context import Context
 from fcaffe.net.node import Node
-from fcaffe.net.rewrite import Want, renumbered
+from fcaffe.net.rewrite import Touching, Want, is_layer
 from fcaffe.proto import caffe_pb2 as pb
 
 
 class Subsample(Layer):
     """top = every n-th position of the bottom, from the first on, by the stride of each spatial axis."""
 
-    traits = Traits(bottoms=1, tops=1, reshapes_by_shape=True, repeatable=True, by_sample=True)
+    traits = Traits(bottoms=1, tops=1, reshapes_by_shape=True, repeatable=True)
 
     def __init__(self, name: str, context: Context, stride: tuple[int, ...]) -> None:
         super().__init__(pb.LayerParameter(name=name, type=type(self).__name__, phase=pb.TEST), context)
@@ -46,50 +46,67 @@ class Subsample(Layer):
 
 def without_unread_positions(nodes: list[Node], want: Want) -> list[Node]:
     """Move strides up, from the last node on, so that each moves as far as it can."""
-    for node in reversed(nodes):
-        if isinstance(node.layer, FoldedConvolution):
-            nodes = _with_stride_of_readers(nodes, node.layer, want)
-    return nodes
-
-
-def _with_stride_of_readers(nodes: list[Node], layer: FoldedConvolution, want: Want) -> list[Node]:
-    index = next(index for index, node in enumerate(nodes) if node.layer is layer)
-    node, top = nodes[index], nodes[index].tops[0]
-    readers = [other for other in nodes if other is not node and top in other.blobs]
-    split = readers[0] if len(readers) == 1 and isinstance(readers[0].layer, Split) else None
-    read = [top]
-    if split is not None:
-        read = split.tops
-        readers = [other for other in nodes if any(blob in read for blob in other.bottoms)]
-    strides = {_stride_of_points(reader, read) for reader in readers}
-    stride = strides.pop() if len(strides) == 1 else None
-    if stride is None or not all(map(want.hides, (top, *read))):
+    if not any(isinstance(node.layer, FoldedConvolution) for node in nodes):
         return nodes
+    touching = Touching(nodes)
+    made = [[node] for node in nodes]  # what becomes of each node, which comes last
+    for index in reversed(range(len(nodes))):
+        if made[index]:
+            _move_stride_up(index, touching, made, want)
+    return [node for some in made for node in some]
 
+
+def _move_stride_up(index: int, touching: Touching, made: list[list[Node]], want: Want) -> None:
+    """Let the node compute only what its readers read, if they are convolutions of single positions."""
+    node = made[index][-1]
+    layer = node.layer
+    if not isinstance(layer, FoldedConvolution) or not want.hides(node.tops[0]):
+        return
+    top = node.tops[0]
+    positions = [position for position in touching.positions(top.data_storage) if position > index]
+    if not positions:
+        return
+    split = touching.nodes[positions[0]] if is_layer(touching.nodes[positions[0]].layer, Split) else None
+    read = [top] if split is None else split.tops
+    readers = positions if split is None else positions[1:]
+    strides = {_stride_of_points(made[position], read) for position in readers}
+    stride = strides.pop() if len(strides) == 1 else None
+    if stride is None:
+        return
     some = _subsampled(top, stride)
-    added = []
-    if layer.adds:
-        added.append(_subsample(node, stride))
-        node = replace(node, bottoms=[node.bottoms[0], *added[0].tops])
     followed = layer.nodes if split is None else (*layer.nodes, split)  # whose tops have the shapes of the graph
     own = tuple(a * b for a, b in zip(layer.windows.stride, stride, strict=True))
-    changed = {id(layer): replace(node, layer=FoldedConvolution(followed, want, own), tops=[some], versions=[])}
-    for reader in readers:
-        assert isinstance(reader.layer, FoldedConvolution)
-        dense = FoldedConvolution(reader.layer.nodes, want, (1,) * len(stride))
-        changed[id(reader.layer)] = replace(reader, layer=dense, bottoms=[some, *reader.bottoms[1:]], versions=[])
-    made = [changed.get(id(other.layer), other) for other in nodes if other is not split]
-    return renumbered([*made[:index], *added, *made[index:]])
+    bottoms, added = node.bottoms, []
+    if layer.adds:
+        added.append(_subsample(node, stride))
+        bottoms = [node.bottoms[0], *added[0].tops]
+    made[index] = [*added, replace(node, layer=FoldedConvolution(followed, want, own), bottoms=bottoms, tops=[some])]
+    if split is not None:
+        made[positions[0]] = []
+    for position in readers:
+        made[position][-1] = _dense(made[position][-1], some, want)
 
 
-def _stride_of_points(reader: Node, blobs: list[Blob]) -> tuple[int, ...] | None:
-    """The stride with which the node reads single positions of one of the blobs. None if it reads them otherwise."""
+def _dense(reader: Node, some: Blob, want: Want) -> Node:
+    """The node that reads every position of `some`."""
     layer = reader.layer
-    if not isinstance(layer, FoldedConvolution) or reader.bottoms[0] not in blobs:
+    assert isinstance(layer, FoldedConvolution)
+    layer = FoldedConvolution(layer.nodes, want, (1,) * len(layer.windows.stride))
+    return replace(reader, layer=layer, bottoms=[some, *reader.bottoms[1:]])
+
+
+def _stride_of_points(made: list[Node], blobs: list[Blob]) -> tuple[int, ...] | None:
+    """The stride with which a node reads single positions of one of the blobs. None if it reads them otherwise.
+
+    `made` has the node, behind those that subsample its operands.
+    """
+    *added, reader = made
+    if not isinstance(reader.layer, FoldedConvolution) or reader.bottoms[0] not in blobs:
         return None
-    if any(blob in blobs for blob in (*reader.bottoms[1:], *reader.tops)):
+    others = [*reader.bottoms[1:], *reader.tops, *(blob for other in added for blob in other.bottoms)]
+    if any(blob in blobs for blob in others):
         return None
-    windows = layer.windows
+    windows = reader.layer.windows
     is_point = windows.size == 1 and not any(windows.pad)
     return windows.stride if is_point and max(windows.stride, default=1) > 1 else None
 

@@ -10,8 +10,9 @@ A worked example, with the live ranges of `fcaffe.net.program`: y (8 MB, steps 0
 
 from __future__ import annotations
 
-from bisect import insort
 from dataclasses import dataclass
+
+import numpy as np
 
 from fcaffe.net.plan.live_ranges import Ranges, live_ranges, peak_of
 from fcaffe.net.program import Again, Program
@@ -64,8 +65,7 @@ def layout(uses: list[Use]) -> tuple[list[int], int]:
     for _ in range(ATTEMPTS):
         if best_end == least:
             break
-        highest = [n for n in order if offsets[n] + uses[n].storage.nbytes > end - STEP]
-        order = highest + [n for n in order if n not in highest]
+        order = sorted(order, key=lambda n: offsets[n] + uses[n].storage.nbytes <= end - STEP)
         offsets, end = _layout(uses, order)
         if end < best_end:
             best, best_end = offsets, end
@@ -73,19 +73,21 @@ def layout(uses: list[Use]) -> tuple[list[int], int]:
 
 
 def _layout(uses: list[Use], order: list[int]) -> tuple[list[int], int]:
-    taken: list[tuple[int, int, int]] = []  # offset, end, number; by offset
+    taken = np.empty((4, 0), np.int64)  # offset, end, first and last step of each span, by offset
     offsets = [0] * len(uses)
     for number in order:
-        size = _rounded(uses[number].storage.nbytes)
-        offset = 0
-        for other_offset, other_end, other in taken:
-            if other_end > offset and uses[other].meets(uses[number]):
-                if other_offset - offset >= size:
-                    break
-                offset = other_end
-        insort(taken, (offset, offset + size, number))
-        offsets[number] = offset
-    return offsets, max((end for _, end, _ in taken), default=0)
+        use, size = uses[number], _rounded(uses[number].storage.nbytes)
+        meets = np.zeros(taken.shape[1], bool)
+        for first, last in use.spans:
+            meets |= (taken[2] <= last) & (taken[3] >= first)
+        starts, ends = taken[:2, meets]
+        free = np.maximum.accumulate(np.append(0, ends))  # from here on, up to the next start
+        gaps = np.append(starts - free[:-1] >= size, True)
+        offsets[number] = offset = int(free[gaps.argmax()])
+        spans = np.array([(offset, offset + size, *span) for span in use.spans]).T
+        position = np.searchsorted(taken[0], offset)
+        taken = np.concatenate([taken[:, :position], spans, taken[:, position:]], axis=1)
+    return offsets, int(taken[1].max(initial=0))
 
 
 def _rounded(size: int) -> int:

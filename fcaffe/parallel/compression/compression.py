@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from fcaffe.engines.memory import address
 from fcaffe.net.arithmetic import silent_arithmetic
-from fcaffe.net.state import State
+from fcaffe.net.layer import State
 from fcaffe.parallel.reductions.reduction import Reduction
 
 

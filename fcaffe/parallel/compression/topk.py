@@ -8,7 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from fcaffe.errors import UsageError
-from fcaffe.net.state import State
+from fcaffe.net.layer import State
 from fcaffe.parallel.compression.compression import Compression, not_finite
 
 WORD = np.dtype([("index", np.uint32), ("value", np.float32)])

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from fcaffe.engines.memory import aligned_zeros
 from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.net.blob import Array
-from fcaffe.net.state import State
+from fcaffe.net.layer import State
 from fcaffe.parallel.reductions.wire import Wire, no_wait
 from fcaffe.suggestions import did_you_mean
 from fcaffe.tree_order import Node, Tree

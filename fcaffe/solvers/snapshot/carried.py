@@ -11,13 +11,13 @@ import numpy as np
 from fcaffe import log
 from fcaffe.net import Layer
 from fcaffe.net.blob import Array
-from fcaffe.net.state import Held, State
+from fcaffe.net.layer import Held, State
 from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers.run import Run
 from fcaffe.solvers.snapshot.state_files import CarriedArray
 
-Owner = tuple[str, str]  # of a state: a net ("" for none) and the name of the layer or part
+Owner = tuple[str, str]  # of a state: a net ("" for none) and the key of the layer, or the part
 
 TRAIN = "train"
 RANDOM, LOSS, EXCHANGE, ENGINE = (("", name) for name in ("random", "loss", "exchange", "engine"))
@@ -73,11 +73,11 @@ class StreamsOfShards:
 def owners(run: Run) -> dict[Owner, Any]:
     """All objects that may have state, in the same order on all workers."""
     nets = {TRAIN: run.net} | {f"test {index}": net for index, net in enumerate(run.test_nets)}
-    found: dict[Owner, Any] = {(name, layer.name): layer for name, net in nets.items() for layer in net.layers}
+    found: dict[Owner, Any] = {(name, layer.key): layer for name, net in nets.items() for layer in net.layers}
     if run.shards and run.shards.in_step:
         for layers in zip(*(net.layers for net in run.nets), strict=True):
             if layers[0].held is Held.STREAMS:
-                found[TRAIN, layers[0].name] = StreamsOfShards(layers)
+                found[TRAIN, layers[0].key] = StreamsOfShards(layers)
     return found | {LOSS: run.smoothed, EXCHANGE: run.exchange, ENGINE: run.engine}
 
 

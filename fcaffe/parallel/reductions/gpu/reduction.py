@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from fcaffe.errors import UsageError
 from fcaffe.net.blob import Array
-from fcaffe.net.state import State
+from fcaffe.net.layer import State
 from fcaffe.parallel.reductions.reduction import Reduction
 from fcaffe.tree_order import Node, Tree
 
