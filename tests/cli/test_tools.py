@@ -230,10 +230,8 @@ def test_an_upgraded_model_is_caffes(run: Run) -> None:
 
 
 def test_fields_that_are_lost_make_the_exit_code_1(run: Run) -> None:
-    net = pb.NetParameter()
-    net.layers.add(name="a", type=pb.V1LayerParameter.RELU, bottom=["x"], top=["y"])
-    net.layer.add(name="b", type="ReLU", bottom=["x"], top=["y"])
-    write_text("old.prototxt", net)
+    layer = 'layer { name: "a" type: "relu" num_output: 3 }'  # V0's ReLU has no such field
+    Path("old.prototxt").write_text(f'input: "x" input_dim: [1, 1, 1, 1] layers {{ {layer} bottom: "x" top: "y" }}')
     result = run("upgrade_net_proto_text old.prototxt new.prototxt")
     assert result.code == 1
     assert "Encountered error(s) while upgrading prototxt; see details above." in result.messages
