@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 from fcaffe.layers.c_order import rows_of
 from fcaffe.net import ALL_BOTTOMS, Array, Blob, Layer, Traits, register
+from fcaffe.net.placements import between
 
 
 @register("ArgMax")
@@ -19,6 +22,7 @@ class ArgMax(Layer):
     """
 
     traits = Traits(bottoms=1, tops=1, labels=ALL_BOTTOMS)
+    rule = between(lambda layer, x: _axes(layer.param.argmax_param, x))
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.traits = replace(
@@ -59,3 +63,8 @@ class ArgMax(Layer):
             falling = xp.argsort(-turned, axis=axis, kind="stable")
             indices = falling[(slice(None),) * axis + (slice(top_k),)]
         return x.shape[axis] - 1 - indices
+
+
+def _axes(p: Any, x: Blob) -> Collection[int]:
+    """The axes along which the values are compared."""
+    return [x.canonical_axis(p.axis)] if p.HasField("axis") else range(1, len(x.shape))

@@ -12,6 +12,7 @@ from fcaffe.engines.normalization import Normalizer, Whole
 from fcaffe.layers.running_statistics import RunningStatistics
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 from fcaffe.net.fillers import fill_blob
+from fcaffe.net.placements import between
 from fcaffe.net.state import Held
 from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
@@ -29,6 +30,7 @@ class BatchNorm(Layer):
     traits = Traits(bottoms=1, tops=1, half=Half.SAME, reshapes_by_shape=True, repeatable=True, held=Held.MEAN)
     ignores_propagate_down = True
     affine_blobs: Sequence[Blob] = ()  # scale and shift, if the layer has them
+    rule = between(lambda layer, x: [1])  # sums over the workers where it needs those
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.batch_norm_param
@@ -50,7 +52,7 @@ class BatchNorm(Layer):
         if not use_global_stats:
             if not self.context.sync_batch_norm:
                 self.refuse_shards("takes mean and variance over each worker's samples (--bn local)")
-            self.context.workers.run_shards_in_step()
+            self.workers.run_shards_in_step()
             self.traits = replace(self.traits, needs_host=self._workers().size > 1)  # sums go through the host
         self.traits = replace(self.traits, by_sample=use_global_stats)
         self.channels = bottom.shape[1] if len(bottom.shape) > 1 else 1
@@ -188,7 +190,7 @@ class BatchNorm(Layer):
 
     def _workers(self) -> Workers:
         """The workers whose batches are one batch to this layer."""
-        return self.context.workers if self.context.sync_batch_norm else Workers()
+        return self.workers if self.context.sync_batch_norm else Workers()
 
 
 def has_scale_and_bias(p: Any) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from fcaffe.layers.activations import Activation
 from fcaffe.net import Array, Blob, Half, register
+from fcaffe.net.placements import Placements, elementwise, with_noise
 from fcaffe.proto import caffe_pb2 as pb
 
 
@@ -20,6 +22,10 @@ class Dropout(Activation):
 
     traits = replace(Activation.traits, half=Half.SAME, keeps_signs=True, reads="neither")
 
+    def placements(self, bottom: Sequence[Blob]) -> Placements:
+        p = self.param.dropout_param
+        return (with_noise if self.phase == pb.TRAIN or p.sample_weights_test else elementwise)(self, bottom)
+
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.dropout_param
         ratio = p.dropout_ratio
@@ -31,8 +37,8 @@ class Dropout(Activation):
         else:
             self.scale = 1.0 if self.drops else 1 - ratio
         self.mask = Blob(self.xp, (), channels_last=True, dtype=self.engine.mask_dtype)
-        draws_one_by_one = self.drops and self.context.noise == "caffe"
-        self.traits = replace(self.traits, needs_host=draws_one_by_one, by_sample=not self.drops)
+        waits = self.drops and (self.context.noise == "caffe" or self.context.first_row(bottom[0]) is not None)
+        self.traits = replace(self.traits, needs_host=waits, by_sample=not self.drops)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
@@ -42,7 +48,8 @@ class Dropout(Activation):
         x, y = bottom[0].data, top[0].data
         if self.drops:
             ratio = self.param.dropout_param.dropout_ratio
-            self.engine.dropout_forward(x, y, self.mask.data, self.context, self.name, ratio, self.scale)
+            with self.context.noise_of(bottom[0]):
+                self.engine.dropout_forward(x, y, self.mask.data, self.context, self.name, ratio, self.scale)
         else:
             self._scaled(x, y)
 

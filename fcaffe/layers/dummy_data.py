@@ -21,10 +21,13 @@ class DummyData(Layer):
     traits = Traits(bottoms=0, tops=(1, None), reads_host=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.refuse_split("its shape")
         fillers = list(self.param.dummy_data_param.data_filler) or [pb.FillerParameter()]
         self._once_or_per_top("data_filler", len(fillers), len(top))
         self.fillers = fillers * len(top) if len(fillers) == 1 else fillers
+        if any(filler.type != "constant" for filler in self.fillers):
+            self.refuse_shards("draws numbers")
+            if self.context.noise == "caffe":  # whose stream does not stand alike on all workers
+                self.refuse_workers("draws numbers by --rng caffe")
         for blob, shape in zip(top, self._shapes(len(top)), strict=True):
             blob.reshape(*shape)
         self._fill(top, drawn=False)

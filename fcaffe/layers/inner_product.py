@@ -6,6 +6,7 @@ import math
 
 from fcaffe.net import Blob, Half, Layer, Traits, register
 from fcaffe.net.fillers import fill_blob
+from fcaffe.net.placements import before
 
 
 @register("InnerProduct")
@@ -23,6 +24,8 @@ class InnerProduct(Layer):
         repeatable=True,
         reads_before_writing=True,
     )
+
+    rule = before(lambda layer, x: x.canonical_axis(layer.param.inner_product_param.axis))
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.inner_product_param

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from fcaffe.net import Array, Blob, Layer, Traits, register
+from fcaffe.net.placements import PARTIAL, Placements, Shard, common
 from fcaffe.proto import caffe_pb2 as pb
 
 SUM, ASUM, SUMSQ, MEAN = (getattr(pb.ReductionParameter, name) for name in ("SUM", "ASUM", "SUMSQ", "MEAN"))
@@ -16,18 +18,29 @@ class Reduction(Layer):
 
     traits = Traits(bottoms=1, tops=1)
 
+    def placements(self, bottom: Sequence[Blob]) -> Placements:
+        placement, axis = common(bottom), bottom[0].canonical_axis(self.param.reduction_param.axis)
+        kept = not isinstance(placement, Shard) or placement.axis < axis
+        return [placement], [placement if kept else PARTIAL]
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        shard = bottom[0].placement
+        if self.param.reduction_param.operation == MEAN and isinstance(shard, Shard) and shard.chosen_by:
+            self.workers.run_shards_in_step()
+
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, shape = self.param.reduction_param, bottom[0].shape
         self.axis = bottom[0].canonical_axis(p.axis)
-        values: float = math.prod(shape[self.axis :])
-        if self.axis == 0 and p.operation == MEAN:  # over the batch of all workers
-            values = self.context.workers.sum(values)
-        values = max(1.0, values)  # nothing has the mean 0
-        self.coeff = p.coeff / values if p.operation == MEAN else p.coeff
         top[0].reshape(*shape[: self.axis])
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        operation, x = self.param.reduction_param.operation, bottom[0].data
+        p, x = self.param.reduction_param, bottom[0].data
+        operation, self.coeff = p.operation, p.coeff
+        if operation == MEAN:
+            values, shard = math.prod(x.shape[self.axis :]), bottom[0].placement
+            if isinstance(shard, Shard) and shard.axis >= self.axis:
+                values = self.over_workers(values, bottom[0])
+            self.coeff /= max(1.0, values)  # nothing has the mean 0
         if operation == ASUM:
             x = abs(x)
         elif operation == SUMSQ:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from fcaffe.layers.c_order import copy_values, share, shares_memory
 from fcaffe.net import Blob, Half, Layer, Traits, register
+from fcaffe.net.placements import Placements, Shard, replicated, unchanged
 
 
 class Reshaping(Layer):
@@ -20,11 +22,34 @@ class Reshaping(Layer):
     def new_shape(self, bottom: Blob) -> tuple[int, ...]:
         raise NotImplementedError
 
+    def keeps(self, axis: int) -> bool:
+        """Whether the top has this axis of the bottom, whatever its length is."""
+        raise NotImplementedError
+
+    def placements(self, bottom: Sequence[Blob]) -> Placements:
+        shard = bottom[0].placement
+        if not isinstance(shard, Shard):
+            return unchanged(self, bottom)
+        old, axis = self.context.whole_shape(bottom[0]), shard.axis
+        if shard.chosen_by:
+            found = [axis] if self.keeps(axis) else []
+        else:  # the axis with as many values ahead of it, and with the values of a sample in one piece
+            new, ahead = self.new_shape(Blob(self.xp, old)), math.prod(old[:axis])
+            found = [i for i, n in enumerate(new) if math.prod(new[:i]) == ahead and n and n % shard.samples == 0]
+        return ([shard], [replace(shard, axis=found[0])]) if found else replicated(self, bottom)
+
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.traits = replace(self.traits, aliases=shares_memory(self.context))
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        top[0].reshape(*self.new_shape(bottom[0]))
+        shard = top[0].placement
+        if isinstance(shard, Shard) and not shard.chosen_by:
+            whole = Blob(self.xp, self.context.whole_shape(bottom[0]))
+            shape, part = list(self.new_shape(whole)), self.context.workers.part(shard.samples)
+            shape[shard.axis] = shape[shard.axis] * part.count // shard.samples
+        else:
+            shape = list(self.new_shape(bottom[0]))
+        top[0].reshape(*shape)
         if self.traits.aliases:
             share(bottom[0], top[0])
 
@@ -48,6 +73,9 @@ class Flatten(Reshaping):
             raise self.error(f"axis {p.axis} lies behind end_axis {p.end_axis} in the bottom's shape {bottom.shape}")
         return (*bottom.shape[:start], math.prod(bottom.shape[start : end + 1]), *bottom.shape[end + 1 :])
 
+    def keeps(self, axis: int) -> bool:
+        return 0 <= axis < self.param.flatten_param.axis
+
 
 @register("Reshape")
 class Reshape(Reshaping):
@@ -60,8 +88,6 @@ class Reshape(Reshaping):
     def new_shape(self, bottom: Blob) -> tuple[int, ...]:
         p, old = self.param.reshape_param, bottom.shape
         start = p.axis if p.axis >= 0 else len(old) + p.axis + 1
-        if start == 0 and p.shape.dim and p.shape.dim[0] > 0:
-            self.refuse_split(f"reshape_param.shape with its first dim {p.shape.dim[0]}")
         end = len(old) if p.num_axes == -1 else start + p.num_axes
         if p.num_axes < -1 or not 0 <= start <= end <= len(old):
             raise self.error(f"axis {p.axis} and num_axes {p.num_axes} do not fit the bottom's shape {old}")
@@ -83,3 +109,7 @@ class Reshape(Reshaping):
                 f" from axis {start} on"
             )
         return tuple(new)
+
+    def keeps(self, axis: int) -> bool:
+        p = self.param.reshape_param
+        return 0 <= axis < p.axis or (axis == p.axis and list(p.shape.dim[:1]) == [0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fcaffe.net import Blob, Half, Layer, Traits, register
+from fcaffe.net.placements import unchanged
 
 
 @register("Split")
@@ -22,9 +23,7 @@ class Split(Layer):
         reads="neither",
     )
 
-    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        for blob in top:
-            blob.each_sample = bottom[0].each_sample
+    rule = unchanged
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         for blob in top:
@@ -49,6 +48,7 @@ class Silence(Layer):
     """Takes blobs so that they are no outputs of the net."""
 
     traits = Traits(bottoms=(1, None), tops=0, reads="tops")
+    rule = unchanged
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         pass

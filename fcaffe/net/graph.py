@@ -8,13 +8,15 @@ from typing import Any
 from google.protobuf import text_format
 
 from fcaffe import log
-from fcaffe.errors import NetError
+from fcaffe.errors import LayerError, NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.context import Context
 from fcaffe.net.filter import filter_net
 from fcaffe.net.layer import Layer
 from fcaffe.net.node import Node
 from fcaffe.net.parameters import Parameters
+from fcaffe.net.placements import Placement, Shard
+from fcaffe.net.redistribute import Redistribute, differs, is_split
 from fcaffe.net.registry import create_layer
 from fcaffe.net.splits import insert_splits, unsplit_names
 from fcaffe.net.traits import Half
@@ -90,6 +92,7 @@ class Graph:
         layer = reader.layer if reader else create_layer(param, self.context)
         layer.bottom_names = [self._unsplit.get(name, name) for name in param.bottom]
         log.creating_layer(param.name)
+        placements = self._redistribute(layer, param) if self.context.workers.size > 1 else []
         node = Node(len(self.nodes), layer, param.name, [], [], [])
         for index in range(len(param.bottom)):
             self._append_bottom(node, param, index)
@@ -103,12 +106,14 @@ class Graph:
         if reader:
             for blob, other in zip(node.tops, reader.tops, strict=True):
                 blob.reshape(*other.shape)
-                blob.each_sample = other.each_sample
+                blob.placement = other.placement
         else:
             layer.initialize(node.bottoms, node.tops)
-        node.has_loss = any(layer.loss_weights)
-        self.nodes.append(node)
-        self._narrate(node)
+        for index, blob in enumerate(node.tops if placements else ()):
+            blob.placement = placements[min(index, len(placements) - 1)]
+        self._append_node(node)
+        if self.context.workers.size > 1 and not reader:
+            layer.share_loss_weights(node.tops)
         needs = any(self._blob_needs_backward[i] for i in node.bottom_ids)
         if len(layer.param.param) > len(layer.blobs):
             raise layer.error(f"has {len(layer.blobs)} parameter blob(s), but {len(layer.param.param)} param entries")
@@ -120,6 +125,43 @@ class Graph:
         node.needs_backward = needs
         for i in node.top_ids:
             self._blob_needs_backward[i] |= needs
+
+    def _append_node(self, node: Node) -> None:
+        node.has_loss = any(node.layer.loss_weights)
+        self.nodes.append(node)
+        self._narrate(node)
+
+    def _redistribute(self, layer: Layer, param: Any) -> Sequence[Placement]:
+        """Insert nodes that give the bottoms of a layer the placements which it needs. Returns those of its tops."""
+        bottom = [self.blobs[self._ids[name]] for name in param.bottom]
+        if not bottom:
+            return []
+        layer.check_count(len(bottom), layer.traits.bottoms, "bottom", "input")
+        try:
+            needed, tops = layer.placements(bottom)
+        except LayerError:
+            raise
+        except NetError as problem:
+            raise layer.named(problem) from problem
+        changed = [index for index, blob in enumerate(bottom) if differs(blob.placement, needed[index])]
+        if self.context.workers.per_worker:  # each has a batch of its own, so its layers are as on one worker
+            return [Shard(0, 1, layer.name)] if changed else tops
+        layer.is_split = is_split(needed)
+        for index in changed:
+            name, blob = param.bottom[index], bottom[index]
+            between = Redistribute(name, self.context, layer, blob.placement, needed[index])
+            between.bottom_names = [layer.bottom_names[index]]
+            node = Node(len(self.nodes), between, between.name, [], [], [])
+            self._append_bottom(node, between.param, 0)
+            self._append_top(node, between.param, 0)
+            between.initialize(node.bottoms, node.tops)
+            node.tops[0].placement = needed[index]
+            node.needs_backward = self._blob_needs_backward[node.bottom_ids[0]]
+            self._blob_needs_backward[node.top_ids[0]] = node.needs_backward
+            self._append_node(node)
+            self._unread.discard(between.name)
+            self._ids[name] = self._ids.pop(between.name)
+        return tops
 
     def _append_bottom(self, node: Node, param: Any, index: int) -> None:
         name = param.bottom[index]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ from fcaffe.engines.memory import free_bytes
 from fcaffe.errors import LayerError, LayerMemoryError, NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.context import Context
+from fcaffe.net.placements import Placements, Replicate, Shard, replicated
 from fcaffe.net.state import Held, State
 from fcaffe.net.storage import Storage
 from fcaffe.net.traits import Count, Traits
+from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
 
 
@@ -43,6 +46,8 @@ class Layer:
     fork: str | None = None  # the fork of Caffe whose layer this is, a name in fcaffe/proto/forks.py; None: BVLC Caffe
     bottom_copy: Blob | None = None  # of a layer whose backward reads the bottom: see `keep_bottom`
     top_is_overwritten = False  # a later layer works in place on a top of this one, other than Dropout
+    is_split = True  # each worker has a part of its bottoms, or reads a part of a batch
+    rule: Any = replicated  # of `placements`, a function in fcaffe.net.placements
 
     def __init__(self, param: Any, context: Context) -> None:
         self.param: Any = pb.LayerParameter()
@@ -66,6 +71,12 @@ class Layer:
     @property
     def phase(self) -> int:
         return self.param.phase
+
+    def placements(self, bottom: Sequence[Blob]) -> Placements:
+        """The placements that the layer needs of its bottoms, and those that its tops then have. Called before `setup`
+        where a batch is split."""
+        needed: Placements = self.rule(bottom)
+        return needed
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         pass
@@ -153,8 +164,8 @@ class Layer:
 
     def initialize(self, bottom: list[Blob], top: list[Blob]) -> None:
         """Check the number of blobs, set up, give the tops their shapes and loss weights."""
-        self._check_count(len(bottom), self.traits.bottoms, "bottom", "input")
-        self._check_count(len(top), self.traits.tops, "top", "output")
+        self.check_count(len(bottom), self.traits.bottoms, "bottom", "input")
+        self.check_count(len(top), self.traits.tops, "top", "output")
         if not self.traits.in_place and any(blob in bottom for blob in top):
             raise self.error("does not work in place; give its tops other names")
         try:
@@ -195,6 +206,14 @@ class Layer:
             if weight:
                 blob.diff[...] = weight
 
+    def share_loss_weights(self, top: list[Blob]) -> None:
+        """Divide the weights of losses that every worker computes whole: the losses of all workers add up."""
+        per_worker = self.context.workers.per_worker
+        for index, blob in enumerate(top):  # of user code: the mean over a worker's own batch
+            if self.traits.runs_user_code if per_worker else isinstance(blob.placement, Replicate):
+                self.loss_weights[index] /= self.context.workers.size
+        self.weigh_losses(top)
+
     def keep_bottom(self, bottom: list[Blob], top: list[Blob]) -> Blob:
         """Before forward writes: copy the first bottom into `bottom_copy` if the top will overwrite what backward wants
         to read. Returns the blob to compute from."""
@@ -217,11 +236,30 @@ class Layer:
         self.blobs.append(Blob(self.xp, shape, channels_last))
         return self.blobs[-1]
 
-    def refuse_split(self, what: str) -> None:
-        """NetError if workers split the batch; `what` says what fixes it here."""
+    @property
+    def workers(self) -> Workers:
+        """The workers among which the work of this layer is split; a single one if each does all of it."""
+        return self.context.workers if self.is_split else self.context.workers.alone
+
+    def over_workers(self, count: float, blob: Blob) -> float:
+        """The sum over the workers of `count`, which is proportional to the samples that this worker has of the blob.
+
+        The workers exchange their counts only if these do not follow from the size of the batch.
+        """
+        workers, shard = self.workers, blob.placement
+        if workers.size == 1:
+            return float(count)
+        if isinstance(shard, Shard) and not shard.chosen_by:
+            return (
+                count * shard.samples * (workers.size if workers.per_worker else 1) / workers.part(shard.samples).count
+            )
+        return workers.sum(float(count))
+
+    def refuse_workers(self, what: str) -> None:
+        """NetError if workers split the batch; `what` says what of this layer they cannot split."""
         workers = self.context.workers
         if workers.size > 1 and not workers.per_worker:
-            raise self.error(f"{what} fixes the batch, {workers.splitting}")
+            raise self.error(f"{what}, {workers.splitting}")
 
     def refuse_shards(self, what: str) -> None:
         """NetError if the shards of a batch are computed on their own; `what` says what of this layer cannot be."""
@@ -254,7 +292,7 @@ class Layer:
         """The bottoms with their shapes, for messages: "a" (2, 3) and "b" (2, 4)."""
         return " and ".join(f"{self.bottom_name(index)} {blob.shape}" for index, blob in enumerate(bottom))
 
-    def _check_count(self, given: int, allowed: Count, side: str, role: str) -> None:
+    def check_count(self, given: int, allowed: Count, side: str, role: str) -> None:
         low, high = (allowed, allowed) if isinstance(allowed, int) else allowed
         if given >= low and (high is None or given <= high):
             return

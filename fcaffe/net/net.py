@@ -208,11 +208,11 @@ class Net(Graph):
 
     def _backward_nodes(self, first: int, last: int, exchange: GradientExchange | None) -> None:
         engine, nodes = self.context.engine, self.program.nodes
-        losses = zip(self.blobs, self.blob_loss_weights, strict=True)
         if first == len(nodes) - 1:
             for node in self._losses_in_place:  # backward has written the gradient of their bottom there
                 node.layer.weigh_losses(node.tops)
-        engine.scale_losses((blob.diff, weight) for blob, weight in losses if weight)
+        losses = (zip(node.layer.loss_weights, node.tops, strict=False) for node in self.nodes)
+        engine.scale_losses((blob.diff, weight) for pairs in losses for weight, blob in pairs if weight)
         if first == len(nodes) - 1:
             self.arena.move(START)
             self.arena.clear_unwritten()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +19,7 @@ from fcaffe.as_caffe import provide_caffe
 from fcaffe.errors import LayerError
 from fcaffe.net.blob import Blob
 from fcaffe.net.host_arrays import HostViews, host_views
+from fcaffe.net.placements import Placements, by_sample, replicated
 from fcaffe.net.registry import register
 from fcaffe.net.state import State
 from fcaffe.net.traits import Traits
@@ -50,12 +52,16 @@ class Python(UserLayer):
     traits = Traits(needs_host=True, runs_user_code=True)
     views: HostViews
 
+    def placements(self, bottom: Sequence[Blob]) -> Placements:
+        return (by_sample if getattr(self._user_class, "by_sample", False) else replicated)(self, bottom)
+
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.views = host_views(self.engine)
         self.views.prepare([*bottom, *top])
         if not bottom:
             self.refuse_shards("reads batches, or whatever it does without bottoms, in code that knows of no shards")
-        provide_caffe()
+        if not self.is_split:
+            self.context.workers.run_shards_in_step()
         self.user_layer = self._make_user_layer()
         self._call("setup", bottom, top)
 
@@ -64,11 +70,26 @@ class Python(UserLayer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self._call("forward", bottom, top)
-        if any(self.loss_weights) and self.context.workers.size > 1:
-            self._weigh_losses(bottom, top)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        """Where each worker has whole blobs, the gradients of all add up. User code gets the sums, since a loss may ignore
+        them, and each worker passes on an equal part of what the code writes."""
+        workers = self.context.workers
+        if self.is_split:
+            self._call("backward", top, propagate_down, bottom)
+            return
+        own, before = ([blob.diff.copy() for blob in blobs] for blobs in (top, self.blobs))
+        for blob, diff in zip(top, own, strict=True):
+            blob.diff[...] = workers.sum_array(diff)
         self._call("backward", top, propagate_down, bottom)
+        for blob, diff, weight in zip(top, own, self.loss_weights, strict=True):
+            if weight:  # the gradient stays from pass to pass
+                blob.diff[...] = diff
+        for blob, down in zip(bottom, propagate_down, strict=True):
+            if down:
+                blob.diff[...] /= workers.size
+        for blob, diff in zip(self.blobs, before, strict=True):
+            blob.diff[...] = diff + (blob.diff - diff) / workers.size
 
     def state(self) -> State:
         """Return the `snapshot_state` of the user's class."""
@@ -86,15 +107,6 @@ class Python(UserLayer):
         with self._errors_named(f"{cls.__module__}.{cls.__name__}.{method}"):
             return getattr(self.user_layer, method)(*arguments)
 
-    def _weigh_losses(self, bottom: list[Blob], top: list[Blob]) -> None:
-        """Weight a loss of user code, a mean over this worker's samples, by their share of the batch."""
-        samples = bottom[0].shape[0]
-        part = samples / max(1.0, self.context.workers.sum(samples))
-        for blob, weight in zip(top, self.loss_weights, strict=True):
-            if weight:
-                blob.data[...] *= part
-                blob.diff[...] = weight * part
-
     def _call(self, method: str, *arguments: list[Any]) -> None:
         """Call the user's method with pycaffe's blobs."""
         with self.views.user_at_work():
@@ -103,12 +115,17 @@ class Python(UserLayer):
     def _face(self, value: Any) -> Any:
         return BlobFace(value, self.views) if isinstance(value, Blob) else value
 
-    def _make_user_layer(self) -> Any:
+    @functools.cached_property
+    def _user_class(self) -> Any:
+        provide_caffe()
         p = self.param.python_param
         if not p.module or not p.layer:
             raise self.error("python_param needs module, a Python module, and layer, a class in it")
         log.info(f"{code_of(self.param)} runs from here on")
-        cls = self._find_class(self._import(p.module), p.layer)
+        return self._find_class(self._import(p.module), p.layer)
+
+    def _make_user_layer(self) -> Any:
+        p, cls = self.param.python_param, self._user_class
         with self._errors_named(f"making a {p.module}.{p.layer}"):
             user_layer = cls(self.param)
         Layer._bind(user_layer, self)

@@ -11,6 +11,8 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.engines.base import Pending
+from fcaffe.net.blob import Blob
+from fcaffe.net.placements import LOCAL, Shard
 from fcaffe.solvers.actions import Action, agree
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Run
@@ -103,19 +105,16 @@ class WholeBatches:
             values = list(self._sums(slice(self._passes + 2, None), np.float32)[:, None])
         else:
             pairs = zip(run.net.outputs(), run.output_values(), strict=True)
-            values = [self._over_workers(blob.shape, own) for (_, blob, _), own in pairs]
+            values = [self._over_workers(blob, own) for (_, blob, _), own in pairs]
         log.net_outputs("Train", run.net.outputs(), values)
 
-    def _over_workers(self, shape: Sequence[int], values: np.ndarray) -> np.ndarray:
-        """An output over the whole batch, for worker 0: the sum of the workers' values; or, where there is one for each
-        sample, those of all samples in the order of the batch, of which the workers may have unequal numbers."""
-        run = self.run
-        if run.workers.size == 1:
-            return values
-        for_each = bool(run.share.count) and shape[:1] == (run.share.count,)
-        if run.workers.sum(for_each) < run.workers.size:
-            return run.workers.sum_array(values)
-        return np.concatenate(run.workers.gather(values) or [values])
+    def _over_workers(self, blob: Blob, values: np.ndarray) -> np.ndarray:
+        """An output over the whole batch, for worker 0."""
+        workers, placement = self.run.workers, blob.placement
+        of_samples = isinstance(placement, Shard) and (placement.chosen_by or workers.per_worker)
+        if of_samples or placement == LOCAL:  # in rank order; the workers may have unequal numbers of rows
+            return np.concatenate(workers.gather(values) or [values])
+        return workers.sum_array(values)
 
 
 def _mean(losses: Sequence[float]) -> np.float32:
