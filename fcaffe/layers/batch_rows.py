@@ -22,9 +22,7 @@ class Filter(Layer):
 
     def placements(self, bottom: Sequence[Blob]) -> Placements:
         placement = common(bottom, first_axis)
-        top: Placement = (
-            replace(placement, chosen_by=self.name) if isinstance(placement, Shard) else Replicate(varies=True)
-        )
+        top: Placement = replace(placement, chosen_by=self) if isinstance(placement, Shard) else Replicate(varies=True)
         return [placement] * len(bottom), [top]
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:

@@ -113,7 +113,7 @@ class Context:
         values, shard = self.engine.to_numpy(blob.data), blob.placement
         if self.workers.size == 1:
             return values
-        if isinstance(shard, Shard) and not (shard.chosen_by or self.workers.per_worker):
+        if isinstance(shard, Shard) and not self.workers.per_worker:
             whole = np.zeros(self.whole_shape(blob), values.dtype)
             part, size = self.workers.part(shard.samples), blob.shape[shard.axis]
             start = part.first * size // part.count

@@ -9,7 +9,7 @@ import numpy as np
 
 from fcaffe.engines.memory import free_bytes
 from fcaffe.errors import LayerError, LayerMemoryError, NetError
-from fcaffe.net.blob import Blob
+from fcaffe.net.blob import MAX_AXES, Blob
 from fcaffe.net.context import Context
 from fcaffe.net.placements import Placements, Replicate, Shard, replicated
 from fcaffe.net.state import Held, State
@@ -205,6 +205,14 @@ class Layer:
         for weight, blob in zip(self.loss_weights, top, strict=False):
             if weight:
                 blob.diff[...] = weight
+
+    def take_from_first(self, blob: Blob) -> None:
+        """Give the blob of every worker the shape and the values of worker 0's."""
+        workers = self.context.workers
+        shape = np.array([len(blob.shape), *blob.shape, *[0] * (MAX_AXES - len(blob.shape))])
+        axes, *shape = workers.gather_array(shape)[0].tolist()
+        blob.reshape(*shape[:axes])
+        blob.data[...] = workers.sum_array(blob.data if workers.rank == 0 else self.xp.zeros_like(blob.data))
 
     def share_loss_weights(self, top: list[Blob]) -> None:
         """Divide the weights of losses that every worker computes whole: the losses of all workers add up."""

@@ -30,12 +30,12 @@ class Shard(Placement):
     """Each worker has a contiguous part along `axis`, by rank.
 
     The parts are those of `samples`, each of which has equally many entries along the axis. If a layer chooses entries
-    by their values, `chosen_by` is its name, and the parts may have any length.
+    by their values, `chosen_by` is this layer, and the parts may have any length.
     """
 
     axis: int
     samples: int
-    chosen_by: str = ""
+    chosen_by: Any = None
 
     def __str__(self) -> str:
         return f"Shard({self.axis})"

@@ -9,6 +9,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -21,7 +22,7 @@ from fcaffe.net.blob import Blob
 from fcaffe.net.host_arrays import HostViews, host_views
 from fcaffe.net.placements import Placements, by_sample, replicated
 from fcaffe.net.registry import register
-from fcaffe.net.state import State
+from fcaffe.net.state import Held, State
 from fcaffe.net.traits import Traits
 from fcaffe.pycaffe.blob import Blob as BlobFace
 from fcaffe.pycaffe.layer import Layer, Phase, UserLayer
@@ -53,14 +54,15 @@ class Python(UserLayer):
     views: HostViews
 
     def placements(self, bottom: Sequence[Blob]) -> Placements:
-        return (by_sample if getattr(self._user_class, "by_sample", False) else replicated)(self, bottom)
+        """A class may declare `by_sample`. In shards, which run on threads, the first one calls user code for all."""
+        is_split = getattr(self._user_class, "by_sample", False) and not self.context.workers.in_shards
+        return (by_sample if is_split else replicated)(self, bottom)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.views = host_views(self.engine)
         self.views.prepare([*bottom, *top])
-        if not bottom:
-            self.refuse_shards("reads batches, or whatever it does without bottoms, in code that knows of no shards")
         if not self.is_split:
+            self.traits = replace(self.traits, held=Held.ALIKE)
             self.context.workers.run_shards_in_step()
         self.user_layer = self._make_user_layer()
         self._call("setup", bottom, top)
@@ -69,27 +71,26 @@ class Python(UserLayer):
         self._call("reshape", bottom, top)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self._call("forward", bottom, top)
+        """Where several workers have whole blobs, the first one calls the user's code for all."""
+        workers = self.context.workers
+        if self.is_split or workers.rank == 0:
+            self._call("forward", bottom, top)
+        for blob in () if self.is_split else top:
+            self.take_from_first(blob)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        """Where each worker has whole blobs, the gradients of all add up. User code gets the sums, since a loss may ignore
-        them, and each worker passes on an equal part of what the code writes."""
         workers = self.context.workers
-        if self.is_split:
+        if not self.is_split:
+            for blob in top:
+                blob.diff[...] = workers.sum_array(blob.diff)
+        if self.is_split or workers.rank == 0:
             self._call("backward", top, propagate_down, bottom)
-            return
-        own, before = ([blob.diff.copy() for blob in blobs] for blobs in (top, self.blobs))
-        for blob, diff in zip(top, own, strict=True):
-            blob.diff[...] = workers.sum_array(diff)
-        self._call("backward", top, propagate_down, bottom)
-        for blob, diff, weight in zip(top, own, self.loss_weights, strict=True):
-            if weight:  # the gradient stays from pass to pass
-                blob.diff[...] = diff
-        for blob, down in zip(bottom, propagate_down, strict=True):
-            if down:
-                blob.diff[...] /= workers.size
-        for blob, diff in zip(self.blobs, before, strict=True):
-            blob.diff[...] = diff + (blob.diff - diff) / workers.size
+        else:
+            for blob, down in zip(bottom, propagate_down, strict=True):
+                if down:
+                    blob.diff[...] = 0
+        if not self.is_split:
+            self.weigh_losses(top)
 
     def state(self) -> State:
         """Return the `snapshot_state` of the user's class."""

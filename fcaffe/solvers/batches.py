@@ -12,7 +12,7 @@ import numpy as np
 from fcaffe import log
 from fcaffe.engines.base import Pending
 from fcaffe.net.blob import Blob
-from fcaffe.net.placements import LOCAL, Shard
+from fcaffe.net.placements import Shard
 from fcaffe.solvers.actions import Action, agree
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Run
@@ -110,9 +110,8 @@ class WholeBatches:
 
     def _over_workers(self, blob: Blob, values: np.ndarray) -> np.ndarray:
         """An output over the whole batch, for worker 0."""
-        workers, placement = self.run.workers, blob.placement
-        of_samples = isinstance(placement, Shard) and (placement.chosen_by or workers.per_worker)
-        if of_samples or placement == LOCAL:  # in rank order; the workers may have unequal numbers of rows
+        workers = self.run.workers
+        if workers.per_worker and isinstance(blob.placement, Shard):  # the workers may have unequal numbers of rows
             return np.concatenate(workers.gather(values) or [values])
         return workers.sum_array(values)
 

@@ -16,7 +16,6 @@ from fcaffe.errors import SolverError
 from fcaffe.net.blob import Array
 from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.net import Net
-from fcaffe.net.placements import LOCAL, Shard
 from fcaffe.net.shards import Shards
 from fcaffe.solvers.actions import Action, agree
 from fcaffe.solvers.nan_policy import NanPolicy
@@ -113,7 +112,6 @@ class ShardedBatches:
         self._results: list[np.ndarray] = []  # loss and outputs of each shard
         self._bad: str | None = None  # the first blob that is not finite
         self._outputs: list[np.ndarray] = []  # of the net in the last batch, over all shards
-        self._refuse_outputs_of_any_length()
 
     def forward_backward(self) -> np.float32:
         """As that of WholeBatches."""
@@ -243,12 +241,3 @@ class ShardedBatches:
         ends = np.cumsum([own.size for own in run.output_values()], dtype=int)
         self._outputs = [values.astype(np.float32) for values in np.split(sums[1:], ends)[:-1]]
         return loss
-
-    def _refuse_outputs_of_any_length(self) -> None:
-        for name, blob, _ in self.run.net.outputs():
-            placement = blob.placement
-            if placement == LOCAL or (isinstance(placement, Shard) and placement.chosen_by):
-                raise SolverError(
-                    f'output "{name}" of the training net has as many rows as the data says, which the shards of '
-                    f"--reproducible {self.shards.size} cannot add up: let a Silence layer take it"
-                )

@@ -39,7 +39,7 @@ class RegionLayer(Layer):
         maps, regions = bottom[0].placement, bottom[1].placement
         if not (isinstance(maps, Shard) and maps.axis == 0 and regions == LOCAL):
             return replicated(self, bottom)
-        return [maps, regions], [replace(maps, chosen_by=self.name)]
+        return [maps, regions], [replace(maps, chosen_by=self)]
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = getattr(self.param, self.field)
