@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fcaffe.layers.labels import check_label_count, read_labels
-from fcaffe.net import ALL_BOTTOMS, Blob, Half, Layer, Traits, register
-from fcaffe.net.placements import positions_summed
+from fcaffe.net import ALL_BOTTOMS, Blob, Half, Layer, Traits, placements, register
 
 
 @register("Accuracy")
@@ -18,7 +17,7 @@ class Accuracy(Layer):
     """
 
     traits = Traits(bottoms=2, tops=(1, 2), half=Half.FIRST, labels=ALL_BOTTOMS)
-    rule = positions_summed(lambda layer: layer.param.accuracy_param.axis, of_classes=True)
+    rule = placements.positions_summed(lambda layer: layer.param.accuracy_param.axis, of_classes=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         ignores = self._ignored_label() is not None

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
 from fcaffe.layers.c_order import rows_of
 from fcaffe.net import ALL_BOTTOMS, Array, Blob, Layer, Traits, register
-from fcaffe.net.placements import between
+from fcaffe.net.placements import Placements, by_sample, replicated
 
 
 @register("ArgMax")
@@ -22,7 +20,11 @@ class ArgMax(Layer):
     """
 
     traits = Traits(bottoms=1, tops=1, labels=ALL_BOTTOMS)
-    rule = between(lambda layer, x: _axes(layer.param.argmax_param, x))
+
+    def place(self, bottom: list[Blob]) -> Placements:
+        p = self.param.argmax_param
+        compares_samples = p.HasField("axis") and bottom[0].canonical_axis(p.axis) == 0
+        return (replicated if compares_samples else by_sample)(self, bottom)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.traits = replace(
@@ -63,8 +65,3 @@ class ArgMax(Layer):
             falling = xp.argsort(-turned, axis=axis, kind="stable")
             indices = falling[(slice(None),) * axis + (slice(top_k),)]
         return x.shape[axis] - 1 - indices
-
-
-def _axes(p: Any, x: Blob) -> Collection[int]:
-    """The axes along which the values are compared."""
-    return [x.canonical_axis(p.axis)] if p.HasField("axis") else range(1, len(x.shape))

@@ -10,9 +10,8 @@ from typing import Any
 from fcaffe.engines.affine import Affine, normalization, scaling
 from fcaffe.engines.normalization import Normalizer, Whole
 from fcaffe.layers.running_statistics import RunningStatistics
-from fcaffe.net import Array, Blob, Half, Layer, Traits, register
+from fcaffe.net import Array, Blob, Half, Layer, Traits, placements, register
 from fcaffe.net.fillers import fill_blob
-from fcaffe.net.placements import between
 from fcaffe.net.state import Held
 from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
@@ -30,7 +29,7 @@ class BatchNorm(Layer):
     traits = Traits(bottoms=1, tops=1, half=Half.SAME, reshapes_by_shape=True, repeatable=True, held=Held.MEAN)
     ignores_propagate_down = True
     affine_blobs: Sequence[Blob] = ()  # scale and shift, if the layer has them
-    rule = between(lambda layer, x: [1])  # sums over the workers where it needs those
+    rule = placements.between(lambda layer, x: [1])  # sums over the workers where it needs those
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.batch_norm_param
@@ -50,8 +49,8 @@ class BatchNorm(Layer):
         """Set up all but the parameters."""
         self.eps, self.use_global_stats = eps, use_global_stats
         if not use_global_stats:
-            if not self.context.sync_batch_norm:
-                self.refuse_shards("takes mean and variance over each worker's samples (--bn local)")
+            if self.context.workers.in_shards and not self.context.sync_batch_norm:
+                self.refuse_split("takes mean and variance over each worker's samples (--bn local)")
             self.workers.run_shards_in_step()
             self.traits = replace(self.traits, needs_host=self._workers().size > 1)  # sums go through the host
         self.traits = replace(self.traits, by_sample=use_global_stats)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from fcaffe.layers.labels import read_indices
@@ -20,7 +19,7 @@ class Filter(Layer):
 
     traits = Traits(bottoms=(2, None), tops=(1, None), needs_host=True)
 
-    def placements(self, bottom: Sequence[Blob]) -> Placements:
+    def place(self, bottom: list[Blob]) -> Placements:
         placement = common(bottom, first_axis)
         top: Placement = replace(placement, chosen_by=self) if isinstance(placement, Shard) else Replicate(varies=True)
         return [placement] * len(bottom), [top]

@@ -5,23 +5,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from fcaffe.layers.c_order import share, shares_memory
-from fcaffe.net import Blob, Half, Layer, Traits, register
-from fcaffe.net.placements import between
+from fcaffe.net import Blob, Half, Layer, Traits, placements, register
 
 
 class AlongAxis(Layer):
     """Base: knows the axis, which is also accepted in its old spelling."""
 
     axis: int
-    param_field: str  # of the prototxt
-    old_field: str
-    rule = between(lambda layer, x: [layer.find_axis(x)])
     traits = Traits(half=Half.SAME, repeatable=True, reads="neither")
 
-    def find_axis(self, bottom: Blob) -> int:
-        p, old_field = getattr(self.param, self.param_field), self.old_field
+    def find_axis(self, bottom: Blob, p: Any, old_field: str) -> int:
         if not p.HasField(old_field):
             return bottom.canonical_axis(p.axis)
         if p.HasField("axis"):
@@ -62,11 +58,11 @@ def consecutive_slices(sizes: Sequence[int]) -> list[slice]:
 class Concat(AlongAxis):
     """top = the bottoms one after the other along `axis`; their other axes agree."""
 
-    param_field, old_field = "concat_param", "concat_dim"
+    rule = placements.between(lambda layer, x: [layer.find_axis(x, layer.param.concat_param, "concat_dim")])
     traits = replace(AlongAxis.traits, bottoms=(1, None), tops=1, reshapes_by_shape=True, by_sample=True)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.axis = axis = self.find_axis(bottom[0])
+        self.axis = axis = self.find_axis(bottom[0], self.param.concat_param, "concat_dim")
         first = bottom[0].shape
         for blob in bottom:
             if (blob.shape[:axis], blob.shape[axis + 1 :]) != (first[:axis], first[axis + 1 :]):
@@ -89,12 +85,12 @@ class Concat(AlongAxis):
 class Slice(AlongAxis):
     """tops = the bottom cut along `axis` at the slice_points, or into equal parts."""
 
-    param_field, old_field = "slice_param", "slice_dim"
+    rule = placements.between(lambda layer, x: [layer.find_axis(x, layer.param.slice_param, "slice_dim")])
     traits = replace(AlongAxis.traits, bottoms=1, tops=(1, None))
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.slice_param
-        self.axis = axis = self.find_axis(bottom[0])
+        self.axis = axis = self.find_axis(bottom[0], p, "slice_dim")
         shape = bottom[0].shape
         length = shape[axis]
         if p.slice_point:

@@ -6,9 +6,8 @@ import math
 from dataclasses import replace
 
 from fcaffe.engines.windows import Windows
-from fcaffe.net import Array, Blob, Half, Layer, Traits, register
+from fcaffe.net import Array, Blob, Half, Layer, Traits, placements, register
 from fcaffe.net.fillers import fill_blob
-from fcaffe.net.placements import before
 
 
 class Sliding(Layer):
@@ -17,7 +16,7 @@ class Sliding(Layer):
     The axes before it, one or several or none, number the images.
     """
 
-    rule = before(lambda layer, x: x.canonical_axis(layer.param.convolution_param.axis))
+    rule = placements.before(lambda layer, x: x.canonical_axis(layer.param.convolution_param.axis))
 
     def find_windows(self, bottom: Blob) -> None:
         """Set self.axis (of the channels) and self.windows."""

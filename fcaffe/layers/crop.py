@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fcaffe.net import Blob, Layer, Traits, register
 from fcaffe.net.placements import Placements, common
 
@@ -18,7 +16,7 @@ class Crop(Layer):
 
     traits = Traits(bottoms=2, tops=1, constants=(1,), reads="neither")
 
-    def placements(self, bottom: Sequence[Blob]) -> Placements:
+    def place(self, bottom: list[Blob]) -> Placements:
         axis = bottom[0].canonical_axis(self.param.crop_param.axis)
         needed = [common([blob], lambda shard: shard.axis < axis) for blob in bottom]  # the second one's shape counts
         return needed, needed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 from fcaffe.layers.activations import Activation
@@ -22,7 +21,7 @@ class Dropout(Activation):
 
     traits = replace(Activation.traits, half=Half.SAME, keeps_signs=True, reads="neither")
 
-    def placements(self, bottom: Sequence[Blob]) -> Placements:
+    def place(self, bottom: list[Blob]) -> Placements:
         p = self.param.dropout_param
         return (with_noise if self.phase == pb.TRAIN or p.sample_weights_test else elementwise)(self, bottom)
 
@@ -37,7 +36,7 @@ class Dropout(Activation):
         else:
             self.scale = 1.0 if self.drops else 1 - ratio
         self.mask = Blob(self.xp, (), channels_last=True, dtype=self.engine.mask_dtype)
-        waits = self.drops and (self.context.noise == "caffe" or self.context.first_row(bottom[0]) is not None)
+        waits = self.drops and (self.context.noise == "caffe" or not self.is_split)
         self.traits = replace(self.traits, needs_host=waits, by_sample=not self.drops)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -48,7 +47,7 @@ class Dropout(Activation):
         x, y = bottom[0].data, top[0].data
         if self.drops:
             ratio = self.param.dropout_param.dropout_ratio
-            with self.context.noise_of(bottom[0]):
+            with self.context.noise_of_batch(self):
                 self.engine.dropout_forward(x, y, self.mask.data, self.context, self.name, ratio, self.scale)
         else:
             self._scaled(x, y)

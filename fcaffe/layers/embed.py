@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from fcaffe.layers.labels import read_indices
-from fcaffe.net import ALL_BOTTOMS, Blob, Layer, Traits, register
+from fcaffe.net import ALL_BOTTOMS, Blob, Layer, Traits, placements, register
 from fcaffe.net.fillers import fill_blob
-from fcaffe.net.placements import elementwise
 
 
 @register("Embed")
@@ -16,7 +15,7 @@ class Embed(Layer):
     """
 
     traits = Traits(bottoms=1, tops=1, labels=ALL_BOTTOMS)
-    rule = elementwise
+    rule = placements.elementwise
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.embed_param

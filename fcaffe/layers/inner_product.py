@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from fcaffe.net import Blob, Half, Layer, Traits, register
+from fcaffe.net import Blob, Half, Layer, Traits, placements, register
 from fcaffe.net.fillers import fill_blob
-from fcaffe.net.placements import before
 
 
 @register("InnerProduct")
@@ -17,15 +16,10 @@ class InnerProduct(Layer):
     """
 
     traits = Traits(
-        bottoms=1,
-        tops=1,
-        half=Half.ANY,
-        reshapes_by_shape=True,
-        repeatable=True,
-        reads_before_writing=True,
+        bottoms=1, tops=1, half=Half.ANY, reshapes_by_shape=True, repeatable=True, reads_before_writing=True
     )
 
-    rule = before(lambda layer, x: x.canonical_axis(layer.param.inner_product_param.axis))
+    rule = placements.before(lambda layer, x: x.canonical_axis(layer.param.inner_product_param.axis))
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.inner_product_param

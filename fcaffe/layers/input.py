@@ -12,7 +12,7 @@ class Input(Layer):
     traits = Traits(bottoms=0, tops=(1, None))
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.refuse_workers("has values from outside of the net")
+        self.refuse_split("has values from outside of the net")
         shapes = [tuple(shape.dim) for shape in self.param.input_param.shape]
         if len(shapes) not in (0, 1, len(top)):
             raise self.error(f"shape must be given once, once per top or not at all: {len(shapes)} for {len(top)} tops")

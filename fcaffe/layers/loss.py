@@ -9,8 +9,7 @@ from typing import Any
 from fcaffe import log
 from fcaffe.layers.c_order import copy_values
 from fcaffe.layers.labels import check_label_count, read_labels
-from fcaffe.net import Array, Blob, Half, Layer, Traits, register
-from fcaffe.net.placements import positions_summed, summed
+from fcaffe.net import Array, Blob, Half, Layer, Traits, placements, register
 from fcaffe.proto import caffe_pb2 as pb
 
 FULL, VALID, BATCH_SIZE, NONE, PRE_FIXED = (
@@ -32,7 +31,7 @@ class LossLayer(Layer):
     """Base: a scalar top of loss weight 1, from predictions and labels that share their first axis."""
 
     traits = Traits(bottoms=2, tops=1, auto_tops=True, labels=(1,))
-    rule = summed
+    rule = placements.summed
     counts_by_default = True  # has the loss weight 1 without loss_weight
     knows_pre_fixed = False  # supports R-FCN's normalization: PRE_FIXED
     mode: int  # of the divisor, where there is a choice
@@ -111,7 +110,7 @@ class SoftmaxWithLoss(LossLayer):
 
     traits = replace(LossLayer.traits, half=Half.FIRST)
     divisor: Any = FromForward()  # of the loss, a float; None: the number of positions that count
-    rule = positions_summed(lambda layer: layer.class_axis())
+    rule = placements.positions_summed(lambda layer: layer.class_axis())
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)

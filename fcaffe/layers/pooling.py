@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -28,7 +27,7 @@ class Pooling(Layer):
 
     traits = Traits(bottoms=1, tops=(1, 2), reshapes_by_shape=True)
 
-    def placements(self, bottom: Sequence[Blob]) -> Placements:
+    def place(self, bottom: list[Blob]) -> Placements:
         random = self.param.pooling_param.pool == STOCHASTIC and self.phase == pb.TRAIN
         return (with_noise if random else by_sample)(self, bottom)
 
@@ -102,7 +101,7 @@ class Pooling(Layer):
             if self.leaves_out_pad:
                 y *= self.gain
         elif self.phase == pb.TRAIN:
-            with self.context.noise_of(bottom[0]):
+            with self.context.noise_of_batch(self):
                 dice = self.engine.from_numpy(self.context.uniform(self.name, y.shape))
             self.engine.stochastic_pool_forward(x, y, self.memory.data, dice, self.windows)
         else:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fcaffe.layers.activations import Activation, Pointwise
-from fcaffe.net import Array, Blob, register
+from fcaffe.net import Array, Blob, placements, register
 from fcaffe.net.fillers import fill_blob
-from fcaffe.net.placements import between
 from fcaffe.proto import caffe_pb2 as pb
 
 
@@ -32,7 +31,7 @@ class PReLU(Activation):
     One slope per channel (axis 1), or a single one with `channel_shared`; they start at 0.25 unless a filler is given.
     """
 
-    rule = between(lambda layer, x: [1])
+    rule = placements.between(lambda layer, x: [1])
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, shape = self.param.prelu_param, bottom[0].shape

@@ -7,16 +7,14 @@ before (the input's share of the gates, the gradients of all weights) is one mat
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fcaffe.engines.memory import check_room
-from fcaffe.net import Array, Blob, Context, Layer, Traits
+from fcaffe.net import Array, Blob, Context, Layer, Traits, placements
 from fcaffe.net.fillers import fill, fill_blob, holds_values
-from fcaffe.net.placements import streams
 from fcaffe.net.state import Held
 
 
@@ -33,7 +31,7 @@ class Recurrent(Layer):
 
     traits = Traits(in_place=False, held=Held.STREAMS, labels=(1,))
     ignores_propagate_down = True
-    rule = streams
+    rule = placements.streams
     states = 1  # arrays (N, num_output) that pass from step to step
     gates = 1  # values per output that a step computes from the input and the state
 
@@ -45,7 +43,7 @@ class Recurrent(Layer):
         first_states = range(bottoms - exposed, bottoms)
         self.traits = replace(self.traits, bottoms=(2 + exposed, 3 + exposed), tops=1 + exposed, constants=first_states)
 
-    def has_static(self, bottom: Sequence[Blob]) -> bool:
+    def has_static(self, bottom: list[Blob]) -> bool:
         """Whether the third bottom is a static input."""
         return len(bottom) == 3 + self.exposed
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from fcaffe.net import Array, Blob, Layer, Traits, register
 from fcaffe.net.placements import PARTIAL, Placements, Shard, common
@@ -18,7 +17,7 @@ class Reduction(Layer):
 
     traits = Traits(bottoms=1, tops=1)
 
-    def placements(self, bottom: Sequence[Blob]) -> Placements:
+    def place(self, bottom: list[Blob]) -> Placements:
         placement, axis = common(bottom), bottom[0].canonical_axis(self.param.reduction_param.axis)
         kept = not isinstance(placement, Shard) or placement.axis < axis
         return [placement], [placement if kept else PARTIAL]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 from fcaffe.layers.c_order import copy_values, share, shares_memory
@@ -22,28 +21,23 @@ class Reshaping(Layer):
     def new_shape(self, bottom: Blob) -> tuple[int, ...]:
         raise NotImplementedError
 
-    def keeps(self, axis: int) -> bool:
-        """Whether the top has this axis of the bottom, whatever its length is."""
-        raise NotImplementedError
-
-    def placements(self, bottom: Sequence[Blob]) -> Placements:
+    def place(self, bottom: list[Blob]) -> Placements:
         shard = bottom[0].placement
-        if not isinstance(shard, Shard):
-            return unchanged(self, bottom)
-        old, axis = self.context.whole_shape(bottom[0]), shard.axis
-        if shard.chosen_by:
-            found = [axis] if self.keeps(axis) else []
-        else:  # the axis with as many values ahead of it, and with the values of a sample in one piece
-            new, ahead = self.new_shape(Blob(self.xp, old)), math.prod(old[:axis])
-            found = [i for i, n in enumerate(new) if math.prod(new[:i]) == ahead and n and n % shard.samples == 0]
-        return ([shard], [replace(shard, axis=found[0])]) if found else replicated(self, bottom)
+        if not isinstance(shard, Shard) or shard.chosen_by:
+            return (replicated if isinstance(shard, Shard) else unchanged)(self, bottom)
+        old = self.context.whole_shape(bottom[0])
+        new, ahead = self.new_shape(Blob(self.xp, old)), math.prod(old[: shard.axis])
+        for axis, size in enumerate(new):  # the first one that has as many values ahead of it and cuts no sample
+            if math.prod(new[:axis]) == ahead and size and size % shard.samples == 0:
+                return [shard], [replace(shard, axis=axis)]
+        return replicated(self, bottom)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.traits = replace(self.traits, aliases=shares_memory(self.context))
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         shard = top[0].placement
-        if isinstance(shard, Shard) and not shard.chosen_by:
+        if isinstance(shard, Shard):
             whole = Blob(self.xp, self.context.whole_shape(bottom[0]))
             shape, part = list(self.new_shape(whole)), self.context.workers.part(shard.samples)
             shape[shard.axis] = shape[shard.axis] * part.count // shard.samples
@@ -72,9 +66,6 @@ class Flatten(Reshaping):
         if start > end:
             raise self.error(f"axis {p.axis} lies behind end_axis {p.end_axis} in the bottom's shape {bottom.shape}")
         return (*bottom.shape[:start], math.prod(bottom.shape[start : end + 1]), *bottom.shape[end + 1 :])
-
-    def keeps(self, axis: int) -> bool:
-        return 0 <= axis < self.param.flatten_param.axis
 
 
 @register("Reshape")
@@ -109,7 +100,3 @@ class Reshape(Reshaping):
                 f" from axis {start} on"
             )
         return tuple(new)
-
-    def keeps(self, axis: int) -> bool:
-        p = self.param.reshape_param
-        return 0 <= axis < p.axis or (axis == p.axis and list(p.shape.dim[:1]) == [0])

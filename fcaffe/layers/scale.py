@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from fcaffe import log
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 from fcaffe.net.fillers import fill_blob
-from fcaffe.net.placements import REPLICATE, Placement, Placements, Shard, common, replicated
+from fcaffe.net.placements import REPLICATE, Placements, by_sample, common
 from fcaffe.proto import caffe_pb2 as pb
 
 
@@ -25,18 +24,13 @@ class Broadcasting(Layer):
         """The message with axis and num_axes."""
         raise NotImplementedError
 
-    def placements(self, bottom: Sequence[Blob]) -> Placements:
-        p, (x, *operand) = self.own_param(), bottom
-        axis = x.canonical_axis(p.axis) if not operand or operand[0].shape else 0
-        count = len(operand[0].shape) if operand else len(x.shape) if p.num_axes == -1 else p.num_axes
-        has_blobs = not operand or (self.type == "Scale" and p.bias_term)
-        placement = common([x], lambda shard: not has_blobs or not axis <= shard.axis < axis + count)
-        like: Placement = REPLICATE
-        if isinstance(placement, Shard) and axis <= placement.axis < axis + count:
-            like = replace(placement, axis=placement.axis - axis)
-            if placement.chosen_by and operand[0].placement != like:
-                return replicated(self, bottom)
-        return [placement, like], [placement]
+    def place(self, bottom: list[Blob]) -> Placements:
+        p, operand = self.own_param(), bottom[1:]
+        has_samples = bool(bottom[-1].shape) and bottom[0].canonical_axis(p.axis) == 0  # the operand, on its axis 0
+        if has_samples and operand and not getattr(p, "bias_term", False):
+            return by_sample(self, bottom)
+        placement = common(bottom[:1], lambda shard: shard.axis == 0 and not (has_samples and (operand or p.num_axes)))
+        return [placement, *[REPLICATE] * len(operand)], [placement]
 
     def make_operand(self, bottom: Blob, filler: Any) -> None:
         """Append the parameter blob."""

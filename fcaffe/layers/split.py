@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fcaffe.net import Blob, Half, Layer, Traits, register
-from fcaffe.net.placements import unchanged
+from fcaffe.net import Blob, Half, Layer, Traits, placements, register
 
 
 @register("Split")
@@ -23,7 +22,7 @@ class Split(Layer):
         reads="neither",
     )
 
-    rule = unchanged
+    rule = placements.unchanged
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         for blob in top:
@@ -48,7 +47,7 @@ class Silence(Layer):
     """Takes blobs so that they are no outputs of the net."""
 
     traits = Traits(bottoms=(1, None), tops=0, reads="tops")
-    rule = unchanged
+    rule = placements.unchanged
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         pass

@@ -87,25 +87,14 @@ class Context:
         shape[shard.axis] = shape[shard.axis] * shard.samples // self.workers.part(shard.samples).count
         return tuple(shape)
 
-    def first_row(self, blob: Blob) -> int | None:
-        """The index of this worker's first row in a whole blob, or None if it is that of its first sample."""
-        if self.workers.size == 1 or self.workers.per_worker or self.share is None:
-            return None
-        shard, own = blob.placement, self.workers.part(self.share.total)
-        if not isinstance(shard, Shard):
-            return 0
-        part = self.workers.part(shard.samples)
-        row = part.first * blob.shape[0] // part.count
-        return None if (row, blob.shape[0]) == (own.first, own.count) else row
-
     @contextlib.contextmanager
-    def noise_of(self, blob: Blob) -> Iterator[None]:
-        """In its body noise is that of the rows of this blob which the worker has."""
-        before, row = self.first_sample, self.first_row(blob)
-        if row is not None and self.share:
-            self.begin_pass(self.iteration, before - self.workers.part(self.share.total).first + row)
+    def noise_of_batch(self, layer: Any) -> Iterator[None]:
+        """In its body a layer that is not split draws noise for whole batches."""
+        before = self.first_sample
+        if not layer.is_split and self.share:
+            self.begin_pass(self.iteration, before - self.workers.part(self.share.total).first)
         yield
-        if row is not None:
+        if not layer.is_split:
             self.begin_pass(self.iteration, before)
 
     def addend(self, blob: Blob) -> np.ndarray:

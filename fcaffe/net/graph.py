@@ -140,7 +140,7 @@ class Graph:
             return []
         layer.check_count(len(bottom), layer.traits.bottoms, "bottom", "input")
         try:
-            needed, tops = layer.placements(bottom)
+            needed, tops = layer.place(bottom)
         except LayerError:
             raise
         except NetError as problem:

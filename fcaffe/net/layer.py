@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -72,7 +71,7 @@ class Layer:
     def phase(self) -> int:
         return self.param.phase
 
-    def placements(self, bottom: Sequence[Blob]) -> Placements:
+    def place(self, bottom: list[Blob]) -> Placements:
         """The placements that the layer needs of its bottoms, and those that its tops then have. Called before `setup`
         where a batch is split."""
         needed: Placements = self.rule(bottom)
@@ -263,17 +262,11 @@ class Layer:
             )
         return workers.sum(float(count))
 
-    def refuse_workers(self, what: str) -> None:
+    def refuse_split(self, what: str) -> None:
         """NetError if workers split the batch; `what` says what of this layer they cannot split."""
         workers = self.context.workers
         if workers.size > 1 and not workers.per_worker:
             raise self.error(f"{what}, {workers.splitting}")
-
-    def refuse_shards(self, what: str) -> None:
-        """NetError if the shards of a batch are computed on their own; `what` says what of this layer cannot be."""
-        workers = self.context.workers
-        if workers.in_shards:
-            raise self.error(f"{what}, so --reproducible {workers.size} cannot compute shards of a batch on their own")
 
     def error(self, message: str) -> LayerError:
         """An exception that names this layer."""

@@ -105,8 +105,11 @@ def by_sample(layer: Any, bottom: Sequence[Any], /) -> Placements:
 
 
 def with_noise(layer: Any, bottom: Sequence[Any], /) -> Placements:
-    """As `by_sample`, for noise that depends on the index of the sample, which must be known."""
-    return of_all(common(bottom, lambda shard: shard.axis == 0 and not shard.chosen_by), bottom)
+    """As `by_sample`, where each row is a sample of the batch, since noise depends on the index of the sample."""
+    (x,), context = bottom, layer.context
+    rows = context.whole_shape(x)[:1]
+    in_order = context.workers.per_worker or (context.share is not None and rows == (context.share.total,))
+    return of_all(common(bottom, lambda shard: in_order and (shard.axis, shard.samples) == (0, *rows)), bottom)
 
 
 def unchanged(layer: Any, bottom: Sequence[Any], /) -> Placements:

@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -53,7 +53,7 @@ class Python(UserLayer):
     traits = Traits(needs_host=True, runs_user_code=True)
     views: HostViews
 
-    def placements(self, bottom: Sequence[Blob]) -> Placements:
+    def place(self, bottom: list[Blob]) -> Placements:
         """A class may declare `by_sample`. In shards, which run on threads, the first one calls user code for all."""
         is_split = getattr(self._user_class, "by_sample", False) and not self.context.workers.in_shards
         return (by_sample if is_split else replicated)(self, bottom)

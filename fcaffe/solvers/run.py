@@ -142,10 +142,7 @@ class Run:
         parts = self.shards or self.workers  # as the training net's layers see them
         if parts.size > 1 and self.context.share is None and not parts.per_worker:
             if batch := self.context.unsplit:
-                raise UsageError(
-                    f"cannot split a batch of {batch} into {parts.size} parts: use at most {batch}, or leave out "
-                    f"{parts.splitting}"
-                )
+                raise UsageError(f"cannot split a batch of {batch}, {parts.splitting}, or use at most {batch}")
             raise SolverError(f"the training net has no layer that reads a batch, {parts.splitting}")
         return net
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fcaffe.net import Blob, Layer, Traits, register
-from fcaffe.net.placements import by_sample
+from fcaffe.net import Blob, Layer, Traits, placements, register
 from fcaffe.proto import forks
 
 
@@ -13,7 +12,7 @@ class Axpy(Layer):
 
     fork = forks.SENET
     traits = Traits(bottoms=3, tops=1, in_place=False, reshapes_by_shape=True, repeatable=True, by_sample=True)
-    rule = by_sample
+    rule = placements.by_sample
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         a, x, y = (blob.shape for blob in bottom)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +22,6 @@ from fcaffe.layers.forks.ssd import (
     read_predictions,
 )
 from fcaffe.net import Blob, register
-from fcaffe.net.placements import LOCAL, REPLICATE, Placements, Shard, common, first_axis, replicated, unchanged
 from fcaffe.proto import forks
 
 JUDGED_ROW = 5  # image in the batch, label, score, 1 if it finds an object, 1 if it finds none
@@ -40,12 +38,6 @@ class DetectionOutput(DetectionRows):
 
     fork = forks.SSD
     traits = replace(DetectionRows.traits, bottoms=(3, 4))
-
-    def placements(self, bottom: Sequence[Blob]) -> Placements:
-        placement = common(bottom[:2], first_axis)
-        needed = [placement, placement, *[REPLICATE] * (len(bottom) - 2)]
-        return needed, [LOCAL if isinstance(placement, Shard) else placement]
-
     files: DetectionFiles | None = None
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -116,10 +108,6 @@ class DetectionEvaluate(DetectionRows):
     """
 
     fork = forks.SSD
-
-    def placements(self, bottom: Sequence[Blob]) -> Placements:
-        is_local = all(blob.placement == LOCAL for blob in bottom)
-        return (unchanged if is_local else replicated)(self, bottom)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.detection_evaluate_param

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -118,7 +117,7 @@ class MarginInnerProduct(OfClasses):
     traits = Traits(bottoms=2, tops=2, reshapes_by_shape=True, repeatable=True, held=Held.ALIKE, labels=(1,))
     owner = "weights"
 
-    def placements(self, bottom: Sequence[Blob]) -> Placements:
+    def place(self, bottom: list[Blob]) -> Placements:
         placement = common(bottom, first_axis)
         return [placement] * 2, [placement, REPLICATE]
 

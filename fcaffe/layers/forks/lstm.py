@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 from fcaffe.layers.lstm import unit_backward, unit_forward
 from fcaffe.net import Array, Blob, Layer, Traits, register
 from fcaffe.net.fillers import fill_blob
-from fcaffe.net.placements import Placements, replicated, streams
 from fcaffe.net.state import Held
 from fcaffe.proto import forks
 
@@ -31,10 +29,6 @@ class Lstm(Layer):
 
     fork = forks.LSTM
     traits = Traits(bottoms=(1, 2), tops=1, in_place=False, held=Held.STREAMS, labels=(1,))
-
-    def placements(self, bottom: Sequence[Blob]) -> Placements:
-        has_streams = len(bottom[0].shape) == 3 and not self.param.lstm_param.HasField("batch_size")
-        return (streams if has_streams and len(bottom) == 1 else replicated)(self, bottom)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, random = self.param.lstm_param, self.context.random

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -51,7 +50,7 @@ class MultiBoxLoss(HostLoss):
     traits = replace(HostLoss.traits, bottoms=4, labels=(3,), constants=(2,))
     learning = 2
 
-    def placements(self, bottom: Sequence[Blob]) -> Placements:
+    def place(self, bottom: list[Blob]) -> Placements:
         placement = common(bottom[:2], first_axis)
         return [placement, placement, REPLICATE, LOCAL if isinstance(placement, Shard) else placement], [
             total_of(placement)

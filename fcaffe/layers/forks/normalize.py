@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from fcaffe.layers.activations import Activation
-from fcaffe.net import Array, Blob, register
+from fcaffe.net import Array, Blob, placements, register
 from fcaffe.net.fillers import fill_blob
-from fcaffe.net.placements import by_sample
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import forks
 
@@ -29,7 +28,7 @@ class Normalize(Activation):
 
     fork = forks.SSD
     traits = replace(Activation.traits, by_sample=True)
-    rule = by_sample
+    rule = placements.by_sample
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         shape, p = bottom[0].shape, self.param.norm_param

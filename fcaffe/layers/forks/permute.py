@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from fcaffe.layers.c_order import copy_values
@@ -52,7 +51,7 @@ class Permute(Reordering):
 
     fork = forks.SSD
 
-    def placements(self, bottom: Sequence[Blob]) -> Placements:
+    def place(self, bottom: list[Blob]) -> Placements:
         shard, listed = bottom[0].placement, self.listed()
         if not isinstance(shard, Shard):
             return elementwise(self, bottom)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from fcaffe.data import boxes
 from fcaffe.net import ALL_BOTTOMS, Blob, Layer, Traits, register
-from fcaffe.net.placements import LOCAL, Placements, Shard, by_sample
 from fcaffe.proto import forks
 
 REGION = 5  # image in the batch, x1, y1, x2, y2
@@ -28,10 +25,6 @@ class Proposal(Layer):
 
     fork = forks.PVANET
     traits = Traits(bottoms=3, tops=(1, 2), needs_host=True, repeatable=True, constants=ALL_BOTTOMS, reads="neither")
-
-    def placements(self, bottom: Sequence[Blob]) -> Placements:
-        needed, (placement,) = by_sample(self, bottom)
-        return needed, [LOCAL if isinstance(placement, Shard) else placement]
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.proposal_param

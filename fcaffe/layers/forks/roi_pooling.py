@@ -6,15 +6,13 @@ pixels. The host computes the bins of all regions; the maps stay on the device. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from fcaffe.engines.channels import channels_last
 from fcaffe.net import Array, Blob, Context, Layer, Traits, register
-from fcaffe.net.placements import LOCAL, Placements, Shard, replicated
 from fcaffe.proto import forks
 
 LOWEST = np.finfo(np.float32).min
@@ -34,12 +32,6 @@ class RegionLayer(Layer):
     scale: np.float32  # cells per pixel
     grid: tuple[int, int]  # rows and columns of the top
     pad_ratio = np.float32(0)  # by how much of its size MS-CNN widens a region on each side
-
-    def placements(self, bottom: Sequence[Blob]) -> Placements:
-        maps, regions = bottom[0].placement, bottom[1].placement
-        if not (isinstance(maps, Shard) and maps.axis == 0 and regions == LOCAL):
-            return replicated(self, bottom)
-        return [maps, regions], [replace(maps, chosen_by=self)]
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = getattr(self.param, self.field)

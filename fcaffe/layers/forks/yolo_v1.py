@@ -16,8 +16,7 @@ from fcaffe.layers.forks.centre_boxes import corners, overlap
 from fcaffe.layers.forks.host_loss import HostLoss
 from fcaffe.layers.forks.ssd import Objects, judge
 from fcaffe.layers.forks.yolo import check_objects
-from fcaffe.net import ALL_BOTTOMS, Blob, Layer, Traits, register
-from fcaffe.net.placements import by_sample
+from fcaffe.net import ALL_BOTTOMS, Blob, Layer, Traits, placements, register
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import forks
 
@@ -155,7 +154,7 @@ class EvalDetection(Layer):
 
     fork = forks.YOLO_V1
     traits = Traits(bottoms=(2, 3), tops=1, needs_host=True, repeatable=True, by_sample=True, labels=ALL_BOTTOMS)
-    rule = by_sample
+    rule = placements.by_sample
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.p = self.param.eval_detection_param

@@ -54,25 +54,21 @@ class Point:
                 owner.restore_state(state)
 
 
-class StateOfShards:
-    """The state of a layer where each shard has a net of its own: the streams of all shards, in their order, or that of
-    a layer which is not split."""
+class StreamsOfShards:
+    """The state of a layer where each shard has a net of its own: the streams of all shards, in their order."""
+
+    held = Held.STREAMS
 
     def __init__(self, layers: Sequence[Layer]) -> None:
-        self._layers, self.held = layers, layers[0].held
+        self._layers = layers
 
     def state(self) -> State:
-        if self.held is Held.ALIKE:
-            return self._layers[0].state()
         states = [layer.state() for layer in self._layers]
         return {name: np.concatenate([state[name] for state in states], axis=1) for name in states[0]}
 
     def restore_state(self, state: State) -> None:
         start = 0
         for layer in self._layers:
-            if self.held is Held.ALIKE:
-                layer.restore_state(state)
-                continue
             stop = start + sum(array.shape[1] for array in list(layer.state().values())[:1])
             layer.restore_state({name: array[:, start:stop] for name, array in state.items()})
             start = stop
@@ -84,8 +80,8 @@ def owners(run: Run) -> dict[Owner, Any]:
     found: dict[Owner, Any] = {(name, layer.name): layer for name, net in nets.items() for layer in net.layers}
     if run.shards and run.shards.in_step:
         for layers in zip(*(net.layers for net in run.nets), strict=True):
-            if layers[0].held is Held.STREAMS or not layers[0].is_split:
-                found[TRAIN, layers[0].name] = StateOfShards(layers)
+            if layers[0].held is Held.STREAMS:
+                found[TRAIN, layers[0].name] = StreamsOfShards(layers)
     return found | {LOSS: run.smoothed, EXCHANGE: run.exchange, ENGINE: run.engine}
 
 
