@@ -18,28 +18,23 @@ class Reduction(Layer):
     traits = Traits(bottoms=1, tops=1)
 
     def place(self, bottom: list[Blob]) -> Placements:
-        placement, axis = common(bottom), bottom[0].canonical_axis(self.param.reduction_param.axis)
-        kept = not isinstance(placement, Shard) or placement.axis < axis
-        return [placement], [placement if kept else PARTIAL]
-
-    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        shard = bottom[0].placement
-        if self.param.reduction_param.operation == MEAN and isinstance(shard, Shard) and shard.chosen_by:
-            self.workers.run_shards_in_step()
+        p = self.param.reduction_param
+        placement = common(bottom, lambda shard: not (p.operation == MEAN and shard.chosen_by))
+        is_summed = isinstance(placement, Shard) and placement.axis >= bottom[0].canonical_axis(p.axis)
+        return [placement], [PARTIAL if is_summed else placement]
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, shape = self.param.reduction_param, bottom[0].shape
         self.axis = bottom[0].canonical_axis(p.axis)
+        values: float = math.prod(shape[self.axis :])
+        if top[0].placement == PARTIAL and p.operation == MEAN:
+            values = self.over_workers(values, bottom[0])
+        values = max(1.0, values)  # nothing has the mean 0
+        self.coeff = p.coeff / values if p.operation == MEAN else p.coeff
         top[0].reshape(*shape[: self.axis])
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        p, x = self.param.reduction_param, bottom[0].data
-        operation, self.coeff = p.operation, p.coeff
-        if operation == MEAN:
-            values, shard = math.prod(x.shape[self.axis :]), bottom[0].placement
-            if isinstance(shard, Shard) and shard.axis >= self.axis:
-                values = self.over_workers(values, bottom[0])
-            self.coeff /= max(1.0, values)  # nothing has the mean 0
+        operation, x = self.param.reduction_param.operation, bottom[0].data
         if operation == ASUM:
             x = abs(x)
         elif operation == SUMSQ:

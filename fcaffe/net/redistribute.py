@@ -9,6 +9,7 @@ Every other change is one of the first two and then the third.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -53,12 +54,12 @@ class Redistribute(Layer):
         does = {Shard: "is gathered", Partial: "is summed", Replicate: "is cut"}[type(self.source)]
         log.info(
             f'{self.bottom_name(0)} {does} for layer "{self.reader.name}" ({self.reader.type}), from {self.source} to '
-            f"{self.target}: each worker sends {self.bytes_sent(whole):,} bytes a pass"
+            f"{self.target}: each worker sends {self.bytes_sent(bottom):,} bytes a pass"
         )
 
-    def bytes_sent(self, whole: tuple[int, ...]) -> int:
+    def bytes_sent(self, bottom: list[Blob]) -> int:
         """What each worker sends to the others in one pass, forward and backward."""
-        size, total = self.context.workers.size, 4 * int(np.prod(whole))
+        size, total = self.context.workers.size, 4 * math.prod(self.context.whole_shape(bottom[0]))
         part = total * (size - 1) // size
         if isinstance(self.source, Replicate):
             return 0
