@@ -47,16 +47,18 @@ class Python(UserLayer):
 
     The class derives from `caffe.Layer`; it finds python_param.param_str as `self.param_str`, its phase as
     `self.phase`, and makes parameters by `self.blobs.add_blob(*shape)`. Its top is a loss only with a loss_weight in
-    the prototxt. `share_in_parallel` changes nothing: every worker is a process of its own, with its own instance.
+    the prototxt. `share_in_parallel` changes nothing: every worker is a process of its own, with its own instance. Of
+    several workers the first one calls the methods for all, on whole blobs, unless the class says `by_sample` or the
+    layer has no tops.
     """
 
     traits = Traits(needs_host=True, runs_user_code=True)
     views: HostViews
 
     def place(self, bottom: list[Blob]) -> Placements:
-        """A class may declare `by_sample`. In shards, which run on threads, the first one calls user code for all."""
-        is_split = getattr(self._user_class, "by_sample", False) and not self.context.workers.in_shards
-        return (by_sample if is_split else replicated)(self, bottom)
+        """Without tops no values depend on the code. The first one of shards, which run on threads, calls it for all."""
+        may_split = (self._user_class.by_sample or not self.param.top) and not self.context.workers.in_shards
+        return (by_sample if may_split else replicated)(self, bottom)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.views = host_views(self.engine)

@@ -1,4 +1,4 @@
-"""Random nets for several workers: layers along every axis, samples that are mixed, constants, and losses from parts."""
+"""Random nets for several workers: layers along every axis, samples that are combined, constants, losses from parts."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def make_solver(
 
 def test_a_layer_whose_values_come_from_elsewhere(folder: Path) -> None:
     more = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 18 } } }'
-    with pytest.raises(NetError, match='"x" .Input.: has values from outside .*, which --reproducible 4 cuts into'):
+    with pytest.raises(NetError, match=r'"x" .Input.: has values from outside .*, which --reproducible 4 cuts into'):
         make_solver(4, more)
     make_solver(1, more).close()
 
