@@ -41,6 +41,10 @@ def test_a_training_from_start_to_end(run: Run) -> None:
     assert 'train_state {\n  level: 0\n  stage: ""\n}' in result.err
     order = ["Solver scaffolding done.", "Starting Optimization", "Solving small", "Learning Rate Policy: step"]
     assert messages[messages.index(order[0]) :][:4] == order
+    memory, first = (
+        next(i for i, line in enumerate(messages) if line.startswith(of)) for of in ("Memory for t", "Iteration 0 (")
+    )
+    assert memory < first and messages[first].startswith("Iteration 0 (0 iter/s, ")
     assert messages[-3] == messages[-1] == "Optimization Done." and messages[-2].startswith("Training took ")
     assert Path("small_iter_8.solverstate").exists()
 
