@@ -15,7 +15,7 @@ from fcaffe.net.filter import filter_net
 from fcaffe.net.layer import Layer
 from fcaffe.net.node import Node
 from fcaffe.net.parameters import Parameters
-from fcaffe.net.placements import LOCAL, Placement, Replicate, Shard
+from fcaffe.net.placements import LOCAL, REPLICATE, Placement, Replicate, Shard
 from fcaffe.net.redistribute import Redistribute, differs, is_split
 from fcaffe.net.registry import create_layer
 from fcaffe.net.splits import insert_splits, unsplit_names
@@ -147,7 +147,8 @@ class Graph:
             raise layer.named(problem) from problem
         changed = [index for index, blob in enumerate(bottom) if differs(blob.placement, needed[index])]
         if self.context.workers.per_worker:  # each has a batch of its own, so its layers are as on one worker
-            return [Shard(0, 1, layer)] if changed else tops
+            is_mean = layer.traits.runs_user_code and layer.param.loss_weight
+            return [REPLICATE] if is_mean else [Shard(0, 1, layer)] if changed else tops
         layer.is_split = is_split(needed)
         for index in changed:
             self._append_redistribute(param.bottom[index], layer, needed[index])

@@ -49,10 +49,10 @@ class ThreadWorkers(Workers):
         self.meeting, self.rank, self.size = meeting, rank, meeting.size
 
     def share(self, batch_size: int) -> Share:
-        return self.part(batch_size)
+        return split_batch(batch_size * self.size if self.per_worker else batch_size, self.rank, self.size)
 
     def part(self, samples: int) -> Share:
-        return split_batch(samples, self.rank, self.size)
+        return Share(0, samples, samples) if self.per_worker else split_batch(samples, self.rank, self.size)
 
     def sum(self, value: float) -> float:
         return float(self.sum_array(np.array([float(value)]))[0])

@@ -19,7 +19,7 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.solvers import Solver
 from tests.parallel.random_placements import PlacedNet, write_data
-from tests.parallel.rank_threads import ThreadExchange, on_ranks
+from tests.parallel.rank_threads import ThreadExchange, ThreadWorkers, on_ranks
 
 NETS = int(os.environ.get("FCAFFE_PLACED_NETS", "60"))
 SEED = int(os.environ.get("FCAFFE_PLACED_SEED", "0"))
@@ -103,3 +103,22 @@ def test_random_nets(folder: Path) -> None:
     assert trained > 0.6 * NETS
     assert not wrong, "\n".join([f"{len(wrong)} of {trained} nets", *wrong, *refused["2 workers"]])
     assert all(len(problems) < max(2, 0.05 * trained) for problems in refused.values()), refused
+
+
+def test_batches_of_each_worker_s_own(folder: Path) -> None:
+    """With `per_worker` layers combine the samples of one worker, and a loss in user code is the mean over workers."""
+    data = f'hdf5_data_param {{ source: "{folder}/rows.txt" batch_size: 6 }}'
+    text = f"""layer {{ name: "rows" type: "HDF5Data" top: "v" {data} }}
+        layer {{ name: "mix" type: "Softmax" bottom: "v" top: "mix" softmax_param {{ axis: 0 }} }}
+        layer {{ name: "user" type: "Python" bottom: "mix" top: "loss" loss_weight: 0.3
+                 python_param {{ module: "placed_layers" layer: "Loss" }} }}"""
+
+    def work(workers: ThreadWorkers) -> list[np.ndarray]:
+        workers.per_worker = True
+        return train(text, workers=workers, exchange=ThreadExchange(workers))
+
+    with log.quiet(3):
+        losses, shown = on_ranks(2, work)[0]
+        alone = train(text)
+    np.testing.assert_allclose(shown, losses[2:] / 0.3, rtol=1e-5)
+    assert losses[0] == pytest.approx((alone[0][0] + alone[0][1]) / 2, rel=1e-5)
