@@ -28,6 +28,7 @@ from fcaffe.cli import gflags, glog, last_words, streams
 from fcaffe.cli.commands import CAFFE_COMMANDS, COMMANDS, OTHERS, TOOLS, module_of
 from fcaffe.errors import FcaffeError, RankError
 from fcaffe.interruption import INTERRUPTED
+from fcaffe.onednn_library import find_onednn
 from fcaffe.parallel.started import started_as
 
 RUNS = ("train", "test", "time")  # commands whose results are in the log: they outlive standard output
@@ -99,13 +100,12 @@ def _run(words: list[str]) -> int:
     """Run the command `words[0]` with the other words; returns the exit code."""
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
-    named = {gflags.flag_name(word) for word in words}
-    if "version" in named:
+    if words[:1] == ["version"] or "version" in map(gflags.flag_name, words):
         print(_version())
         return 0
     name = words[0] if words else "--help"
     if name.startswith("-"):
-        if words and not any(flag.startswith("help") for flag in named) and name != "--":
+        if words and not gflags.asks_for_help(words) and name != "--":
             raise click.UsageError(
                 f"no command is given: {glog.program()} <command> <flags>; see {glog.program()} help"
             )
@@ -173,7 +173,7 @@ def _usage() -> str:
 def _version() -> str:
     if glog.program() == "caffe":
         return f"caffe version 1.0.0 (fcaffe {fcaffe.__version__})"
-    return f"fcaffe version {fcaffe.__version__}"
+    return f"fcaffe version {fcaffe.__version__}, {'oneDNN' if find_onednn() else 'NumPy'} engine"
 
 
 def _one_line(error: Exception) -> str:

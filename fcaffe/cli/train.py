@@ -27,8 +27,9 @@ from fcaffe.cli.workers import (
 )
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
+from fcaffe.input_files import require_inputs
 from fcaffe.net.workers import Workers
-from fcaffe.output_files import remove_leftovers
+from fcaffe.output_files import check_output, remove_leftovers
 from fcaffe.parallel.launch import launch
 from fcaffe.parallel.world import World, join
 from fcaffe.proto import read_solver
@@ -37,7 +38,8 @@ from fcaffe.solvers.learning_rate import SCALES, scale_rate
 from fcaffe.solvers.snapshot.paths import remove_states, states, temporary_prefix
 from fcaffe.solvers.snapshot.read import restore_newest
 from fcaffe.timeline import Timeline
-from fcaffe.tools.trace import Timing
+from fcaffe.tools.report import PAGE
+from fcaffe.tools.trace import TRACE, Timing
 
 AUTO = "auto"
 TERMINATED = 143  # what a shell sees of a process that SIGTERM ended
@@ -150,8 +152,11 @@ def train(
         raise UsageError("Need a solver definition to train. Give it as --solver FILE")
     if flags.weights and flags.snapshot not in ("", AUTO):
         raise UsageError("Give a snapshot to resume training or weights to finetune but not both.")
+    check_output(report, PAGE, flags.solver)
+    check_output(trace, TRACE, report)
     gpus = TrainingGpus(flags.gpu, gpu_count)
     gpus.check()
+    require_inputs(*flags.weights.split(","), flags.snapshot if flags.snapshot != AUTO else "")
     if snapshot_every < 0:
         raise UsageError("--snapshot-every must not be negative")
     signals = Signals(flags.sigint_effect, flags.sighup_effect)

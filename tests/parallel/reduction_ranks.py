@@ -143,7 +143,7 @@ def refusals() -> None:
             create_reduction("ring", comm).sum(buffer)
     with refused(UsageError, r"did you mean 'hierarchical'\?\); known are .*ring"):
         create_reduction("hierachical", comm)
-    with refused(UsageError, "did you mean 'ring'"):
+    with refused(UsageError, "did you mean ring"):
         create_reduction("hierarchical:rign", comm)
     with refused(UsageError, "takes no other reduction"):
         create_reduction("ring:tree", comm)
