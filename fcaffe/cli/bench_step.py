@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -203,7 +202,7 @@ class SyntheticBatch(Layer):
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         shapes = [tuple(shape.dim) for shape in self.param.input_param.shape]
-        self.share = self.context.share_of(shapes[0][0])
+        self.share, placement = self.context.share_of(shapes[0][0])
         random = np.random.default_rng(self.share.first)
         self._values: list[np.ndarray] = []
         for blob, (_, *rest) in zip(top, shapes, strict=True):
@@ -211,7 +210,7 @@ class SyntheticBatch(Layer):
             drawn = random.integers(0, 2, shape) if self._values else random.standard_normal(shape, np.float32)
             self._values.append(drawn.astype(np.float32))
             blob.reshape(*shape)
-            blob.each_sample = math.prod(rest)
+            blob.placement = placement
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         rows = self.context.workers.rows(self.share)

@@ -15,9 +15,10 @@ from fcaffe import log
 from fcaffe.cli.flags import command, numbers_of_shape, phase_number
 from fcaffe.cli.table import print_table
 from fcaffe.cli.usage import required
+from fcaffe.errors import UsageError
 from fcaffe.model_files import Model, read_model
 from fcaffe.proto import file_start, is_text, read_net
-from fcaffe.tools.summary import COLUMNS, Summary, model_to_json, shape_text, total_params
+from fcaffe.tools.summary import COLUMNS, OF_WORKERS, Summary, model_to_json, shape_text, total_params
 from fcaffe.tools.summary import summarize as summary_of
 
 MODEL_COLUMNS = ("layer", "type", "blobs", "parameters")
@@ -33,8 +34,11 @@ MODEL_COLUMNS = ("layer", "type", "blobs", "parameters")
 @click.option("--level", default=0, metavar="N", help="Level of the net, for its include and exclude rules.")
 @click.option("--stage", default="", metavar="NAME,...", help="Stages of the net, for its include and exclude rules.")
 @click.option("--input-shape", default="", metavar="C,H,W", help="Shape of the records of a data set that is missing.")
+@click.option("--workers", default=1, metavar="N", help="Show the share of the first of N workers, and what they send.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def summary(net: str, phase: str, level: int, stage: str, input_shape: str, as_json: bool) -> int:
+def summary(net: str, phase: str, level: int, stage: str, input_shape: str, workers: int, as_json: bool) -> int:
+    if workers < 1:
+        raise UsageError(f"--workers {workers}: the number of workers must be at least 1")
     if not is_text(file_start(net)):
         with log.quiet():
             model = read_model(net)
@@ -45,7 +49,7 @@ def summary(net: str, phase: str, level: int, stage: str, input_shape: str, as_j
         return 0
     stages = stage.split(",") if stage else []
     with log.quiet():
-        made = summary_of(net, phase_number(phase), level, stages, numbers_of_shape(input_shape))
+        made = summary_of(net, phase_number(phase), level, stages, numbers_of_shape(input_shape), workers)
     if as_json:
         print(json.dumps(made.to_json(), indent=2))
     else:
@@ -54,12 +58,18 @@ def summary(net: str, phase: str, level: int, stage: str, input_shape: str, as_j
 
 
 def _print(made: Summary) -> None:
-    rows = [layer.cells() for layer in made.layers]
-    print_table(f"{made.name or 'net'} ({made.phase})", COLUMNS, rows, numbers_from=3)
+    columns = COLUMNS + OF_WORKERS if made.workers > 1 else COLUMNS
+    rows = [layer.cells()[: len(columns)] for layer in made.layers]
+    print_table(f"{made.name or 'net'} ({made.phase})", columns, rows, numbers_from=3)
     print(f"Parameters      {made.total_params:,}")
     of_channels = f"; {made.channel_macs:,} of them BatchNorm, Scale and Bias" if made.channel_macs else ""
     print(f"Multiply-adds   {made.macs:,} (one batch forward{of_channels})")
     print(f"Memory          {made.memory_bytes:,} bytes (Caffe's 'Memory required for data')")
+    if made.workers > 1:
+        blobs, gradients = made.bytes_sent
+        print(
+            f"Sent            {gradients:,} bytes for gradients, {blobs:,} for blobs (each of {made.workers} workers)"
+        )
     types: dict[str, set[str]] = {}
     for layer in made.layers:
         if layer.fork:

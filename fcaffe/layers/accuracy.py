@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fcaffe.layers.labels import check_label_count, read_labels
-from fcaffe.net import ALL_BOTTOMS, Blob, Half, Layer, Traits, register
+from fcaffe.net import ALL_BOTTOMS, Blob, Half, Layer, Traits, placements, register
 
 
 @register("Accuracy")
@@ -17,12 +17,13 @@ class Accuracy(Layer):
     """
 
     traits = Traits(bottoms=2, tops=(1, 2), half=Half.FIRST, labels=ALL_BOTTOMS)
+    rule = placements.positions_summed(lambda layer: layer.param.accuracy_param.axis, of_classes=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         ignores = self._ignored_label() is not None
-        self.traits = replace(self.traits, needs_host=len(top) > 1 or (ignores and self.context.workers.size > 1))
+        self.traits = replace(self.traits, needs_host=len(top) > 1 or (ignores and self.workers.size > 1))
         if ignores or len(top) > 1:  # the numbers of labels that count, or of those of each class
-            self.context.workers.run_shards_in_step()
+            self.workers.run_shards_in_step()
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.accuracy_param
@@ -36,7 +37,7 @@ class Accuracy(Layer):
             top[1].reshape(classes)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        xp, top_k, workers = self.xp, self.param.accuracy_param.top_k, self.context.workers
+        xp, top_k, workers = self.xp, self.param.accuracy_param.top_k, self.workers
         labels, ignored, wrong = read_labels(self, bottom, self.axis, self._ignored_label())
         scores = self.engine.as_float32(bottom[0].data)
         true = xp.take_along_axis(scores, xp.expand_dims(labels, self.axis), self.axis)
@@ -46,7 +47,7 @@ class Accuracy(Layer):
             right &= ~ignored
         total = labels.size if ignored is None else labels.size - ignored.sum()
         if ignored is None:
-            total = self.context.count_over_workers(labels.size, bottom[1])
+            total = self.over_workers(labels.size, bottom[1])
         elif workers.size > 1:
             total = workers.sum(float(total))
         fraction = right.sum() / (max(1.0, total) if isinstance(total, float) else xp.maximum(total, 1))

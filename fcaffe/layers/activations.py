@@ -7,13 +7,14 @@ from typing import TypeGuard
 
 import numpy as np
 
-from fcaffe.net import Array, Blob, Half, Layer, Traits, register
+from fcaffe.net import Array, Blob, Half, Layer, Traits, placements, register
 
 
 class Activation(Layer):
     """Base: one bottom, one top of the same shape."""
 
     traits = Traits(bottoms=1, tops=1, reshapes_by_shape=True, repeatable=True)
+    rule = placements.elementwise
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         top[0].reshape(*bottom[0].shape)

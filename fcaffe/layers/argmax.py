@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from fcaffe.layers.c_order import rows_of
 from fcaffe.net import ALL_BOTTOMS, Array, Blob, Layer, Traits, register
+from fcaffe.net.placements import Placements, by_sample, replicated
 
 
 @register("ArgMax")
@@ -19,6 +20,11 @@ class ArgMax(Layer):
     """
 
     traits = Traits(bottoms=1, tops=1, labels=ALL_BOTTOMS)
+
+    def place(self, bottom: list[Blob]) -> Placements:
+        p = self.param.argmax_param
+        compares_samples = p.HasField("axis") and bottom[0].canonical_axis(p.axis) == 0
+        return (replicated if compares_samples else by_sample)(self, bottom)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.traits = replace(

@@ -12,7 +12,7 @@ from fcaffe import log
 from fcaffe.engines import Engine
 from fcaffe.engines.affine import Affine, normalization, scaling
 from fcaffe.engines.normalization import Normalizer, Whole
-from fcaffe.net import Array, Blob, Half, Layer, Traits, register
+from fcaffe.net import Array, Blob, Half, Layer, Traits, placements, register
 from fcaffe.net.fillers import fill_blob
 from fcaffe.net.layer import Held
 from fcaffe.net.workers import Workers
@@ -73,6 +73,7 @@ class BatchNorm(Layer):
     )
     ignores_propagate_down = True
     affine_blobs: Sequence[Blob] = ()  # scale and shift, if the layer has them
+    rule = placements.between(lambda layer, x: [1])  # sums over the workers where it needs those
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.batch_norm_param
@@ -116,9 +117,9 @@ class BatchNorm(Layer):
         """Set up all but the parameters."""
         self.eps, self.use_global_stats = eps, use_global_stats
         if not use_global_stats:
-            if not self.context.sync_batch_norm:
-                self.refuse_shards("takes mean and variance over each worker's samples (--bn local)")
-            self.context.workers.run_shards_in_step()
+            if self.context.workers.in_shards and not self.context.sync_batch_norm:
+                self.refuse_split("takes mean and variance over each worker's samples (--bn local)")
+            self.workers.run_shards_in_step()
             self.traits = replace(self.traits, needs_host=self._workers().size > 1)  # sums go through the host
         self.channels = bottom.shape[1] if len(bottom.shape) > 1 else 1
         self.mean, self.variance = Blob(self.xp, (self.channels,)), Blob(self.xp, (self.channels,))
@@ -247,7 +248,7 @@ class BatchNorm(Layer):
 
     def _workers(self) -> Workers:
         """The workers whose batches are one batch to this layer."""
-        return self.context.workers if self.context.sync_batch_norm else Workers()
+        return self.workers if self.context.sync_batch_norm else Workers()
 
 
 def has_scale_and_bias(p: Any) -> bool:

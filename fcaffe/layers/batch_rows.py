@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from fcaffe.layers.labels import read_indices
 from fcaffe.net import Blob, Layer, Traits, register
+from fcaffe.net.placements import Placement, Placements, Replicate, Shard, common, first_axis
 
 
 @register("Filter")
@@ -18,10 +19,15 @@ class Filter(Layer):
 
     traits = Traits(bottoms=(2, None), tops=(1, None), needs_host=True)
 
+    def place(self, bottom: list[Blob]) -> Placements:
+        placement = common(bottom, first_axis)
+        top: Placement = replace(placement, chosen_by=self) if isinstance(placement, Shard) else Replicate(varies=True)
+        return [placement] * len(bottom), [top]
+
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         if len(top) != len(bottom) - 1:
             raise self.error(f"{len(bottom)} bottoms, the last of them the selector, need {len(bottom) - 1} tops")
-        self.refuse_shards("makes a batch whose size depends on the data")
+        self.workers.run_shards_in_step()  # losses count the samples of all
         self.is_built = False
         self.traits = replace(self.traits, labels=(len(top),))  # the selector
 
@@ -55,7 +61,6 @@ class BatchReindex(Layer):
     traits = Traits(bottoms=2, tops=1, labels=(1,))
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.refuse_shards("picks samples from anywhere in the batch")
         self.chosen = Blob(self.xp, dtype="int64")
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fcaffe.layers.c_order import share, shares_memory
-from fcaffe.net import Blob, Half, Layer, Traits, register
+from fcaffe.net import Blob, Half, Layer, Traits, placements, register
 
 
 class AlongAxis(Layer):
@@ -51,6 +51,7 @@ class AlongAxis(Layer):
 class Concat(AlongAxis):
     """top = the bottoms one after the other along `axis`; their other axes agree."""
 
+    rule = placements.between(lambda layer, x: [layer.find_axis(x, layer.param.concat_param, "concat_dim")])
     traits = replace(AlongAxis.traits, bottoms=(1, None), tops=1, reshapes_by_shape=True)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -77,6 +78,7 @@ class Concat(AlongAxis):
 class Slice(AlongAxis):
     """tops = the bottom cut along `axis` at the slice_points, or into equal parts."""
 
+    rule = placements.between(lambda layer, x: [layer.find_axis(x, layer.param.slice_param, "slice_dim")])
     traits = replace(AlongAxis.traits, bottoms=1, tops=(1, None))
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:

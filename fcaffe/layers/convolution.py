@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from fcaffe.engines.windows import Windows
-from fcaffe.net import Array, Blob, Half, Layer, Traits, register
+from fcaffe.net import Array, Blob, Half, Layer, Traits, placements, register
 from fcaffe.net.fillers import fill_blob
 
 
@@ -14,6 +14,8 @@ class Sliding(Layer):
 
     The axes before it, one or several or none, number the images.
     """
+
+    rule = placements.before(lambda layer, x: x.canonical_axis(layer.param.convolution_param.axis))
 
     def find_windows(self, bottom: Blob) -> None:
         """Set self.axis (of the channels) and self.windows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fcaffe.net import Blob, Layer, Traits, register
+from fcaffe.net.placements import Placements, common
 
 
 @register("Crop")
@@ -14,6 +15,11 @@ class Crop(Layer):
     """
 
     traits = Traits(bottoms=2, tops=1, constants=(1,), reads="neither")
+
+    def place(self, bottom: list[Blob]) -> Placements:
+        axis = bottom[0].canonical_axis(self.param.crop_param.axis)
+        needed = [common([blob], lambda shard: shard.axis < axis) for blob in bottom]  # the second one's shape counts
+        return needed, needed
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, shape, wanted = self.param.crop_param, bottom[0].shape, bottom[1].shape

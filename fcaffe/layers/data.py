@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from fcaffe.engines.base import Pending
 from fcaffe.errors import DataError
 from fcaffe.net import Blob, Context, Layer, Traits, register
 from fcaffe.net.layer import Held, State
+from fcaffe.net.placements import REPLICATE
 from fcaffe.rng import CaffeRandom
 from fcaffe.share import Share
 from fcaffe.threads import renew_in_forks
@@ -58,14 +58,21 @@ class Reader(Layer):
     def after_fork(self) -> None:
         self._handing_out = threading.Lock()
 
+    def take_share(self, batch_size: int, top: list[Blob]) -> None:
+        """Find the `share` of each batch that this worker reads, and with it the placement of the tops."""
+        self.share, placement = self.context.share_of(batch_size)
+        self.is_split = placement != REPLICATE
+        for blob in top:
+            blob.placement = placement
+
     @contextmanager
     def samples(self, share: Share) -> Iterator[slice]:
         """Yields the samples of the present pass. Reads the next batch if all of this one have been handed out."""
-        rows = self.context.workers.rows(share)
+        rows = self.workers.rows(share)
         with self._handing_out:
             if not self._left:
                 self.read_batch()
-                self._left = share.count
+                self._left = share.count * (1 if self.is_split else self.context.workers.passes)
         try:
             yield rows
         finally:
@@ -128,22 +135,22 @@ class ReadingLayer(Reader):
             raise self.error("data_param.prefetch must be positive")
         if getattr(self.param, self.field).batch_size < 1:
             raise self.error(f"{self.field}.batch_size must be positive")
-        self._prefetcher = self._open()
+        self._prefetcher = self._open(top)
         source = self._prefetcher.source
         self._state = source.state()
-        rows = self.context.workers.rows(self.share)
+        rows = self.workers.rows(self.share)
         images = rows.stop - rows.start
         self._reshape(top, (images, *source.shape[1:]), self.label_shape(images))
         log.output_data_size(source.shape, self.size_logged_at)
 
-    def _open(self) -> Prefetcher:
+    def _open(self, top: list[Blob]) -> Prefetcher:
         random, depth = self.context.random, self.param.data_param.prefetch
         with reading_errors(self):
             transformer = self.transformer()
             transformer.seed(random)  # Caffe seeds it twice, before and after opening the source; the second counts
             source = self.open_source(transformer)
             transformer.seed(random)
-            self.share = self.context.share_of(source.batch_size)
+            self.take_share(source.batch_size, top)
             source.divide(self.share, self.context.turns)
             check_batches([source.shape, source.shape[:1]], depth)
         random.draw()  # in Caffe the seed of the reading thread, which has no use for it
@@ -155,7 +162,7 @@ class ReadingLayer(Reader):
         if self._prefetcher is None:
             random = self.context.random.state()
             with log.quiet():
-                self._prefetcher = self._open()
+                self._prefetcher = self._open([])
             self.context.random.set_state(random)
             self.set_reader_state(*self._state)
         return self._prefetcher
@@ -190,10 +197,6 @@ class ReadingLayer(Reader):
         """The values of the top label for these images of a batch."""
         return batch.labels[rows]
 
-    def labels_per_sample(self, shape: tuple[int, ...]) -> int | None:
-        """The values of each image in a top label of this shape, or None if images differ in it."""
-        return math.prod(shape[1:])
-
     def reader_state(self) -> tuple[int, bytes]:
         """(records read since the first, state of the transformer's generator)."""
         return self._state
@@ -214,7 +217,6 @@ class ReadingLayer(Reader):
         top[0].reshape(*shape)
         if len(top) > 1:
             top[1].reshape(*labels)
-            top[1].each_sample = self.labels_per_sample(labels)
 
 
 @register("Data")

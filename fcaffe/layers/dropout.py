@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from fcaffe.layers.activations import Activation
 from fcaffe.net import Array, Blob, Half, register
+from fcaffe.net.placements import Placements, elementwise, with_noise
 from fcaffe.proto import caffe_pb2 as pb
 
 
@@ -20,6 +21,10 @@ class Dropout(Activation):
 
     traits = replace(Activation.traits, half=Half.SAME, reads="neither")
 
+    def place(self, bottom: list[Blob]) -> Placements:
+        p = self.param.dropout_param
+        return (with_noise if self.phase == pb.TRAIN or p.sample_weights_test else elementwise)(self, bottom)
+
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.dropout_param
         ratio = p.dropout_ratio
@@ -31,8 +36,8 @@ class Dropout(Activation):
         else:
             self.scale = 1.0 if self.drops else 1 - ratio
         self.mask = Blob(self.xp, (), channels_last=True, dtype=self.engine.mask_dtype)
-        draws_one_by_one = self.drops and self.context.noise == "caffe"
-        self.traits = replace(self.traits, needs_host=draws_one_by_one)
+        waits = self.drops and (self.context.noise == "caffe" or not self.is_split)
+        self.traits = replace(self.traits, needs_host=waits)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
@@ -42,7 +47,8 @@ class Dropout(Activation):
         x, y = bottom[0].data, top[0].data
         if self.drops:
             ratio = self.param.dropout_param.dropout_ratio
-            self.engine.dropout_forward(x, y, self.mask.data, self.context, self.key, ratio, self.scale)
+            with self.context.noise_of_batch(self):
+                self.engine.dropout_forward(x, y, self.mask.data, self.context, self.key, ratio, self.scale)
         else:
             self._scaled(x, y)
 

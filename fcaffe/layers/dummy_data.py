@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from fcaffe.net import Blob, Layer, Traits, register
@@ -21,23 +23,30 @@ class DummyData(Layer):
     traits = Traits(bottoms=0, tops=(1, None), reads_host=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.refuse_split("its shape")
         fillers = list(self.param.dummy_data_param.data_filler) or [pb.FillerParameter()]
         self._once_or_per_top("data_filler", len(fillers), len(top))
         self.fillers = fillers * len(top) if len(fillers) == 1 else fillers
+        if any(map(_draws, self.fillers)):
+            self.context.workers.run_shards_in_step()
         for blob, shape in zip(top, self._shapes(len(top)), strict=True):
             blob.reshape(*shape)
         self._fill(top, drawn=False)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self._fill(top, drawn=True)
+        workers = self.context.workers
+        self.is_split = workers.per_worker or workers.size == 1
+        if self.is_split or workers.rank == 0:
+            self._fill(top, drawn=True)
+        for blob, filler in zip(top, self.fillers, strict=True):
+            if _draws(filler) and not self.is_split:
+                self.take_from_first(blob)
 
     def _fill(self, top: list[Blob], drawn: bool) -> None:
         """Fill those tops whose values are drawn, or the others (where an unknown filler is found out)."""
         if not holds_values(self.xp):
             return
         for blob, filler in zip(top, self.fillers, strict=True):
-            if (filler.type in FILLERS and filler.type != "constant") == drawn:
+            if _draws(filler) == drawn:
                 values = np.empty(blob.shape, np.float32)
                 fill(values, filler, self.context.random)
                 self.engine.upload(values, blob.data).wait()
@@ -61,3 +70,7 @@ class DummyData(Layer):
     def _once_or_per_top(self, field: str, given: int, tops: int) -> None:
         if given not in (1, tops):
             raise self.error(f"{field} must be given once or once per top: {given} for {tops} top(s)")
+
+
+def _draws(filler: Any) -> bool:
+    return filler.type in FILLERS and filler.type != "constant"

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from fcaffe import log
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
+from fcaffe.net.placements import PARTIAL, Placements, elementwise, unchanged
 from fcaffe.proto import caffe_pb2 as pb
 
 PROD, SUM, MAX = pb.EltwiseParameter.PROD, pb.EltwiseParameter.SUM, pb.EltwiseParameter.MAX
@@ -19,6 +20,10 @@ class Eltwise(Layer):
     """
 
     traits = Traits(bottoms=(2, None), tops=1, half=Half.SAME, reshapes_by_shape=True, repeatable=True)
+
+    def place(self, bottom: list[Blob]) -> Placements:
+        adds = self.param.eltwise_param.operation == SUM
+        return (unchanged if adds and all(blob.placement == PARTIAL for blob in bottom) else elementwise)(self, bottom)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.eltwise_param

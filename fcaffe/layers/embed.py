@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fcaffe.layers.labels import read_indices
-from fcaffe.net import ALL_BOTTOMS, Blob, Layer, Traits, register
+from fcaffe.net import ALL_BOTTOMS, Blob, Layer, Traits, placements, register
 from fcaffe.net.fillers import fill_blob
 
 
@@ -15,6 +15,7 @@ class Embed(Layer):
     """
 
     traits = Traits(bottoms=1, tops=1, labels=ALL_BOTTOMS)
+    rule = placements.elementwise
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.embed_param

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from fcaffe.data.hdf5 import Hdf5Rows
@@ -30,7 +29,7 @@ class HDF5Data(Reader):
             raise self.error("hdf5_data_param.batch_size must be positive")
         with reading_errors(self):
             self.rows = Hdf5Rows(p.source, list(self.param.top), p.shuffle, self.context.seed)
-            self.share = self.context.share_of(p.batch_size)
+            self.take_share(p.batch_size, top)
             check_batches([(self.share.total, *shape) for shape in self.rows.row_shapes])
         self._reshape(top)
 
@@ -42,10 +41,9 @@ class HDF5Data(Reader):
 
     def _reshape(self, top: list[Blob]) -> slice:
         """Give the tops the shapes of this pass; returns its rows in this worker's share."""
-        rows = self.context.workers.rows(self.share)
+        rows = self.workers.rows(self.share)
         for blob, shape in zip(top, self.rows.row_shapes, strict=True):
             blob.reshape(rows.stop - rows.start, *shape)
-            blob.each_sample = math.prod(shape)
         return rows
 
     def read_batch(self) -> None:

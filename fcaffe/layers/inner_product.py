@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fcaffe.net import Blob, Half, Layer, Traits, register
+from fcaffe.net import Blob, Half, Layer, Traits, placements, register
 from fcaffe.net.fillers import fill_blob
 
 
@@ -16,13 +16,10 @@ class InnerProduct(Layer):
     """
 
     traits = Traits(
-        bottoms=1,
-        tops=1,
-        half=Half.ANY,
-        reshapes_by_shape=True,
-        repeatable=True,
-        reads_before_writing=True,
+        bottoms=1, tops=1, half=Half.ANY, reshapes_by_shape=True, repeatable=True, reads_before_writing=True
     )
+
+    rule = placements.before(lambda layer, x: x.canonical_axis(layer.param.inner_product_param.axis))
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.inner_product_param

@@ -9,7 +9,7 @@ from typing import Any
 from fcaffe import log
 from fcaffe.layers.c_order import copy_values
 from fcaffe.layers.labels import check_label_count, read_labels
-from fcaffe.net import Array, Blob, Half, Layer, Traits, register
+from fcaffe.net import Array, Blob, Half, Layer, Traits, placements, register
 from fcaffe.proto import caffe_pb2 as pb
 
 FULL, VALID, BATCH_SIZE, NONE, PRE_FIXED = (
@@ -31,6 +31,7 @@ class LossLayer(Layer):
     """Base: a scalar top of loss weight 1, from predictions and labels that share their first axis."""
 
     traits = Traits(bottoms=2, tops=1, auto_tops=True, labels=(1,))
+    rule = placements.summed
     counts_by_default = True  # has the loss weight 1 without loss_weight
     knows_pre_fixed = False  # supports R-FCN's normalization: PRE_FIXED
     mode: int  # of the divisor, where there is a choice
@@ -52,7 +53,7 @@ class LossLayer(Layer):
 
     def count_samples(self, bottom: list[Blob]) -> float:
         """N, the first dimension, over all workers; an empty batch counts as 1, so that its loss is 0."""
-        return max(1.0, self.context.count_over_workers(bottom[0].shape[0], bottom[-1]))
+        return max(1.0, self.over_workers(bottom[0].shape[0], bottom[0]))
 
     def ignored_label(self) -> int | None:
         p = self.param.loss_param
@@ -67,12 +68,12 @@ class LossLayer(Layer):
                 "SmoothL1LossOHEM, or set normalization: NONE and divide loss_weight by pre_fixed_normalizer"
             )
         if mode == VALID and self.ignored_label() is not None:
-            self.context.workers.run_shards_in_step()
+            self.workers.run_shards_in_step()
         return mode
 
     def counts_over_workers(self) -> bool:
         """Whether the workers exchange the divisor in each pass."""
-        return self.mode == VALID and self.ignored_label() is not None and self.context.workers.size > 1
+        return self.mode == VALID and self.ignored_label() is not None and self.workers.size > 1
 
 
 def normalization(p: Any, default: int) -> int:
@@ -95,9 +96,9 @@ def divisor(layer: LossLayer, labels: Blob, valid: int | Array, batch: int) -> f
         return max(1.0, layer.param.loss_param.pre_fixed_normalizer)
     count = {FULL: labels.count, VALID: valid, BATCH_SIZE: batch}[layer.mode]
     if isinstance(count, int):
-        return max(1.0, layer.context.count_over_workers(count, labels))
-    if layer.context.workers.size > 1:
-        return max(1.0, layer.context.workers.sum(float(count)))
+        return max(1.0, layer.over_workers(count, labels))
+    if layer.workers.size > 1:
+        return max(1.0, layer.workers.sum(float(count)))
     return layer.xp.maximum(count, layer.xp.float32(1))
 
 
@@ -109,6 +110,7 @@ class SoftmaxWithLoss(LossLayer):
 
     traits = replace(LossLayer.traits, half=Half.FIRST)
     divisor: Any = FromForward()  # of the loss, a float; None: the number of positions that count
+    rule = placements.positions_summed(lambda layer: layer.class_axis())
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fcaffe.engines.windows import Windows
-from fcaffe.net import Blob, Half, Layer, Traits, register
+from fcaffe.net import Blob, Half, Layer, Traits, placements, register
 from fcaffe.proto import caffe_pb2 as pb
 
 
@@ -18,6 +18,7 @@ class LRN(Layer):
     """
 
     traits = Traits(bottoms=1, tops=1, reshapes_by_shape=True, repeatable=True)
+    rule = placements.by_sample
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         size = self.param.lrn_param.local_size

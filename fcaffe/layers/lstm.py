@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fcaffe.layers.recurrent import Recurrent
-from fcaffe.net import Array, Blob, Layer, Traits, register
+from fcaffe.net import Array, Blob, Layer, Traits, placements, register
 
 
 def split(gates: Array) -> list[Array]:
@@ -91,6 +91,7 @@ class LSTMUnit(Layer):
     """One step of an LSTM. Bottoms: c_prev (1, N, H), gates (1, N, 4H), cont (1, N). Tops: c and h, (1, N, H)."""
 
     traits = Traits(bottoms=3, tops=2, in_place=False, labels=(2,))
+    rule = placements.between(lambda layer, x: [0, 2])
     ignores_propagate_down = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:

@@ -22,7 +22,7 @@ class MemoryData(Layer):
     traits = Traits(bottoms=0, tops=2, reads_host=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.refuse_split("memory_data_param.batch_size")
+        self.refuse_split("reads what a script gives it")
         p = self.param.memory_data_param
         self.batch_size = p.batch_size
         self.shape = (p.channels, p.height, p.width)

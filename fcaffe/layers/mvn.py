@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fcaffe.layers.c_order import copy_values
-from fcaffe.net import Array, Blob, Layer, Traits, register
+from fcaffe.net import Array, Blob, Layer, Traits, placements, register
 
 
 @register("MVN")
@@ -16,6 +16,7 @@ class MVN(Layer):
 
     traits = Traits(bottoms=1, tops=1)
     ignores_propagate_down = True
+    rule = placements.by_sample
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.deviation = Blob(self.xp)

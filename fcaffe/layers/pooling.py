@@ -9,6 +9,7 @@ import numpy as np
 
 from fcaffe.engines.windows import Windows
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
+from fcaffe.net.placements import Placements, by_sample, with_noise
 from fcaffe.proto import caffe_pb2 as pb
 
 MAX, AVE, STOCHASTIC = pb.PoolingParameter.MAX, pb.PoolingParameter.AVE, pb.PoolingParameter.STOCHASTIC
@@ -25,6 +26,10 @@ class Pooling(Layer):
     """
 
     traits = Traits(bottoms=1, tops=(1, 2), reshapes_by_shape=True, repeatable=True)
+
+    def place(self, bottom: list[Blob]) -> Placements:
+        random = self.param.pooling_param.pool == STOCHASTIC and self.phase == pb.TRAIN
+        return (with_noise if random else by_sample)(self, bottom)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.pooling_param
@@ -96,7 +101,8 @@ class Pooling(Layer):
             if self.leaves_out_pad:
                 y *= self.gain
         elif self.phase == pb.TRAIN:
-            dice = self.engine.from_numpy(self.context.uniform(self.key, y.shape))
+            with self.context.noise_of_batch(self):
+                dice = self.engine.from_numpy(self.context.uniform(self.key, y.shape))
             self.engine.stochastic_pool_forward(x, y, self._indices(), dice, self.windows)
         else:
             self.engine.stochastic_pool_test(x, y, self.windows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fcaffe.layers.activations import Activation, Pointwise
-from fcaffe.net import Array, Blob, register
+from fcaffe.net import Array, Blob, placements, register
 from fcaffe.net.fillers import fill_blob
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -35,6 +35,7 @@ class PReLU(Activation):
     """
 
     traits = replace(Activation.traits, copies_bottom="in place", reads="bottoms")
+    rule = placements.between(lambda layer, x: [1])
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, shape = self.param.prelu_param, bottom[0].shape

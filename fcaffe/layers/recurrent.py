@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe import log
 from fcaffe.engines.memory import check_room
-from fcaffe.net import Array, Blob, Context, Layer, Traits
+from fcaffe.net import Array, Blob, Context, Layer, Traits, placements
 from fcaffe.net.fillers import fill, fill_blob, holds_values
 from fcaffe.net.layer import Held
 
@@ -32,6 +31,7 @@ class Recurrent(Layer):
 
     traits = Traits(in_place=False, held=Held.STREAMS, labels=(1,))
     ignores_propagate_down = True
+    rule = placements.streams
     states = 1  # arrays (N, num_output) that pass from step to step
     gates = 1  # values per output that a step computes from the input and the state
 
@@ -42,6 +42,10 @@ class Recurrent(Layer):
         exposed, bottoms = self.exposed, len(self.param.bottom)
         first_states = range(bottoms - exposed, bottoms)
         self.traits = replace(self.traits, bottoms=(2 + exposed, 3 + exposed), tops=1 + exposed, constants=first_states)
+
+    def has_static(self, bottom: list[Blob]) -> bool:
+        """Whether the third bottom is a static input."""
+        return len(bottom) == 3 + self.exposed
 
     def step_parameters(self) -> list[tuple[tuple[int, ...], Any]]:
         """Shape and filler of each parameter that belongs to a step."""
@@ -63,10 +67,9 @@ class Recurrent(Layer):
             raise self.error("recurrent_param.num_output must be positive")
         if not self.expose_hidden:
             self.context.workers.run_shards_in_step()  # each carries its state over to its next pass
-        workers = self.context.workers
-        if workers.size > 1 and not workers.per_worker:
-            log.warning(str(self.error(f"the first axis of its input is time, {workers.splitting}")))
-        self.static = len(bottom) == 3 + self.exposed
+        if not self.is_split:
+            self.traits = replace(self.traits, held=Held.ALIKE)
+        self.static = self.has_static(bottom)
         self.time_steps = bottom[0].shape[0] if bottom[0].shape else 0
         self._check_shapes(bottom)
         width, random = self.gates * self.outputs, self.context.random

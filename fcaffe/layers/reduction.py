@@ -6,6 +6,7 @@ import math
 
 from fcaffe.net import Array, Blob, Layer, Traits, register
 from fcaffe.net.arithmetic import sign
+from fcaffe.net.placements import PARTIAL, Placements, Shard, common
 from fcaffe.proto import caffe_pb2 as pb
 
 SUM, ASUM, SUMSQ, MEAN = (getattr(pb.ReductionParameter, name) for name in ("SUM", "ASUM", "SUMSQ", "MEAN"))
@@ -17,12 +18,18 @@ class Reduction(Layer):
 
     traits = Traits(bottoms=1, tops=1)
 
+    def place(self, bottom: list[Blob]) -> Placements:
+        p = self.param.reduction_param
+        placement = common(bottom, lambda shard: not (p.operation == MEAN and shard.chosen_by))
+        is_summed = isinstance(placement, Shard) and placement.axis >= bottom[0].canonical_axis(p.axis)
+        return [placement], [PARTIAL if is_summed else placement]
+
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, shape = self.param.reduction_param, bottom[0].shape
         self.axis = bottom[0].canonical_axis(p.axis)
         values: float = math.prod(shape[self.axis :])
-        if self.axis == 0 and p.operation == MEAN:  # over the batch of all workers
-            values = self.context.workers.sum(values)
+        if top[0].placement == PARTIAL and p.operation == MEAN:
+            values = self.over_workers(values, bottom[0])
         values = max(1.0, values)  # nothing has the mean 0
         self.coeff = p.coeff / values if p.operation == MEAN else p.coeff
         top[0].reshape(*shape[: self.axis])

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from fcaffe.layers.c_order import copy_values, share, shares_memory
 from fcaffe.net import Blob, Half, Layer, Traits, register
+from fcaffe.net.placements import Placements, Shard, replicated, unchanged
 
 
 class Reshaping(Layer):
@@ -20,11 +21,29 @@ class Reshaping(Layer):
     def new_shape(self, bottom: Blob) -> tuple[int, ...]:
         raise NotImplementedError
 
+    def place(self, bottom: list[Blob]) -> Placements:
+        shard = bottom[0].placement
+        if not isinstance(shard, Shard) or shard.chosen_by:
+            return (replicated if isinstance(shard, Shard) else unchanged)(self, bottom)
+        old = self.context.whole_shape(bottom[0])
+        new, ahead = self.new_shape(Blob(self.xp, old)), math.prod(old[: shard.axis])
+        for axis, size in enumerate(new):  # the first one that has as many values ahead of it and cuts no sample
+            if math.prod(new[:axis]) == ahead and size and size % shard.samples == 0:
+                return [shard], [replace(shard, axis=axis)]
+        return replicated(self, bottom)
+
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.traits = replace(self.traits, aliases=shares_memory(self.context))
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        top[0].reshape(*self.new_shape(bottom[0]))
+        shard = top[0].placement
+        if isinstance(shard, Shard):
+            whole = Blob(self.xp, self.context.whole_shape(bottom[0]))
+            shape, part = list(self.new_shape(whole)), self.context.workers.part(shard.samples)
+            shape[shard.axis] = shape[shard.axis] * part.count // shard.samples
+        else:
+            shape = list(self.new_shape(bottom[0]))
+        top[0].reshape(*shape)
         if self.traits.aliases:
             share(bottom[0], top[0])
 
@@ -60,8 +79,6 @@ class Reshape(Reshaping):
     def new_shape(self, bottom: Blob) -> tuple[int, ...]:
         p, old = self.param.reshape_param, bottom.shape
         start = p.axis if p.axis >= 0 else len(old) + p.axis + 1
-        if start == 0 and p.shape.dim and p.shape.dim[0] > 0:
-            self.refuse_split(f"reshape_param.shape with its first dim {p.shape.dim[0]}")
         end = len(old) if p.num_axes == -1 else start + p.num_axes
         if p.num_axes < -1 or not 0 <= start <= end <= len(old):
             raise self.error(f"axis {p.axis} and num_axes {p.num_axes} do not fit the bottom's shape {old}")

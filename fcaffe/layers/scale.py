@@ -8,6 +8,7 @@ from typing import Any
 from fcaffe import log
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 from fcaffe.net.fillers import fill_blob
+from fcaffe.net.placements import REPLICATE, Placements, by_sample, common
 from fcaffe.proto import caffe_pb2 as pb
 
 
@@ -22,6 +23,14 @@ class Broadcasting(Layer):
     def own_param(self) -> Any:
         """The message with axis and num_axes."""
         raise NotImplementedError
+
+    def place(self, bottom: list[Blob]) -> Placements:
+        p, operand = self.own_param(), bottom[1:]
+        has_samples = bool(bottom[-1].shape) and bottom[0].canonical_axis(p.axis) == 0  # the operand, on its axis 0
+        if has_samples and operand and not getattr(p, "bias_term", False):
+            return by_sample(self, bottom)
+        placement = common(bottom[:1], lambda shard: shard.axis == 0 and not (has_samples and (operand or p.num_axes)))
+        return [placement, *[REPLICATE] * len(operand)], [placement]
 
     def make_operand(self, bottom: Blob, filler: Any) -> None:
         """Append the parameter blob."""

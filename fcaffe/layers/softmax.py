@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fcaffe.layers.activations import Activation
-from fcaffe.net import Blob, Half, register
+from fcaffe.net import Blob, Half, placements, register
 
 
 @register("Softmax")
@@ -14,6 +14,7 @@ class Softmax(Activation):
 
     traits = replace(Activation.traits, half=Half.FIRST, reads="tops")
     ignores_propagate_down = True
+    rule = placements.between(lambda layer, x: [x.canonical_axis(layer.param.softmax_param.axis)])
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.axis = bottom[0].canonical_axis(self.param.softmax_param.axis)

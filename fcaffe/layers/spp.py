@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from fcaffe.layers.pooling import Pooling
-from fcaffe.net import Blob, Layer, Traits, register
+from fcaffe.net import Blob, Layer, Traits, placements, register
 from fcaffe.proto import caffe_pb2 as pb
 
 MOST_LEVELS = 16  # the last of which has 2^15 x 2^15 bins for each channel
@@ -20,6 +20,7 @@ class SPP(Layer):
     """
 
     traits = Traits(bottoms=1, tops=1, repeatable=True)
+    rule = placements.by_sample
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         height = self.param.spp_param.pyramid_height

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fcaffe.net import Blob, Layer, Traits, register
+from fcaffe.net import Blob, Layer, Traits, placements, register
 
 
 @register("Tile")
@@ -10,6 +10,7 @@ class Tile(Layer):
     """top = the bottom `tiles` times, one after the other along `axis`."""
 
     traits = Traits(bottoms=1, tops=1)
+    rule = placements.between(lambda layer, x: [x.canonical_axis(layer.param.tile_param.axis)])
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, shape = self.param.tile_param, bottom[0].shape

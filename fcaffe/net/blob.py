@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy
 
 from fcaffe.errors import NetError
+from fcaffe.net.placements import REPLICATE, Placement
 from fcaffe.net.storage import Array, Storage
 
 MAX_AXES = 32
@@ -52,7 +53,7 @@ class Blob:
         self.xp = xp
         self.shape: tuple[int, ...] = checked_shape(shape)
         self.version = 0
-        self.each_sample: int | None = None  # values per sample, if all passes have as many
+        self.placement: Placement = REPLICATE  # over the workers
         self._capacity = self.count
         self.data_storage = Storage(xp, channels_last, self._capacity, dtype)
         self.diff_storage = self.data_storage.like(self._capacity)

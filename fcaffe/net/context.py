@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from fcaffe.engines import Engine
-from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob
+from fcaffe.net.placements import REPLICATE, Placement, Replicate, Shard
 from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom, counter
 from fcaffe.share import Share, Turns
@@ -58,7 +58,8 @@ class Context:
     as_worker_0: Callable[[Any], Any] = lambda thing: thing
     readers: Mapping[str, Any] = field(default_factory=dict)
     wide_products: dict[str, Any] = field(default_factory=dict)
-    share: Share | None = field(default=None, init=False)  # see `share_of`
+    share: Share | None = field(default=None, init=False)  # of the largest batch that is split; see `share_of`
+    unsplit: int = field(default=0, init=False)  # the size of a batch that is not
     iteration: int = field(default=0, init=False)  # of the present pass: see `begin_pass`
     first_sample: int = field(default=0, init=False)
     explains: bool = field(default=False, init=False)  # layers raise errors for which they would wait for a device
@@ -67,27 +68,52 @@ class Context:
     def __post_init__(self) -> None:
         self.saves_for_backward = not self.inference
 
-    def share_of(self, batch_size: int) -> Share:
-        """This worker's share of the batches of a layer that reads; such layers of a net must agree in the size."""
+    def share_of(self, batch_size: int) -> tuple[Share, Placement]:
+        """This worker's share of the batches of a layer that reads, and the placement of the layer's tops. A batch that
+        is smaller than the number of workers is not split."""
+        if self.workers.size > batch_size and not self.workers.per_worker:
+            self.unsplit = batch_size
+            return Share(0, batch_size, batch_size), REPLICATE
         share = self.workers.share(batch_size)
-        if self.workers.size > 1 and self.share and self.share != share:
-            raise NetError(f"reads batches of {share.total}, another layer of this net of {self.share.total}")
-        self.share = share
-        return share
+        if self.share is None or share.total > self.share.total:
+            self.share = share
+        return share, Shard(0, batch_size)
 
-    def count_over_workers(self, count: int, labels: Blob) -> float:
-        """The sum over all workers of `count`, which is proportional to the number of samples in `labels`.
+    def whole_shape(self, blob: Blob) -> tuple[int, ...]:
+        """The shape of a blob of which this worker has a part."""
+        if not isinstance(shard := blob.placement, Shard):
+            return blob.shape
+        shape = list(blob.shape)
+        shape[shard.axis] = shape[shard.axis] * shard.samples // self.workers.part(shard.samples).count
+        return tuple(shape)
 
-        The workers exchange their counts only if these do not follow from the size of the batch.
-        """
-        if labels.each_sample and self.share and self.workers.size > 1:
-            return count * self.share.total / (labels.count // labels.each_sample)
-        return self.workers.sum(float(count))
+    @contextlib.contextmanager
+    def noise_of_batch(self, layer: Any) -> Iterator[None]:
+        """In its body a layer that is not split draws noise for whole batches."""
+        before = self.first_sample
+        if not layer.is_split and self.share:
+            self.begin_pass(self.iteration, before - self.workers.part(self.share.total).first)
+        yield
+        if not layer.is_split:
+            self.begin_pass(self.iteration, before)
+
+    def addend(self, blob: Blob) -> np.ndarray:
+        """The values of a blob so that those of all workers add up to the values of the whole blob."""
+        values, shard = self.engine.to_numpy(blob.data), blob.placement
+        if self.workers.size == 1:
+            return values
+        if isinstance(shard, Shard) and not self.workers.per_worker:
+            whole = np.zeros(self.whole_shape(blob), values.dtype)
+            part, size = self.workers.part(shard.samples), blob.shape[shard.axis]
+            start = part.first * size // part.count
+            whole[(slice(None),) * shard.axis + (slice(start, start + size),)] = values
+            return whole
+        return values / values.dtype.type(self.workers.size) if isinstance(shard, Replicate) else values
 
     @contextlib.contextmanager
     def unheard(self) -> Iterator[None]:
         """In its body, which the other workers do not run, sums are over this worker's own values."""
-        workers, self.workers = self.workers, Workers()
+        workers, self.workers = self.workers, self.workers.alone
         try:
             yield
         finally:

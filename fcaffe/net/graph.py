@@ -8,13 +8,15 @@ from typing import Any
 from google.protobuf import text_format
 
 from fcaffe import log
-from fcaffe.errors import NetError
+from fcaffe.errors import LayerError, NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.context import Context
 from fcaffe.net.filter import filter_net
 from fcaffe.net.layer import Half, Layer
 from fcaffe.net.node import Node
 from fcaffe.net.parameters import Parameters
+from fcaffe.net.placements import LOCAL, REPLICATE, Placement, Replicate, Shard
+from fcaffe.net.redistribute import Redistribute, differs, is_split
 from fcaffe.net.registry import create_layer
 from fcaffe.net.splits import insert_splits, unsplit_names
 from fcaffe.net.storage import Storage
@@ -55,6 +57,8 @@ class Graph:
                 layer_param.phase = self.phase
             self._append_layer(layer_param)
         _plan_backward(self.nodes, param.force_backward)
+        if context.workers.size > 1 and not context.workers.per_worker:
+            self._gather_outputs()
         for name in sorted(self._unread):
             log.produces_output(name)
             self.output_ids.append(self._ids[name])
@@ -94,6 +98,7 @@ class Graph:
         layer.key = key
         layer.bottom_names = [self._unsplit.get(name, name) for name in param.bottom]
         log.creating_layer(param.name)
+        placements = self._redistribute(layer, param) if self.context.workers.size > 1 else []
         node = Node(len(self.nodes), layer, param.name, [], [], [])
         for index in range(len(param.bottom)):
             self._append_bottom(node, param, index)
@@ -104,15 +109,17 @@ class Graph:
             needed = tops if isinstance(tops, int) else tops[0]
             for index in range(len(param.top), needed):
                 self._append_top(node, param, index)
+        for index, blob in enumerate(node.tops if placements else ()):
+            blob.placement = placements[min(index, len(placements) - 1)]
         if reader:
             for blob, other in zip(node.tops, reader.tops, strict=True):
                 blob.reshape(*other.shape)
-                blob.each_sample = other.each_sample
+                blob.placement = other.placement
         else:
             layer.initialize(node.bottoms, node.tops)
-        node.has_loss = any(layer.loss_weights)
-        self.nodes.append(node)
-        self._narrate(node)
+        self._append_node(node)
+        if self.context.workers.size > 1 and not reader:
+            layer.share_loss_weights(node.tops)
         needs = any(self._blob_needs_backward[i] for i in node.bottom_ids)
         if len(layer.param.param) > len(layer.blobs):
             raise layer.error(f"has {len(layer.blobs)} parameter blob(s), but {len(layer.param.param)} param entries")
@@ -133,6 +140,59 @@ class Graph:
             key = f"{name} ({self._keys[name]})"
         self._keys[key] = 1
         return key
+
+    def _append_node(self, node: Node) -> None:
+        node.has_loss = any(node.layer.loss_weights)
+        self.nodes.append(node)
+        self._narrate(node)
+
+    def _redistribute(self, layer: Layer, param: Any) -> Sequence[Placement]:
+        """Insert nodes that give the bottoms of a layer the placements which it needs. Returns those of its tops."""
+        bottom = [self.blobs[self._ids[name]] for name in param.bottom]
+        if not (bottom or layer.traits.runs_user_code):
+            return []
+        layer.check_count(len(bottom), layer.traits.bottoms, "bottom", "input")
+        try:
+            needed, tops = layer.place(bottom)
+        except LayerError:
+            raise
+        except NetError as problem:
+            raise layer.named(problem) from problem
+        changed = [index for index, blob in enumerate(bottom) if differs(blob.placement, needed[index])]
+        if self.context.workers.per_worker:  # each has a batch of its own, so its layers are as on one worker
+            is_mean = layer.traits.runs_user_code and layer.param.loss_weight
+            return [REPLICATE] if is_mean else [Shard(0, 1, layer)] if changed else tops
+        layer.is_split = is_split(needed)
+        for index in changed:
+            self._append_redistribute(param.bottom[index], layer, needed[index])
+        return tops
+
+    def _append_redistribute(self, name: str, reader: Layer, placement: Placement) -> None:
+        """Give the blob of this name another placement, for this layer and later ones."""
+        source = self._ids[name]
+        layer = Redistribute(name, self.context, reader, self.blobs[source].placement, placement)
+        layer.bottom_names = [self._unsplit.get(name, name)]
+        node = Node(len(self.nodes), layer, layer.name, [], [], [])
+        self._append_bottom(node, layer.param, 0)
+        self._append_top(node, layer.param, 0)
+        node.tops[0].placement = placement
+        layer.initialize(node.bottoms, node.tops)
+        self._append_node(node)
+        top = node.top_ids[0]
+        self._unread.discard(layer.name)
+        self._ids[name] = self._ids.pop(layer.name)
+        self.blob_names[top], self.blob_loss_weights[top] = name, self.blob_loss_weights[source]
+        self._blob_needs_backward[top] = node.needs_backward = self._blob_needs_backward[source]
+
+    def _gather_outputs(self) -> None:
+        """Gather outputs whose parts have other lengths in each pass."""
+        for name in self._unread.copy():
+            blob = self.blobs[self._ids[name]]
+            if blob.placement == LOCAL or (isinstance(blob.placement, Shard) and blob.placement.chosen_by):
+                maker = next(node.layer for node in reversed(self.nodes) if blob in node.tops)
+                self._append_redistribute(name, maker, Replicate(varies=True))
+                self.nodes[-1].needs_backward, self.nodes[-1].bottom_need_backward = False, [False]
+                self._unread.add(name)
 
     def _append_bottom(self, node: Node, param: Any, index: int) -> None:
         name = param.bottom[index]

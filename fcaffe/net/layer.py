@@ -12,8 +12,10 @@ import numpy as np
 
 from fcaffe.engines.memory import free_bytes
 from fcaffe.errors import LayerError, LayerMemoryError, NetError
-from fcaffe.net.blob import Blob
+from fcaffe.net.blob import MAX_AXES, Blob
 from fcaffe.net.context import Context
+from fcaffe.net.placements import Placements, Replicate, Shard, replicated
+from fcaffe.net.workers import Workers
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -96,6 +98,8 @@ class Layer:
     traits: Traits = Traits()
     fork: str | None = None  # the fork of Caffe whose layer this is, a name in fcaffe/proto/forks.py; None: BVLC Caffe
     may_be_fused = False  # stated by the class itself: rules of rewriting treat it as the class that it derives from
+    is_split = True  # each worker has a part of its bottoms, or reads a part of a batch
+    rule: Any = replicated  # of `placements`, a function in fcaffe.net.placements
 
     def __init__(self, param: Any, context: Context) -> None:
         self.param: Any = pb.LayerParameter()
@@ -107,7 +111,6 @@ class Layer:
         self.xp = context.engine.xp
         self.blobs: list[Blob] = []
         self.loss_weights: list[float] = []
-        self.loss_scale = 1.0  # of the gradients of its losses, beside their weights
         self.param_propagate_down: list[bool] = []
 
     @property
@@ -121,6 +124,12 @@ class Layer:
     @property
     def phase(self) -> int:
         return self.param.phase
+
+    def place(self, bottom: list[Blob]) -> Placements:
+        """The placements that the layer needs of its bottoms, and those that its tops then have. Called before `setup`
+        where a batch is split."""
+        needed: Placements = self.rule(bottom)
+        return needed
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         pass
@@ -208,8 +217,8 @@ class Layer:
 
     def initialize(self, bottom: list[Blob], top: list[Blob]) -> None:
         """Check the number of blobs, set up, give the tops their shapes and loss weights."""
-        self._check_count(len(bottom), self.traits.bottoms, "bottom", "input")
-        self._check_count(len(top), self.traits.tops, "top", "output")
+        self.check_count(len(bottom), self.traits.bottoms, "bottom", "input")
+        self.check_count(len(top), self.traits.tops, "top", "output")
         if not self.traits.in_place and any(blob in bottom for blob in top):
             raise self.error("does not work in place; give its tops other names")
         try:
@@ -244,22 +253,50 @@ class Layer:
                 total += float((blob.data * self.xp.float32(weight)).sum(dtype=self.xp.float64))
         return total
 
+    def take_from_first(self, blob: Blob) -> None:
+        """Give the blob of every worker the shape and the values of worker 0's."""
+        workers = self.context.workers
+        shape = np.array([len(blob.shape), *blob.shape, *[0] * (MAX_AXES - len(blob.shape))])
+        axes, *shape = workers.gather_array(shape)[0].tolist()
+        blob.reshape(*shape[:axes])
+        blob.data[...] = workers.sum_array(blob.data if workers.rank == 0 else self.xp.zeros_like(blob.data))
+
+    def share_loss_weights(self, top: list[Blob]) -> None:
+        """Divide the weights of losses that every worker computes whole: the losses of all workers add up."""
+        per_worker = self.context.workers.per_worker
+        for index, blob in enumerate(top):  # of user code: the mean over a worker's own batch
+            if self.traits.runs_user_code if per_worker else isinstance(blob.placement, Replicate):
+                self.loss_weights[index] /= self.context.workers.size
+
     def add_blob(self, *shape: int, channels_last: bool = False) -> Blob:
         """Append a parameter blob of this shape, zeroed."""
         self.blobs.append(Blob(self.xp, shape, channels_last))
         return self.blobs[-1]
 
+    @property
+    def workers(self) -> Workers:
+        """The workers among which the work of this layer is split; a single one if each does all of it."""
+        return self.context.workers if self.is_split else self.context.workers.alone
+
+    def over_workers(self, count: float, blob: Blob) -> float:
+        """The sum over the workers of `count`, which is proportional to the samples that this worker has of the blob.
+
+        The workers exchange their counts only if these do not follow from the size of the batch.
+        """
+        workers, shard = self.workers, blob.placement
+        if workers.size == 1:
+            return float(count)
+        if isinstance(shard, Shard) and not shard.chosen_by:
+            return (
+                count * shard.samples * (workers.size if workers.per_worker else 1) / workers.part(shard.samples).count
+            )
+        return workers.sum(float(count))
+
     def refuse_split(self, what: str) -> None:
-        """NetError if workers split the batch; `what` says what fixes it here."""
+        """NetError if workers split the batch; `what` says what of this layer they cannot split."""
         workers = self.context.workers
         if workers.size > 1 and not workers.per_worker:
-            raise self.error(f"{what} fixes the batch, {workers.splitting}")
-
-    def refuse_shards(self, what: str) -> None:
-        """NetError if the shards of a batch are computed on their own; `what` says what of this layer cannot be."""
-        workers = self.context.workers
-        if workers.in_shards:
-            raise self.error(f"{what}, so --reproducible {workers.size} cannot compute shards of a batch on their own")
+            raise self.error(f"{what}, {workers.splitting}")
 
     def error(self, message: str) -> LayerError:
         """An exception that names this layer."""
@@ -286,7 +323,7 @@ class Layer:
         """The bottoms with their shapes, for messages: "a" (2, 3) and "b" (2, 4)."""
         return " and ".join(f"{self.bottom_name(index)} {blob.shape}" for index, blob in enumerate(bottom))
 
-    def _check_count(self, given: int, allowed: Count, side: str, role: str) -> None:
+    def check_count(self, given: int, allowed: Count, side: str, role: str) -> None:
         low, high = (allowed, allowed) if isinstance(allowed, int) else allowed
         if given >= low and (high is None or given <= high):
             return

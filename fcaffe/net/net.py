@@ -255,7 +255,7 @@ class Net(Graph):
     def _losses(self) -> list[tuple[Blob, float]]:
         """All blobs with a loss, and what their gradients are."""
         return [
-            (blob, weight * node.layer.loss_scale)
+            (blob, weight)
             for node in self.nodes
             if node.has_loss
             for blob, weight in zip(node.tops, node.layer.loss_weights, strict=False)

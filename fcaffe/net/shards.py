@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.errors import UsageError
 from fcaffe.net.workers import Workers
 from fcaffe.share import Share, split_batch
 from fcaffe.threads import shard_threads
@@ -22,9 +21,9 @@ class Shards(Workers):
     """`size` shards of each batch. Each of the `workers` has consecutive shards, as many as the others or one less.
 
     A pass is over one shard, whose number is `rank`; so a net sees as many workers as there are shards. Usually a net
-    computes several shards one after the other. A pass then knows of the others how many samples they have, and nothing
-    else. A layer that needs more asks for shards `in_step`: each shard has a net and a thread, and all shards meet
-    where values of all of them are summed or gathered. As many threads compute at a time as there are `cores`.
+    computes several shards one after the other. A layer that needs values of the others asks for shards `in_step`: each
+    shard has a net and a thread, and all shards meet where values of all of them are summed or gathered. As many
+    threads compute at a time as there are `cores`.
 
     Attributes:
         own: This worker's shards.
@@ -47,7 +46,6 @@ class Shards(Workers):
         self._meeting = threading.Barrier(len(self.own))
         self._given: list[Any] = [None] * len(self.own)  # by the shards, to a sum or a gathering
         self._gathered: Any = None
-        self.total = 0  # samples in a batch, as the layers that read say
         self._passes = threading.local()
 
     @property
@@ -92,12 +90,6 @@ class Shards(Workers):
         return f"which --reproducible {self.size} cuts into shards; leave that out"
 
     def share(self, batch_size: int) -> Share:
-        if batch_size < self.size:
-            raise UsageError(
-                f"--reproducible {self.size}: a batch of {batch_size} cannot be cut into so many shards: use at most "
-                f"{batch_size}"
-            )
-        self.total = batch_size
         first, last = (split_batch(batch_size, shard, self.size) for shard in (self.own[0], self.own[-1]))
         return Share(first.first, last.first + last.count - first.first, batch_size)
 
@@ -116,11 +108,15 @@ class Shards(Workers):
         shard = split_batch(share.total, self.rank, self.size)
         return slice(shard.first - share.first, shard.first - share.first + shard.count)
 
+    def part(self, samples: int) -> Share:
+        return split_batch(samples, self.rank, self.size)
+
+    @property
+    def passes(self) -> int:  # type: ignore[override]
+        return len(self.own)
+
     def sum(self, value: float) -> float:
-        """Without `in_step`, assumes that the value is proportional to the shard's samples and scales it up."""
-        if self.in_step:
-            return float(self.sum_array(np.array([float(value)]))[0])
-        return value * self.total / split_batch(self.total, self.rank, self.size).count if self.total else value
+        return float(self.sum_array(np.array([float(value)]))[0])
 
     def sum_array(self, values: Any) -> Any:
         return sum_in_tree_order(self.gather_array(values))

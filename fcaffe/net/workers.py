@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from hashlib import sha256
 from typing import Any
 
@@ -19,6 +20,7 @@ class Workers:
     is_first: bool = True  # of the passes that run at the same time over parts of this worker's share
     sums_on_streams: bool = False  # the host waits for no sum of an array of float32 on a GPU
     per_worker: bool = False  # each has a whole batch of its own, and the batch of all is `size` times as large
+    passes: int = 1  # of this worker over parts of one batch
 
     def share(self, batch_size: int) -> Share:
         """This worker's part of the batch that a layer's `batch_size` asks for."""
@@ -32,6 +34,15 @@ class Workers:
     def splitting(self) -> str:
         """Part of an error about a layer that cannot be split: what splits it, and the remedy."""
         return f"which {self.size} workers would split; --batch per-worker gives each worker a whole batch of its own"
+
+    def part(self, samples: int) -> Share:
+        """Those of so many samples, which the workers split, that the current pass computes."""
+        return Share(0, samples, samples)
+
+    @functools.cached_property
+    def alone(self) -> Workers:
+        """This worker without the others, for layers that have whole bottoms: its sums are over its own values."""
+        return Alone(self)
 
     def run_shards_in_step(self) -> None:
         """A layer calls this in `setup` if its sums must cover all shards. Each shard then has a net of its own."""
@@ -66,3 +77,15 @@ class Workers:
         """Raises UsageError on each worker whose `content` differs from that of worker 0; all must call this."""
         if self.broadcast_object(sha256(content).digest()) != sha256(content).digest():
             raise UsageError(f"{what} of worker {self.rank} differ from those of worker 0: give all the same")
+
+
+class Alone(Workers):
+    """See `Workers.alone`."""
+
+    def __init__(self, among: Workers) -> None:
+        self.part = among.part  # type: ignore[method-assign]
+        self._among = among
+
+    @property
+    def is_first(self) -> bool:  # type: ignore[override]
+        return self._among.is_first

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.errors import NetError
 from fcaffe.net.blob import Array
 from fcaffe.net.workers import Workers
 from fcaffe.parallel.reductions.reduction import Reduction
@@ -45,12 +44,10 @@ class MpiWorkers(Workers):
     def share(self, batch_size: int) -> Share:
         if self.per_worker:
             return Share(self.rank * batch_size, batch_size, self.size * batch_size)
-        if batch_size < self.size:
-            raise NetError(
-                f"{self.size} workers cannot split a batch of {batch_size}: use at most {batch_size}, or "
-                "--batch per-worker to give each worker a batch of its own"
-            )
         return split_batch(batch_size, self.rank, self.size)
+
+    def part(self, samples: int) -> Share:
+        return super().part(samples) if self.per_worker else split_batch(samples, self.rank, self.size)
 
     def sum(self, value: float) -> float:
         return float(self.sum_array(np.array([float(value)], np.float64))[0])

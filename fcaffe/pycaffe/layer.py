@@ -37,6 +37,8 @@ class Layer:
     grows and when a solver takes over the parameters.
     """
 
+    by_sample = False  # sample i of each top depends only on sample i of the bottoms, so workers may split the batch
+
     _layer: CoreLayer
     param_str: str
     phase: Phase

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import sys
 import traceback
 from collections.abc import Iterator
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +19,8 @@ from fcaffe import as_caffe, log
 from fcaffe.errors import LayerError
 from fcaffe.net.blob import Blob
 from fcaffe.net.host_arrays import HostViews, host_views
-from fcaffe.net.layer import State, Traits
+from fcaffe.net.layer import Held, State, Traits
+from fcaffe.net.placements import Placements, by_sample, replicated
 from fcaffe.net.registry import register
 from fcaffe.pycaffe.blob import Blob as BlobFace
 from fcaffe.pycaffe.layer import Layer, Phase, UserLayer
@@ -38,18 +41,25 @@ class Python(UserLayer):
 
     The class derives from `caffe.Layer`; it finds python_param.param_str as `self.param_str`, its phase as
     `self.phase`, and makes parameters by `self.blobs.add_blob(*shape)`. Its top is a loss only with a loss_weight in
-    the prototxt. `share_in_parallel` changes nothing: every worker is a process of its own, with its own instance.
+    the prototxt. `share_in_parallel` changes nothing: every worker is a process of its own, with its own instance. Of
+    several workers the first one calls the methods for all, on whole blobs, unless the class says `by_sample` or the
+    layer has no tops.
     """
 
     traits = Traits(needs_host=True, runs_user_code=True)
     views: HostViews
 
+    def place(self, bottom: list[Blob]) -> Placements:
+        """Without tops no values depend on the code. In shards, which are threads, the first one calls it for all."""
+        may_split = (self._user_class.by_sample or not self.param.top) and not self.context.workers.in_shards
+        return (by_sample if may_split else replicated)(self, bottom)
+
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.views = host_views(self.engine)
         self.views.prepare([*bottom, *top])
-        if not bottom:
-            self.refuse_shards("reads batches, or whatever it does without bottoms, in code that knows of no shards")
-        as_caffe.provide_caffe()
+        if not self.is_split:
+            self.traits = replace(self.traits, held=Held.ALIKE)
+            self.context.workers.run_shards_in_step()
         self.user_layer = self._make_user_layer()
         self._call("setup", bottom, top)
 
@@ -57,12 +67,26 @@ class Python(UserLayer):
         self._call("reshape", bottom, top)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self._call("forward", bottom, top)
-        if any(self.loss_weights) and self.context.workers.size > 1:
-            self._weigh_losses(bottom, top)
+        """Where several workers have whole blobs, the first one calls the user's code for all."""
+        workers = self.context.workers
+        if self.is_split or workers.rank == 0:
+            self._call("forward", bottom, top)
+        for blob in () if self.is_split else top:
+            self.take_from_first(blob)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        self._call("backward", top, propagate_down, bottom)
+        workers = self.context.workers
+        own = [] if self.is_split else [blob.diff.copy() for blob in top]
+        for blob, diff in zip(top, own, strict=False):
+            blob.diff[...] = workers.sum_array(diff)
+        if self.is_split or workers.rank == 0:
+            self._call("backward", top, propagate_down, bottom)
+        else:
+            for blob, down in zip(bottom, propagate_down, strict=True):
+                if down:
+                    blob.diff[...] = 0
+        for blob, diff in zip(top, own, strict=False):
+            blob.diff[...] = diff
 
     def state(self) -> State:
         """Return the `snapshot_state` of the user's class."""
@@ -80,14 +104,6 @@ class Python(UserLayer):
         with self._errors_named(f"{cls.__module__}.{cls.__name__}.{method}"):
             return getattr(self.user_layer, method)(*arguments)
 
-    def _weigh_losses(self, bottom: list[Blob], top: list[Blob]) -> None:
-        """Weight a loss of user code, a mean over this worker's samples, by their share of the batch."""
-        samples = bottom[0].shape[0]
-        self.loss_scale = samples / max(1.0, self.context.workers.sum(samples))
-        for blob, weight in zip(top, self.loss_weights, strict=True):
-            if weight:
-                blob.data[...] *= self.loss_scale
-
     def _call(self, method: str, *arguments: list[Any]) -> None:
         """Call the user's method with pycaffe's blobs."""
         with self.views.user_at_work():
@@ -96,12 +112,17 @@ class Python(UserLayer):
     def _face(self, value: Any) -> Any:
         return BlobFace(value, self.views) if isinstance(value, Blob) else value
 
-    def _make_user_layer(self) -> Any:
+    @functools.cached_property
+    def _user_class(self) -> Any:
+        as_caffe.provide_caffe()
         p = self.param.python_param
         if not p.module or not p.layer:
             raise self.error("python_param needs module, a Python module, and layer, a class in it")
         log.info(f"{code_of(self.param)} runs from here on")
-        cls = self._find_class(self._import(p.module), p.layer)
+        return self._find_class(self._import(p.module), p.layer)
+
+    def _make_user_layer(self) -> Any:
+        p, cls = self.param.python_param, self._user_class
         with self._errors_named(f"making a {p.module}.{p.layer}"):
             user_layer = cls(self.param)
         Layer._bind(user_layer, self)

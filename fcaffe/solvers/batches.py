@@ -12,6 +12,8 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.engines.base import Pending
+from fcaffe.net.blob import Blob
+from fcaffe.net.placements import Shard
 from fcaffe.net.workers import Workers
 from fcaffe.solvers.control import Action, agree
 from fcaffe.solvers.nan_policy import NanPolicy
@@ -125,22 +127,15 @@ class WholeBatches:
             values = list(sum_in_tree_order(self._numbers.outputs.astype(np.float32))[:, None])
         else:
             pairs = zip(run.net.outputs(), run.output_values(), strict=True)
-            values = [self._over_workers(blob.shape, own) for (_, blob, _), own in pairs]
+            values = [self._over_workers(blob, own) for (_, blob, _), own in pairs]
         log.net_outputs("Train", run.net.outputs(), values)
 
-    def _over_workers(self, shape: Sequence[int], values: np.ndarray) -> np.ndarray:
-        """An output over the whole batch, on worker 0.
-
-        Values are summed over the workers. Per-sample outputs are concatenated in rank order; shares may differ in
-        size.
-        """
-        run = self.run
-        if run.workers.size == 1:
-            return values
-        per_sample = bool(run.share.count) and shape[:1] == (run.share.count,)
-        if run.workers.sum(per_sample) < run.workers.size:
-            return run.workers.sum_array(values)
-        return np.concatenate(run.workers.gather(values) or [values])
+    def _over_workers(self, blob: Blob, values: np.ndarray) -> np.ndarray:
+        """An output over the whole batch, for worker 0."""
+        workers = self.run.workers
+        if workers.per_worker and isinstance(blob.placement, Shard):  # the workers may have unequal numbers of rows
+            return np.concatenate(workers.gather(values) or [values])
+        return workers.sum_array(values)
 
 
 def _mean(losses: Sequence[float]) -> np.float32:

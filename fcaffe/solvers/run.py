@@ -11,7 +11,7 @@ import numpy as np
 from fcaffe import log
 from fcaffe.engines import Engine
 from fcaffe.engines.memory import aligned_zeros
-from fcaffe.errors import SolverError
+from fcaffe.errors import SolverError, UsageError
 from fcaffe.net import Context, Net
 from fcaffe.net.blob import Array
 from fcaffe.net.exchange import GradientExchange
@@ -139,6 +139,8 @@ class Run:
             )
         parts = self.shards or self.workers  # as the training net's layers see them
         if parts.size > 1 and self.context.share is None and not parts.per_worker:
+            if batch := self.context.unsplit:
+                raise UsageError(f"cannot split a batch of {batch}, {parts.splitting}, or use at most {batch}")
             raise SolverError(f"the training net has no layer that reads a batch, {parts.splitting}")
         return net, [net, *(self._twins(net, net_param, self.shards) if self.shards else ())]
 
@@ -228,8 +230,9 @@ class Run:
         return all(blob.shape == () for _, blob, _ in self.net.outputs())
 
     def output_values(self, net: Net | None = None) -> list[np.ndarray]:
-        """The outputs of the training net, or of a twin, after a pass, each flat."""
-        return [self.engine.to_numpy(blob.data).reshape(-1) for _, blob, _ in (net or self.net).outputs()]
+        """The outputs of the training net, or of a twin, after a pass, each flat; see `Context.addend`."""
+        net = net or self.net
+        return [net.context.addend(blob).reshape(-1) for _, blob, _ in net.outputs()]
 
     def leave_workers(self) -> None:
         """Free communicators and shared memory after the last sum. The run keeps its weights but cannot train.

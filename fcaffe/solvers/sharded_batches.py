@@ -112,7 +112,6 @@ class ShardedBatches:
         self._results: list[np.ndarray] = []  # loss and outputs of each shard
         self._bad: str | None = None  # the first blob that is not finite
         self._outputs: list[np.ndarray] = []  # of the net in the last batch, over all shards
-        self._refuse_outputs_of_samples()
 
     def forward_backward(self) -> np.float32:
         """As that of WholeBatches."""
@@ -232,19 +231,6 @@ class ShardedBatches:
         sums = sum_in_tree_order(np.concatenate(rows))
         loss = np.float32(sums[0])
         self.nan_policy.check_loss(loss, run.iteration, self._bad)
-        ends = np.cumsum([blob.count for _, blob, _ in run.net.outputs()], dtype=int)
+        ends = np.cumsum([own.size for own in run.output_values()], dtype=int)
         self._outputs = [values.astype(np.float32) for values in np.split(sums[1:], ends)[:-1]]
         return loss
-
-    def _refuse_outputs_of_samples(self) -> None:
-        """Shards of different sizes can be added up only if what is added has the same size."""
-        total = self.run.share.total
-        if total % self.shards.size == 0:
-            return
-        for name, blob, _ in self.run.net.outputs():
-            if blob.shape[:1] == (self.run.net.batch_size,):
-                raise SolverError(
-                    f"the shards of a batch of {total} are uneven with --reproducible {self.shards.size}, and output "
-                    f'"{name}" of the training net has values for each sample, which cannot be added up: let a Silence '
-                    "layer take it"
-                )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
+from fcaffe.layers.dummy_data import DummyData
 from fcaffe.net.layer import Held, Layer
 from fcaffe.net.net import Net
 from fcaffe.net.node import Node
@@ -37,13 +38,13 @@ def why_no_twins(net: Net, in_step: bool) -> str:
         return "an engine for GPUs"
     for layer in (node.layer for node in net.nodes if not _reads(node)):
         has_state = bool(layer.state()) and not (in_step and layer.traits.held is Held.STREAMS)
-        if layer.traits.runs_user_code or has_state or type(layer).close is not Layer.close:
-            return f'layer "{layer.name}" ({layer.type}), which has a state or runs user code'
+        if has_state or type(layer).close is not Layer.close:
+            return f'layer "{layer.name}" ({layer.type}), which has a state'
     return ""
 
 
 def _reads(node: Node) -> bool:
-    return node.layer.traits.reads_host and not node.bottoms
+    return node.layer.traits.reads_host and not (node.bottoms or isinstance(node.layer, DummyData))
 
 
 class Zeros(CaffeRandom):

@@ -19,6 +19,7 @@ from fcaffe.engines import Engine
 from fcaffe.layers.inner_product import InnerProduct
 from fcaffe.net import Net
 from fcaffe.net.node import Node
+from fcaffe.net.placements import Shard
 from fcaffe.net.shards import Shards
 from fcaffe.share import Share, split_batch
 
@@ -154,6 +155,8 @@ def _is_wide(node: Node, samples: int) -> bool:
     if type(layer) is not InnerProduct or layer.axis != 1 or layer.param.inner_product_param.transpose:
         return False
     if not layer.param_propagate_down[0] or node.bottoms[0].data_storage.dtype != np.float32:
+        return False
+    if (node.bottoms[0].placement, layer.context.whole_shape(node.bottoms[0])[0]) != (Shard(0, samples), samples):
         return False
     inputs, outputs = _sizes(node)
     return WORTH * samples * (inputs + outputs) <= inputs * outputs

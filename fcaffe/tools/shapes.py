@@ -13,10 +13,12 @@ from fcaffe.engines import Engine
 from fcaffe.errors import FcaffeError, NetError
 from fcaffe.layers.forks.annotated_data import MOST_OBJECTS
 from fcaffe.net import Context, Net
+from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net
 from fcaffe.pycaffe.python import code_of
 from fcaffe.rng import CaffeRandom
+from fcaffe.share import Share, split_batch
 
 Shape = tuple[int, ...]
 
@@ -53,14 +55,27 @@ class _Hollow:
         return np.lib.stride_tricks.as_strided(hollow, shape, (0,) * len(shape), subok=True)
 
 
+class FirstOf(Workers):
+    """The first of so many workers, of which none runs."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def share(self, batch_size: int) -> Share:
+        return self.part(batch_size)
+
+    def part(self, samples: int) -> Share:
+        return split_batch(samples, 0, self.size)
+
+
 def hollow_net(
-    param: Any, path: str, input_shape: Sequence[int] | None = None, whole_passes: bool = False
+    param: Any, path: str, input_shape: Sequence[int] | None = None, whole_passes: bool = False, workers: int = 1
 ) -> tuple[Net, dict[str, str]]:
     """The net of filtered parameters, which cannot run, and the type of each layer that an Input replaces.
 
     An Input replaces a layer whose files are missing. The shape of its records is `input_shape` (C, H, W), or else the
     layer's crop, or else the shape of the same blob in a deploy.prototxt in the folder of the net's file `path`. Raises
-    NetError without any of these. `whole_passes` is that of Context.
+    NetError without any of these. `whole_passes` is that of Context. Of several `workers` the net is that of the first.
     """
     stood_in = {}
     for layer in param.layer:
@@ -75,7 +90,9 @@ def hollow_net(
                 f'layer "{layer.name}": {source or "its source"} does not exist; '
                 f"records of {' x '.join(map(str, shape))} are assumed ({origin})"
             )
-    return Net(param, hollow_context(whole_passes)), stood_in
+    context = hollow_context(whole_passes)
+    context.workers = FirstOf(workers)
+    return Net(param, context), stood_in
 
 
 def hollow_context(whole_passes: bool = False) -> Context:

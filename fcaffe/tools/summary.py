@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fcaffe.layers.batch_norm import BatchNorm
@@ -13,18 +13,21 @@ from fcaffe.model_files import Model
 from fcaffe.net import Net
 from fcaffe.net.filter import filter_net
 from fcaffe.net.node import Node
+from fcaffe.net.redistribute import Redistribute
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.nets import read_net_for
 from fcaffe.tools.shapes import Shape, hollow_net
 
 COLUMNS = ("layer", "type", "top shapes", "parameters", "multiply-adds", "bytes of tops")
+OF_WORKERS = ("placement", "bytes sent")  # further columns
 
 
 @dataclass(frozen=True)
 class LayerSummary:
     """One layer. `macs` are its `multiply_adds`; `top_bytes` is its part of Caffe's memory figure.
 
-    `fork` is the fork of Caffe whose layer it is, if it is not BVLC Caffe's.
+    `fork` is the fork of Caffe whose layer it is, if it is not BVLC Caffe's. With several workers the shapes are those
+    of the first; `placements` are those of the tops, and each worker sends `bytes_sent` in a forward and backward pass.
     """
 
     name: str
@@ -35,6 +38,8 @@ class LayerSummary:
     params: list[Shape]
     macs: int
     fork: str | None = None
+    placements: list[str] = field(default_factory=list)
+    bytes_sent: int = 0
 
     @property
     def param_count(self) -> int:
@@ -48,8 +53,9 @@ class LayerSummary:
         """The layer as a row of a table with COLUMNS. Numbers are empty instead of 0."""
         texts = [shape_text(shape) for shape in self.top_shapes]
         shapes = f"{len(texts)} of {texts[0]}" if len(texts) > 1 and len(set(texts)) == 1 else ", ".join(texts)
-        numbers = (self.param_count, self.macs, self.top_bytes)
-        return (self.name, self.type, shapes, *(f"{number:,}" if number else "" for number in numbers))
+        numbers = (self.param_count, self.macs, self.top_bytes, self.bytes_sent)
+        *first, sent = (f"{number:,}" if number else "" for number in numbers)
+        return (self.name, self.type, shapes, *first, ", ".join(dict.fromkeys(self.placements)), sent)
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,13 @@ class Summary:
     macs: int
     channel_macs: int
     memory_bytes: int
+    workers: int = 1
+
+    @property
+    def bytes_sent(self) -> tuple[int, int]:
+        """What each worker sends in an iteration: for placements, and at least for the sums of gradients."""
+        gradients = 8 * self.total_params * (self.workers - 1) // self.workers
+        return sum(layer.bytes_sent for layer in self.layers), gradients
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -74,6 +87,7 @@ class Summary:
             "layers": [
                 {"name": layer.name, "type": layer.type, "bottoms": layer.bottoms, "tops": layer.tops}
                 | ({"fork": layer.fork} if layer.fork else {})
+                | ({"placements": layer.placements, "bytes_sent": layer.bytes_sent} if self.workers > 1 else {})
                 for layer in self.layers
             ],
             "blobs": {
@@ -123,9 +137,11 @@ def summarize(
     level: int = 0,
     stages: Sequence[str] = (),
     input_shape: Sequence[int] | None = None,
+    workers: int = 1,
 ) -> Summary:
     """The summary of the net of a prototxt. Its data sets need not exist (see `hollow_net`)."""
-    net, stood_in = hollow_net(filter_net(read_net_for(path, phase, level, stages)), path, input_shape)
+    param = filter_net(read_net_for(path, phase, level, stages))
+    net, stood_in = hollow_net(param, path, input_shape, workers=workers)
     layers = layer_summaries(net, stood_in)
     net.close()
     return Summary(
@@ -138,6 +154,7 @@ def summarize(
             layer.macs for layer, node in zip(layers, net.nodes, strict=True) if not hasattr(node.layer, "macs")
         ),
         memory_bytes=net.memory_bytes,
+        workers=workers,
     )
 
 
@@ -153,6 +170,8 @@ def layer_summaries(net: Net, stood_in: Mapping[str, str] | None = None) -> list
             params=[blob.shape for blob in node.layer.blobs],
             macs=multiply_adds(node),
             fork=node.layer.fork,
+            placements=[str(blob.placement) for blob in node.tops],
+            bytes_sent=node.layer.bytes_sent(node.bottoms) if isinstance(node.layer, Redistribute) else 0,
         )
         for node in net.nodes
     ]

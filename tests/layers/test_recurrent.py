@@ -6,15 +6,7 @@ import numpy as np
 import pytest
 
 from fcaffe.errors import NetError
-from fcaffe.net import Blob, Context
-from fcaffe.net.registry import create_layer
-from fcaffe.net.shards import Shards
-from fcaffe.net.workers import Workers
-from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text
-from fcaffe.rng import CaffeRandom
 from tests.conftest import GOLDEN, make_net
-from tests.engine_choice import engine
 from tests.golden_values import assert_close
 
 TYPES = ["LSTM", "RNN"]
@@ -163,17 +155,3 @@ def test_a_net_draws_its_weights_as_caffe_does(seed):
         assert found.keys() == set(golden.files) - {"prototxt", "seed"}
         for key, weights in found.items():
             np.testing.assert_array_equal(weights.view(np.uint32), golden[key].view(np.uint32), err_msg=key)
-
-
-@pytest.mark.parametrize("kind", TYPES)
-def test_workers_that_would_split_the_time_are_told(kind, capfd):
-    for workers, told in ((Shards(Workers(), 2), True), (Workers(), False)):
-        param = parse_text(
-            f'name: "it" type: "{kind}" bottom: "x" bottom: "cont" bottom: "h" bottom: "c" recurrent_param {{ '
-            "num_output: 3 expose_hidden: true }",
-            pb.LayerParameter,
-        )
-        layer = create_layer(param, Context(engine(), CaffeRandom(1), workers=workers))
-        shapes = [(4, 2, 5), (4, 2), *[(1, 2, 3)] * STATES[kind]]
-        layer.initialize([Blob(layer.xp, shape) for shape in shapes], [Blob(layer.xp) for _ in range(1 + STATES[kind])])
-        assert ("its input is time, which --reproducible 2" in capfd.readouterr().err) == told

@@ -1,9 +1,7 @@
 """What the layers of a net share."""
 
-import pytest
-
-from fcaffe.errors import NetError
 from fcaffe.net import Context
+from fcaffe.net.placements import REPLICATE, Shard
 from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom
 from fcaffe.share import Share, split_batch
@@ -20,12 +18,13 @@ class SecondOfTwo(Workers):
         return 10 * value
 
 
-def test_layers_that_read_agree_in_the_batch_that_workers_split() -> None:
+def test_the_largest_batch_is_the_one_that_workers_split() -> None:
     context = Context(engine(), CaffeRandom(1), workers=SecondOfTwo())
     assert context.share is None
-    assert context.share_of(32) == context.share_of(32) == context.share == Share(16, 16, 32)
-    with pytest.raises(NetError, match=r"^reads batches of 64, another layer of this net of 32$"):
-        context.share_of(64)
+    assert context.share_of(32) == (Share(16, 16, 32), Shard(0, 32))
+    assert context.share_of(16) == (Share(8, 8, 16), Shard(0, 16))
+    assert context.share_of(1) == (Share(0, 1, 1), REPLICATE)
+    assert context.share == Share(16, 16, 32)
 
 
 def test_an_unheard_worker_has_its_own_sums() -> None:

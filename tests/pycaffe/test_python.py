@@ -15,13 +15,9 @@ import pytest
 import fcaffe
 from fcaffe.as_caffe import provide_caffe
 from fcaffe.errors import NetError
-from fcaffe.net import Context, Net
-from fcaffe.net.workers import Workers
-from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text
-from fcaffe.rng import CaffeRandom
+from fcaffe.net import Net
 from tests.conftest import make_net
-from tests.engine_choice import engine, host
+from tests.engine_choice import host
 
 USER_LAYERS = Path(__file__).with_name("user_layers.py")
 
@@ -136,33 +132,6 @@ def test_a_loss_needs_its_weight() -> None:
     net.forward()
     net.backward()
     assert np.all(net.blob("x").diff == 1) and np.all(net.blob("t").diff == -1)
-
-
-@pytest.mark.parametrize("whole", [False, True])
-def test_a_loss_of_several_workers_is_weighted_by_their_share(whole: bool) -> None:
-    """What workers with 3 and 2 samples of a batch of 5 add up is the mean over the batch."""
-    shape = "input_param { shape { dim: %d dim: 4 } }"
-    inputs = f'force_backward: true layer {{ name: "in" type: "Input" top: "x" top: "t" {shape} }}'
-    loss = python_layer("it", "EuclideanLoss", 'bottom: "x" bottom: "t" top: "loss"', more="loss_weight: 2")
-    x, total, gradients = values(5, 4), 0.0, []
-    for part in (slice(0, 3), slice(3, 5)):
-        param = parse_text(inputs % len(x[part]) + loss, pb.NetParameter)
-        net = Net(param, Context(engine(), CaffeRandom(1), workers=OneOfTwo(), whole_passes=whole))
-        net.blob("x").data[...] = net.context.engine.xp.asarray(x[part])
-        for _ in range(2):
-            total += net.forward() / 2
-            net.backward()
-        gradients.append(host(net.blob("x").diff))
-    assert total == pytest.approx((x**2).sum() / 5, rel=1e-5)
-    np.testing.assert_allclose(np.concatenate(gradients), 2 * x / 5, rtol=1e-5)
-
-
-class OneOfTwo(Workers):
-    size = 2
-    per_worker = True
-
-    def sum(self, value: float) -> float:
-        return 5
 
 
 TRAINING = """

@@ -11,7 +11,8 @@ from fcaffe.data.database import Database
 from fcaffe.data.prefetch import Batch
 from fcaffe.data.transformer import Transformer
 from fcaffe.layers.data import Data
-from fcaffe.net import register
+from fcaffe.net import Blob, register
+from fcaffe.net.placements import LOCAL
 from fcaffe.proto import forks
 
 MOST_OBJECTS = 300  # of an image, in MobileNet-YOLO's labels
@@ -57,8 +58,10 @@ class AnnotatedData(Data):
         table = np.concatenate(found) if found else np.full((1, 8), -1)
         return table.astype(np.float32).reshape(1, 1, -1, 8)
 
-    def labels_per_sample(self, shape: tuple[int, ...]) -> int | None:
-        return None if self.has_boxes else super().labels_per_sample(shape)
+    def take_share(self, batch_size: int, top: list[Blob]) -> None:
+        super().take_share(batch_size, top)
+        if self.has_boxes and not self._for_yolo and self.is_split:
+            top[1].placement = LOCAL
 
     @property
     def _for_yolo(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fcaffe.net import Blob, Layer, Traits, register
+from fcaffe.net import Blob, Layer, Traits, placements, register
 from fcaffe.proto import forks
 
 
@@ -12,6 +12,7 @@ class Axpy(Layer):
 
     fork = forks.SENET
     traits = Traits(bottoms=3, tops=1, in_place=False, reshapes_by_shape=True, repeatable=True)
+    rule = placements.by_sample
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         a, x, y = (blob.shape for blob in bottom)

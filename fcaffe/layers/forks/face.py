@@ -15,6 +15,7 @@ from fcaffe.layers.loss import LossLayer
 from fcaffe.net import Array, Blob, Layer, Traits, register
 from fcaffe.net.fillers import fill_blob
 from fcaffe.net.layer import Held
+from fcaffe.net.placements import REPLICATE, Placements, common, first_axis
 from fcaffe.proto import forks
 
 
@@ -58,8 +59,8 @@ class CenterLoss(OfClasses, LossLayer):
         p = self.param.center_loss_param
         self.add_rows(bottom, p, p.center_filler)
         LossLayer.setup(self, bottom, top)
-        self.context.workers.run_shards_in_step()
-        self.traits = replace(self.traits, needs_host=self.context.workers.size > 1)
+        self.workers.run_shards_in_step()
+        self.traits = replace(self.traits, needs_host=self.workers.size > 1)
         self.difference = Blob(self.xp)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -85,9 +86,10 @@ class CenterLoss(OfClasses, LossLayer):
             sums, counts = xp.zeros(centers.shape, "float32"), xp.zeros((centers.shape[0], 1), "float32")
             self.engine.add_rows(-difference, labels, sums)
             self.engine.add_rows(xp.ones((labels.size, 1), "float32"), labels, counts)
-            if self.context.workers.size > 1:
-                counts = self.context.workers.sum_array(counts)
-            centers.diff[...] += sums / (counts + 1)
+            if self.workers.size > 1:
+                counts = self.workers.sum_array(counts)
+            everyones = 1 if self.is_split else self.context.workers.size  # whose gradients add up
+            centers.diff[...] += sums / ((counts + 1) * everyones)
         if propagate_down[0]:
             copy_values(difference * (top[0].diff / self.samples), bottom[0].diff)
 
@@ -114,6 +116,10 @@ class MarginInnerProduct(OfClasses):
     fork = forks.SPHEREFACE
     traits = Traits(bottoms=2, tops=2, reshapes_by_shape=True, repeatable=True, held=Held.ALIKE, labels=(1,))
     owner = "weights"
+
+    def place(self, bottom: list[Blob]) -> Placements:
+        placement = common(bottom, first_axis)
+        return [placement] * 2, [placement, REPLICATE]
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.margin_inner_product_param

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from fcaffe import log
 from fcaffe.layers.lstm import unit_backward, unit_forward
 from fcaffe.net import Array, Blob, Layer, Traits, register
 from fcaffe.net.fillers import fill_blob
@@ -31,7 +31,7 @@ class Lstm(Layer):
     traits = Traits(bottoms=(1, 2), tops=1, in_place=False, held=Held.STREAMS, labels=(1,))
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        p, random, workers = self.param.lstm_param, self.context.random, self.context.workers
+        p, random = self.param.lstm_param, self.context.random
         self.outputs, self.streams, self.has_marks = p.num_output, p.batch_size, len(bottom) == 2
         self.axes = 1  # of time and sequences
         if len(bottom[0].shape) == 3 and not p.HasField("batch_size"):
@@ -39,9 +39,9 @@ class Lstm(Layer):
         if self.outputs < 1 or self.streams < 1:
             raise self.error("lstm_param needs num_output and batch_size, both at least 1")
         if self.has_marks:
-            workers.run_shards_in_step()  # each carries its state over to its next pass
-        if workers.size > 1 and not workers.per_worker:
-            log.warning(str(self.error(f"the first axis of its input is time, {workers.splitting}")))
+            self.context.workers.run_shards_in_step()  # each carries its state over to its next pass
+        if not self.is_split:
+            self.traits = replace(self.traits, held=Held.ALIKE)
         width = 4 * self.outputs
         fill_blob(self.add_blob(width, math.prod(bottom[0].shape[self.axes :])), p.weight_filler, random)
         fill_blob(self.add_blob(width, self.outputs), p.weight_filler, random)

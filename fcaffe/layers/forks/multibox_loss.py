@@ -21,6 +21,7 @@ from fcaffe.layers.forks.ssd import (
 from fcaffe.layers.forks.yolo import sigmoid
 from fcaffe.layers.loss import BATCH_SIZE, FLT_MIN, FULL, NONE, VALID, normalization
 from fcaffe.net import Blob, register
+from fcaffe.net.placements import LOCAL, REPLICATE, Placements, Shard, common, first_axis, total_of
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import forks
 
@@ -50,6 +51,12 @@ class MultiBoxLoss(HostLoss):
     traits = replace(HostLoss.traits, bottoms=4, labels=(3,), constants=(2,))
     learning = 2
 
+    def place(self, bottom: list[Blob]) -> Placements:
+        placement = common(bottom[:2], first_axis)
+        return [placement, placement, REPLICATE, LOCAL if isinstance(placement, Shard) else placement], [
+            total_of(placement)
+        ]
+
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
         p = self.param.multibox_loss_param
@@ -69,7 +76,7 @@ class MultiBoxLoss(HostLoss):
         if p.HasField("ignore_difficult_gt"):
             log.warning(f'layer "{self.name}": ignore_difficult_gt, of {forks.YOLO}, has no effect')
         if self.mode == VALID:
-            self.context.workers.run_shards_in_step()
+            self.workers.run_shards_in_step()
         self.weights = [p.loc_weight, 1.0]
         for index, down in enumerate(self.param.propagate_down[:2]):
             self.weights[index] *= down
@@ -230,6 +237,6 @@ class MultiBoxLoss(HostLoss):
         if self.mode == NONE:
             return 1.0
         if self.mode == VALID:
-            return max(1.0, self.context.workers.sum(float(matches)))
+            return max(1.0, self.workers.sum(float(matches)))
         count = priors if self.mode == FULL else bottom[0].shape[0]
-        return max(1.0, self.context.count_over_workers(count, bottom[0]))
+        return max(1.0, self.over_workers(count, bottom[0]))

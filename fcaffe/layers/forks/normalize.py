@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from fcaffe.layers.activations import Activation
-from fcaffe.net import Array, Blob, register
+from fcaffe.net import Array, Blob, placements, register
 from fcaffe.net.arithmetic import sign
 from fcaffe.net.fillers import fill_blob
 from fcaffe.proto import caffe_pb2 as pb
@@ -29,6 +29,7 @@ class Normalize(Activation):
 
     fork = forks.SSD
     traits = replace(Activation.traits, copies_bottom="in place")
+    rule = placements.by_sample
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         shape, p = bottom[0].shape, self.param.norm_param

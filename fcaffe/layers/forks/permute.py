@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fcaffe.layers.c_order import copy_values
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
+from fcaffe.net.placements import Placements, Shard, between, by_sample, elementwise
 from fcaffe.proto import forks
 
 
@@ -20,6 +23,7 @@ class Reordering(Layer):
         reads="neither",
     )
     of_images = False  # the bottom has four axes
+    rule = by_sample
 
     def views(self, x: Array, y: Array) -> tuple[Array, Array]:
         """Views of the bottom's and the top's data, or gradients, that have one shape and one order."""
@@ -45,6 +49,13 @@ class Permute(Reordering):
     """top.shape[i] = bottom.shape[order[i]]; axes that `order` does not list follow in their own order."""
 
     fork = forks.SSD
+
+    def place(self, bottom: list[Blob]) -> Placements:
+        shard, listed = bottom[0].placement, self.listed()
+        if not isinstance(shard, Shard):
+            return elementwise(self, bottom)
+        order = [*listed, *(axis for axis in range(len(bottom[0].shape)) if axis not in listed)]
+        return [shard], [replace(shard, axis=order.index(shard.axis))]
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         axes = range(len(bottom[0].shape))
@@ -91,6 +102,7 @@ class Reverse(Reordering):
 
     fork = forks.OCR
     axes: tuple[int, ...]
+    rule = between(lambda layer, x: [x.canonical_axis(layer.param.reverse_param.axis)])
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.axes = (bottom[0].canonical_axis(self.param.reverse_param.axis),)
@@ -105,6 +117,7 @@ class Flip(Reverse):
 
     fork = forks.WINDOWS
     of_images = True
+    rule = by_sample
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.axes = (2,) * self.param.flip_param.flip_height + (3,) * self.param.flip_param.flip_width

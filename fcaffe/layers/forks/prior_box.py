@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fcaffe.net import ALL_BOTTOMS, Blob, Layer, Traits, register
+from fcaffe.net.placements import REPLICATE, Placements, common
 from fcaffe.proto import forks
 
 SAME_RATIO = 1e-6
@@ -24,6 +25,9 @@ class PriorBox(Layer):
 
     fork = forks.SSD
     traits = Traits(bottoms=2, tops=1, reshapes_by_shape=True, repeatable=True, constants=ALL_BOTTOMS, reads="neither")
+
+    def place(self, bottom: list[Blob]) -> Placements:
+        return [common([blob], lambda shard: shard.axis < 2) for blob in bottom], [REPLICATE]  # sizes of images count
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.sizes = self._sizes()  # (P, 2), widths and heights in pixels of the image

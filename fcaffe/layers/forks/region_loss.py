@@ -50,7 +50,8 @@ class RegionLoss(GridLoss):
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
-        self.refuse_shards("counts its passes")
+        if self.context.workers.in_shards:
+            self.refuse_split("counts its passes")
         p = self.p = self.param.region_loss_param
         self.biases = read_anchors(self, p.biases)
         if len(self.biases) != p.num or p.coords != 4:

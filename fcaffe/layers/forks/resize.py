@@ -10,7 +10,7 @@ import numpy as np
 
 from fcaffe.engines.channels import channels_last
 from fcaffe.layers.labels import read_indices
-from fcaffe.net import Array, Blob, Context, Layer, Traits, register
+from fcaffe.net import Array, Blob, Context, Layer, Traits, placements, register
 from fcaffe.proto import forks
 
 
@@ -18,6 +18,7 @@ class Resizing(Layer):
     """Base: top (N, C, new height, new width) from a bottom (N, C, height, width)."""
 
     traits = Traits(bottoms=1, tops=1, reshapes_by_shape=True, repeatable=True, reads="neither")
+    rule = placements.by_sample
 
     def new_size(self, size: tuple[int, ...]) -> tuple[int, int]:
         """Height and width of the top for those of the bottom. Raises LayerError."""

@@ -16,7 +16,7 @@ from fcaffe.layers.forks.centre_boxes import corners, overlap
 from fcaffe.layers.forks.host_loss import HostLoss
 from fcaffe.layers.forks.ssd import Objects, judge
 from fcaffe.layers.forks.yolo import check_objects
-from fcaffe.net import ALL_BOTTOMS, Blob, Layer, Traits, register
+from fcaffe.net import ALL_BOTTOMS, Blob, Layer, Traits, placements, register
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import forks
 
@@ -90,7 +90,7 @@ class DetectionLoss(HostLoss):
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
-        self.context.workers.run_shards_in_step()
+        self.workers.run_shards_in_step()
         self.p = self.param.detection_loss_param
         if others := [field.name for field, _ in self.p.ListFields() if field.number < OF_YOLO]:
             raise self.error(
@@ -103,7 +103,7 @@ class DetectionLoss(HostLoss):
         check_shapes(self, bottom, self.p)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        p, workers = self.p, self.context.workers
+        p, workers = self.p, self.workers
         self.samples = self.count_samples(bottom)
         values = self.engine.to_numpy(bottom[0].data)
         truth, cells = read_truth(self, bottom[1], p)
@@ -154,6 +154,7 @@ class EvalDetection(Layer):
 
     fork = forks.YOLO_V1
     traits = Traits(bottoms=(2, 3), tops=1, needs_host=True, repeatable=True, labels=ALL_BOTTOMS)
+    rule = placements.by_sample
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.p = self.param.eval_detection_param

@@ -48,7 +48,7 @@ class Yolov3(GridLoss):
         if len(self.mask) != p.num or (self.mask >= len(self.anchors)).any() or p.anchors_scale < 1:
             raise self.error(f"needs anchors_scale and a mask of num = {p.num} of the {len(self.anchors)} anchors")
         if p.iou_loss != MSE:
-            self.context.workers.run_shards_in_step()
+            self.workers.run_shards_in_step()
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.p
@@ -89,7 +89,7 @@ class Yolov3(GridLoss):
         learnt = gradient if p.iou_loss == MSE else gradient[..., OBJECTNESS:]
         loss = float((learnt.astype(np.float64) ** 2).sum())
         if p.iou_loss != MSE:
-            loss += p.iou_normalizer * missing / max(1.0, self.context.workers.sum(float(len(box))))
+            loss += p.iou_normalizer * missing / max(1.0, self.workers.sum(float(len(box))))
         top[0].data[...] = loss / self.samples
         if p.use_logic_gradient:
             gradient[..., activated] *= cells[..., activated] * (1 - cells[..., activated])

@@ -1,0 +1,191 @@
+"""Placements: how each blob is spread over the workers, and the rules by which layers pass it on.
+
+    data of a blob                              its gradient
+    Shard(axis)   contiguous parts, by rank     the same parts
+    Replicate     every worker has all of it    the workers' gradients add up to it
+    Partial       the workers' values add up    every worker has all of it
+    Local         rows about a worker's own samples, which no other worker can read
+
+A layer's rule says which placements it needs of its bottoms and which its tops then have. Where a bottom has another
+one, the graph inserts a `Redistribute` (`fcaffe.net.redistribute`). The shards of a batch count as workers here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Base. Its text is how the log and `fcaffe summary` name it."""
+
+    def __str__(self) -> str:
+        return type(self).__name__
+
+
+@dataclass(frozen=True)
+class Shard(Placement):
+    """Each worker has a contiguous part along `axis`, by rank.
+
+    The parts are those of `samples`, each of which has equally many entries along the axis. If a layer chooses entries
+    by their values, `chosen_by` is this layer, and the parts may have any length.
+    """
+
+    axis: int
+    samples: int
+    chosen_by: Any = None
+
+    def __str__(self) -> str:
+        return f"Shard({self.axis})"
+
+
+@dataclass(frozen=True)
+class Replicate(Placement):
+    """Every worker has all of it. `varies`: its shape may change from pass to pass."""
+
+    varies: bool = False
+
+
+@dataclass(frozen=True)
+class Partial(Placement):
+    """The value is the sum over the workers."""
+
+
+@dataclass(frozen=True)
+class Local(Placement):
+    """Rows that name samples by their position in the worker's own part of the batch."""
+
+
+REPLICATE, PARTIAL, LOCAL = Replicate(), Partial(), Local()
+
+# What a rule returns: the placement needed of each bottom, and those of the tops (the last one also of further tops).
+Placements = tuple[Sequence[Placement], Sequence[Placement]]
+
+
+def any_shard(shard: Shard) -> bool:
+    return True
+
+
+def first_axis(shard: Shard) -> bool:
+    return shard.axis == 0
+
+
+def common(bottom: Sequence[Any], accepts: Callable[[Shard], bool] = any_shard) -> Placement:
+    """The one placement in which a layer can take all of these bottoms: the first acceptable Shard, or Replicate."""
+    given = [blob.placement for blob in bottom]
+    shards = [one for one in given if isinstance(one, Shard) and accepts(one)]
+    varies = any(one.chosen_by if isinstance(one, Shard) else getattr(one, "varies", False) for one in given)
+    if shards and (not varies or all(one == shards[0] for one in given)):
+        return shards[0]
+    return Replicate(varies)
+
+
+def of_all(placement: Placement, bottom: Sequence[Any]) -> Placements:
+    return [placement] * len(bottom), [placement]
+
+
+# --- rules, as methods of a layer -------------------------------------------------------------------------------------
+
+
+def replicated(layer: Any, bottom: Sequence[Any], /) -> Placements:
+    """The layer may combine any values, so every worker computes it on whole bottoms."""
+    return of_all(common(bottom, lambda shard: False), bottom)
+
+
+def elementwise(layer: Any, bottom: Sequence[Any], /) -> Placements:
+    """Each value depends on the values of the same position."""
+    return of_all(common(bottom), bottom)
+
+
+def by_sample(layer: Any, bottom: Sequence[Any], /) -> Placements:
+    """Sample i of each top, on axis 0, depends only on sample i of the bottoms."""
+    return of_all(common(bottom, first_axis), bottom)
+
+
+def with_noise(layer: Any, bottom: Sequence[Any], /) -> Placements:
+    """As `by_sample`, where each row is a sample of the batch, since noise depends on the index of the sample."""
+    (x,), context = bottom, layer.context
+    rows = context.whole_shape(x)[:1]
+    in_order = context.workers.per_worker or (context.share is not None and rows == (context.share.total,))
+    return of_all(common(bottom, lambda shard: in_order and (shard.axis, shard.samples) == (0, *rows)), bottom)
+
+
+def unchanged(layer: Any, bottom: Sequence[Any], /) -> Placements:
+    """The layer takes every placement; all tops have that of the first bottom."""
+    return [blob.placement for blob in bottom], [bottom[0].placement]
+
+
+def between(axes: Callable[[Any, Any], Collection[int]]) -> Callable[[Any, Sequence[Any]], Placements]:
+    """A rule: the layer combines values along these axes of its first bottom, and keeps the others as they are."""
+
+    def rule(layer: Any, bottom: Sequence[Any]) -> Placements:
+        combined = axes(layer, bottom[0])
+        return of_all(common(bottom, lambda shard: shard.axis not in combined), bottom)
+
+    return rule
+
+
+def before(axis: Callable[[Any, Any], int]) -> Callable[[Any, Sequence[Any]], Placements]:
+    """A rule: the axes before this one of the first bottom number independent rows, which are worth splitting."""
+
+    def rule(layer: Any, bottom: Sequence[Any]) -> Placements:
+        first = axis(layer, bottom[0])
+        placement = common(bottom, lambda shard: shard.axis < first)
+        return of_all(split(layer, bottom[0], 0) if first > 0 and placement == REPLICATE else placement, bottom)
+
+    return rule
+
+
+def split(layer: Any, blob: Any, axis: int) -> Placement:
+    """Shard along this axis of a blob, if it is long enough for all workers; else Replicate."""
+    size, share = layer.context.whole_shape(blob)[axis], layer.context.share
+    if size < layer.context.workers.size:
+        return REPLICATE
+    return Shard(axis, share.total if share and size % share.total == 0 else size)
+
+
+def summed(layer: Any, bottom: Sequence[Any], /) -> Placements:
+    """A loss or another sum over the samples on axis 0; further tops have values for each sample."""
+    placement = common(bottom, first_axis)
+    return [placement] * len(bottom), [total_of(placement), placement]
+
+
+def total_of(placement: Placement) -> Placement:
+    """Of the sum of values that have this placement."""
+    return PARTIAL if isinstance(placement, Shard) else placement
+
+
+def positions_summed(
+    axis: Callable[[Any], int], of_classes: bool = False
+) -> Callable[[Any, Sequence[Any]], Placements]:
+    """A rule of what compares scores, with classes along `axis`, with a label for each position of the other axes.
+
+    Tops: the sum over the positions; one like the scores, or the sum of each class; one like the labels.
+    """
+
+    def rule(layer: Any, bottom: Sequence[Any]) -> Placements:
+        among = bottom[0].canonical_axis(axis(layer))
+        scores, labels = (layer.context.whole_shape(blob) for blob in bottom[:2])
+
+        def fits(shard: Shard) -> bool:
+            return shard.axis < among and scores[: shard.axis + 1] == labels[: shard.axis + 1]
+
+        placement = common(bottom[:2], fits)
+        total = total_of(placement)
+        needed = [placement, placement, *[REPLICATE] * (len(bottom) - 2)]
+        return needed, [total, total if of_classes else placement, placement]
+
+    return rule
+
+
+def streams(layer: Any, bottom: Sequence[Any], /) -> Placements:
+    """A recurrent layer: axis 1, that of the streams, is worth splitting. A static input has them on axis 0."""
+    placement = common(bottom[:2], lambda shard: shard.axis == 1)
+    if placement == REPLICATE and len(bottom[0].shape) > 1:
+        placement = split(layer, bottom[0], 1)
+    static = replace(placement, axis=0) if isinstance(placement, Shard) else placement
+    return [static if index == 2 and layer.has_static(bottom) else placement for index in range(len(bottom))], [
+        placement
+    ]

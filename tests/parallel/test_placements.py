@@ -1,0 +1,124 @@
+"""A net has the numbers of one worker on any number of workers and with --reproducible, or a layer of it is refused."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fcaffe import log, pycaffe  # noqa: F401 - the type Python
+from fcaffe.engines import NumpyEngine
+from fcaffe.errors import FcaffeError
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import parse_text
+from fcaffe.solvers import Solver
+from tests.parallel.random_placements import PlacedNet, write_data
+from tests.parallel.rank_threads import ThreadExchange, ThreadWorkers, on_ranks
+
+NETS = int(os.environ.get("FCAFFE_PLACED_NETS", "60"))
+SEED = int(os.environ.get("FCAFFE_PLACED_SEED", "0"))
+SOLVER = 'base_lr: 0.02 lr_policy: "fixed" momentum: 0.9 random_seed: 5 snapshot_after_train: false clip_gradients: 5'
+
+
+outputs = threading.local()  # `values`: those that the thread has logged
+
+
+def train(text: str, **options: Any) -> list[np.ndarray]:
+    """The losses of three iterations, the outputs of the last one over all workers, and the weights."""
+    param = parse_text(SOLVER, pb.SolverParameter)
+    param.net_param.CopyFrom(parse_text(text, pb.NetParameter))
+    solver = Solver(param, NumpyEngine(), "counter", **options)
+    losses = []
+    for _ in range(3):
+        solver.step(1)
+        losses.append(float(solver.smoothed.mean))
+    outputs.values = []
+    solver.batches.log_outputs()
+    weights = [np.array(parameter.blob.data) for parameter in solver.net.parameters.owned]
+    solver.close()
+    return [np.array(losses), *outputs.values, *weights]
+
+
+def on_workers(text: str, size: int) -> list[np.ndarray]:
+    return on_ranks(size, lambda workers: train(text, workers=workers, exchange=ThreadExchange(workers)))[0]
+
+
+def same(ours: list[np.ndarray], theirs: list[np.ndarray]) -> float:
+    """The largest error, relative to the largest value of each array, or to 1."""
+    if [a.shape for a in ours] != [b.shape for b in theirs]:
+        return math.inf
+    return max(
+        float(np.abs(a - b).max(initial=0)) / max(1.0, float(np.abs(b).max(initial=0)))
+        for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    pytest.importorskip("h5py")
+    write_data(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(log, "net_outputs", lambda _kind, _, values: outputs.values.extend(map(np.ravel, values)))
+    return tmp_path
+
+
+HOW = {
+    "2 workers": lambda text: on_workers(text, 2),
+    "3 workers": lambda text: on_workers(text, 3),
+    "--reproducible 2": lambda text: train(text, shards=2),
+}
+
+
+def test_random_nets(folder: Path) -> None:
+    """Of nets that one worker trains, few are refused, each by the name of a layer."""
+    trained, wrong = 0, []
+    refused: dict[str, list[str]] = {how: [] for how in HOW}
+    with log.quiet(3):
+        for seed in range(SEED, SEED + NETS):
+            text = PlacedNet(seed, folder).text
+            try:
+                expected = train(text)
+            except FcaffeError:
+                continue
+            if not all(np.isfinite(array).all() and np.abs(array).max(initial=0) < 1e4 for array in expected):
+                continue
+            trained += 1
+            for how, run in HOW.items():
+                try:
+                    error = same(run(text), expected)
+                except FcaffeError as problem:
+                    refused[how].append(f"{seed}: {problem}")
+                    if not re.search(r'layer "', str(problem)):
+                        wrong.append(f"{seed}, {how}: {problem}")
+                    continue
+                if not error < 1e-5:
+                    wrong.append(f"{seed}, {how}: {error:.1e}")
+    assert trained > 0.6 * NETS
+    assert not wrong, "\n".join([f"{len(wrong)} of {trained} nets", *wrong, *refused["2 workers"]])
+    assert all(len(problems) < max(2, 0.05 * trained) for problems in refused.values()), refused
+
+
+def test_batches_of_each_worker_s_own(folder: Path) -> None:
+    """With `per_worker` layers combine the samples of one worker, and a loss in user code is the mean over workers."""
+    data = f'hdf5_data_param {{ source: "{folder}/rows.txt" batch_size: 6 }}'
+    text = f"""layer {{ name: "rows" type: "HDF5Data" top: "v" {data} }}
+        layer {{ name: "mix" type: "Softmax" bottom: "v" top: "mix" softmax_param {{ axis: 0 }} }}
+        layer {{ name: "user" type: "Python" bottom: "mix" top: "loss" loss_weight: 0.3
+                 python_param {{ module: "placed_layers" layer: "Loss" }} }}"""
+
+    def work(workers: ThreadWorkers) -> list[np.ndarray]:
+        workers.per_worker = True
+        return train(text, workers=workers, exchange=ThreadExchange(workers))
+
+    with log.quiet(3):
+        losses, shown = on_ranks(2, work)[0]
+        alone = train(text)
+    np.testing.assert_allclose(shown, losses[2:] / 0.3, rtol=1e-5)
+    assert losses[0] == pytest.approx((alone[0][0] + alone[0][1]) / 2, rel=1e-5)
