@@ -30,13 +30,11 @@ from fcaffe.errors import UsageError
 from fcaffe.input_files import require_inputs
 from fcaffe.net.workers import Workers
 from fcaffe.output_files import check_output, remove_leftovers
-from fcaffe.parallel.launch import launch
 from fcaffe.parallel.world import World, join
 from fcaffe.proto import read_solver
 from fcaffe.solvers import Action, Solver
 from fcaffe.solvers.learning_rate import SCALES, scale_rate
 from fcaffe.solvers.snapshot.paths import remove_states, states, temporary_prefix
-from fcaffe.solvers.snapshot.read import restore_newest
 from fcaffe.timeline import Timeline
 from fcaffe.tools.report import PAGE
 from fcaffe.tools.trace import TRACE, Timing
@@ -51,7 +49,8 @@ class SolverFlags:
 
     on_nan: str = flag(
         None,
-        "If the loss is not finite: stop, stop after a snapshot of the last good state, or continue (stop).",
+        "If the loss is not finite: stop, stop after a snapshot of the last good state (up to 100 iterations old), or "
+        "continue (stop).",
         "--on-nan",
         default="stop",
         type=click.Choice(["stop", "snapshot", "continue"]),
@@ -181,6 +180,8 @@ def train(
         prefix = _solver_param(flags).snapshot_prefix
         temporary = temporary_prefix(prefix)
         remove_states(temporary)  # of a job that was killed
+        from fcaffe.parallel.launch import launch
+
         code = launch(plan, words_for_ranks(), _newest_since_now(prefix, temporary), signals.stopping())
         remove_states(temporary)
         for each in (prefix, temporary):  # the log's last line must stay the one that names a dead rank
@@ -261,6 +262,8 @@ def _tell_sharing(solver: Solver, sharing: SharingFlags, world: World, gpu: int 
 
 def _restore(solver: Solver, snapshot: str) -> None:
     if snapshot == AUTO:
+        from fcaffe.solvers.snapshot.read import restore_newest
+
         restore_newest(solver)
     elif snapshot:
         log.resuming(snapshot)

@@ -14,6 +14,7 @@ from fcaffe.engines.memory import free_bytes
 from fcaffe.errors import LayerError, LayerMemoryError, NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.context import Context
+from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 
 State = dict[str, np.ndarray]  # arrays of the host's memory, of any type, by names of their owner's choice
@@ -179,6 +180,10 @@ class Layer:
     def state_blobs(self) -> dict[str, Blob]:
         """Blobs of float32 values that later passes depend on, by their names in a state."""
         return {}
+
+    def in_own_order(self, stored: list[StoredBlob]) -> list[StoredBlob]:
+        """The blobs that a model has for this layer, in the order of its own."""
+        return stored
 
     def state(self) -> State:
         """Copies of everything that later passes depend on; empty if there is nothing."""

@@ -121,7 +121,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Plan, list[str]]]:
         jobs.append((plan, words))
         return 7
 
-    monkeypatch.setattr(TRAIN, "launch", launch)
+    monkeypatch.setattr("fcaffe.parallel.launch.launch", launch)
     return jobs
 
 
