@@ -12,7 +12,7 @@ from fcaffe import log
 from fcaffe.errors import UsageError
 from fcaffe.interruption import PROGRAMS
 from fcaffe.output_files import remove_leftovers, temporary_name
-from fcaffe.parallel.started import started_as
+from fcaffe.jobs.started import started_as
 
 
 def program() -> str:

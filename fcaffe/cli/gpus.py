@@ -9,8 +9,8 @@ from fcaffe import log
 from fcaffe.engines.cuda import libraries
 from fcaffe.engines.cuda.driver import find_driver
 from fcaffe.errors import UsageError
-from fcaffe.parallel.started import host_name
-from fcaffe.parallel.world import World
+from fcaffe.jobs.started import host_name
+from fcaffe.jobs.world import World
 from fcaffe.proto import caffe_pb2 as pb
 
 

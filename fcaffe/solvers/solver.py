@@ -16,7 +16,7 @@ from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Run
 from fcaffe.solvers.sharded_batches import ShardedBatches
 from fcaffe.solvers.snapshot.carried import Point
-from fcaffe.solvers.snapshot.paths import remove_states, temporary_prefix
+from fcaffe.solvers.snapshot.paths import remove_temporary, temporary_prefix
 from fcaffe.solvers.snapshot.read import restore
 from fcaffe.solvers.snapshot.write import save
 from fcaffe.solvers.testing import mean_statistics
@@ -172,12 +172,11 @@ class Solver(Run):
         return save(self, self._before_test)
 
     def save_temporarily(self) -> None:
-        """Write a snapshot that only a job which starts again reads, and remove all of those but the last two."""
+        """Write a temporary snapshot, and remove all of those but the last two."""
         self.update.finish()
-        prefix = temporary_prefix(self.param.snapshot_prefix)
-        save(self, self._before_test, prefix)
+        save(self, self._before_test, temporary_prefix(self.param.snapshot_prefix))
         if self.workers.rank == 0:
-            remove_states(prefix, but=2)
+            remove_temporary(self.param.snapshot_prefix, but=2)
 
     def restore(self, path: str) -> None:
         """Go on from a solver state. Raises SnapshotError, and changes nothing, if it is damaged or does not fit."""

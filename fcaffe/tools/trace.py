@@ -12,7 +12,7 @@ import numpy as np
 from fcaffe import log
 from fcaffe.errors import FcaffeError
 from fcaffe.output_files import replacing
-from fcaffe.parallel.world import World
+from fcaffe.jobs.world import World
 from fcaffe.solvers import Observer, Solver
 from fcaffe.timeline import EXCHANGE, KEPT, KEPT_BY_ALL, OTHER, TRAINING, Timeline, straggler, summarize, work_of
 

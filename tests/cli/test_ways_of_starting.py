@@ -17,8 +17,8 @@ import pytest
 from fcaffe.cli import _load, gflags
 from fcaffe.cli.commands import COMMANDS
 from fcaffe.cli.workers import LAUNCHING
-from fcaffe.parallel.placement import Plan
-from fcaffe.parallel.world import World
+from fcaffe.jobs.hosts import Plan
+from fcaffe.jobs.world import World
 from fcaffe.threads import VARIABLES
 from tests.cli.conftest import Result
 from tests.parallel.conftest import MPIEXEC, ROOT, needs_mpi

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fcaffe.parallel.processes import is_stopped
-from fcaffe.parallel.watchdog import MARGIN, STARTING, STOPPED, WAITING, WORKING, Slot
+from fcaffe.jobs.processes import is_stopped
+from fcaffe.jobs.ranks import LOADING, MARGIN, Slot
+from fcaffe.parallel.watchdog import STARTING, WAITING, WORKING
+
+STOPPED = "stopped"
 
 
 def with_stopped(slots: Iterable[Slot]) -> list[Slot]:
@@ -34,17 +37,17 @@ def hang_message(
     """
     limit = f"within {timeout:g} s (--timeout)"
     starting = [slot for slot in slots if slot.state == STARTING]
-    if starting:
-        late = [slot for slot in starting if slot.beats == min(other.beats for other in starting)]
+    everyone = [slot for slot in (*slots, *others) if slot.state in (WORKING, WAITING, STOPPED)]
+    stopped = [slot for slot in everyone if slot.state == STOPPED]
+    if starting and not stopped:
+        late = [slot for slot in starting if slot.operation == LOADING] or starting
         limit = f"within {timeout + MARGIN:g} s (--timeout and {MARGIN:g} s)"
         return f"the ranks did not find one another {limit}, since {names(late, hosts)} did not come out of the start"
-    if silent:
+    if silent and not stopped:
         stuck = f"{names([first], hosts)} did not come out of {first.where()} {limit}"
         if len(silent) == len(others) and len(set(hosts)) > 2:
             return f"{stuck}: {hosts[first.rank]} is cut off from all other hosts"
         return f"{names(silent, hosts)} is cut off from the other hosts since {silent[0].where()}: {stuck}"
-    everyone = [slot for slot in (*slots, *others) if slot.state in (WORKING, WAITING, STOPPED)]
-    stopped = [slot for slot in everyone if slot.state == STOPPED]
     working = [slot for slot in everyone if slot.state == WORKING]
     missing = set(range(len(hosts))) - {slot.rank for slot in (*slots, *others)}
     if not stopped and not working and missing:

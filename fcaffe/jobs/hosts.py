@@ -29,7 +29,7 @@ class Elastic:
 
 @dataclass(frozen=True)
 class Plan:
-    """The ranks of a job. `hosts` is empty for this host alone; `timeout` is in seconds."""
+    """The ranks of a job. `hosts` is empty for this host alone; `timeout` is in seconds; `shell` is the remote shell."""
 
     workers: int
     hosts: Hosts = ()
@@ -37,6 +37,7 @@ class Plan:
     timeout: float = DEFAULT_TIMEOUT
     restarts: int = 0
     elastic: Elastic | None = None
+    shell: str = ""
 
 
 def parse_hosts(text: str, source: str = "--hosts") -> list[Host]:

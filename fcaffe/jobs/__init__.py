@@ -1,0 +1,1 @@
+"""Other workers: their ranks, what they exchange, and how they are started."""

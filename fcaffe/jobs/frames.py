@@ -1,0 +1,165 @@
+"""Frames: the messages between a rank, its agent and the launcher.
+
+A frame is a zero byte, the length of what follows, and an object of JSON. A stream may have lines of text between
+frames: those of PMI-1 on the socket of a rank, or what a remote shell prints before it starts an agent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import selectors
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+HEAD = struct.Struct(">BI")
+LONGEST = 1 << 28  # bytes of a frame; a longer one is none
+LONGEST_LINE = 1 << 16
+Message = dict[str, Any]
+
+
+class FrameError(Exception):
+    """The peer sends something else than frames."""
+
+
+def frame(message: Message) -> bytes:
+    content = json.dumps(message).encode()
+    return HEAD.pack(0, len(content)) + content
+
+
+class Frames:
+    """Cuts the bytes of a stream into frames and lines of text."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[Message | str]:
+        """Return the frames and lines that are complete now. Raises FrameError."""
+        self._rest += data
+        found: list[Message | str] = []
+        while self._rest:
+            length = self._length()
+            if len(self._rest) < length or not length:
+                break
+            part, self._rest = self._rest[:length], self._rest[length:]
+            found.append(part.decode(errors="replace") if part[0] else self._message(part[HEAD.size :]))
+        return found
+
+    def _length(self) -> int:
+        """Bytes of the first frame or line; 0 if unknown as yet."""
+        if self._rest[0]:
+            end = re.search(rb"\n|(?=\0)", self._rest)
+            return end.end() if end else 0
+        if len(self._rest) < HEAD.size:
+            return 0
+        length = HEAD.unpack_from(self._rest)[1]
+        if length > LONGEST:
+            raise FrameError(f"a frame of {length} bytes")
+        return HEAD.size + int(length)
+
+    @staticmethod
+    def _message(content: bytes) -> Message:
+        try:
+            message = json.loads(content)
+        except ValueError as problem:
+            raise FrameError(f"a frame without JSON ({problem})") from problem
+        if not isinstance(message, dict):
+            raise FrameError("a frame without an object")
+        return message
+
+
+class Lines:
+    """Cuts the bytes of a stream into lines of text."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[str]:
+        """Return the lines that are complete now; without data, the rest."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        found = [line + b"\n" for line in lines]
+        if self._rest and (not data or len(self._rest) > LONGEST_LINE):
+            found.append(self._rest)
+            self._rest = b""
+        return [line.decode(errors="backslashreplace") for line in found]
+
+
+class Parser(Protocol):
+    def feed(self, data: bytes) -> Sequence[Message | str]: ...
+
+
+class Link:
+    """A peer's descriptors, which a selector serves: what it sends comes from `source`, and frames go to `target`.
+
+    `received` is called with each message or line of text, and with None at the end of the stream. Nothing here waits.
+    """
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        source: int,
+        target: int | None,
+        received: Callable[[Any], object],
+        parser: Parser | None = None,
+    ) -> None:
+        self.selector, self.source, self.target, self.received = selector, source, target, received
+        self.parser = parser or Frames()
+        self.queue = b""  # frames that the peer has not taken yet
+        self.open = True
+        for descriptor in (source, target):
+            if descriptor is not None:
+                os.set_blocking(descriptor, False)
+        selector.register(source, selectors.EVENT_READ, self.read)
+
+    def send(self, **message: Any) -> None:
+        self.queue += frame(message)
+        self.write()
+
+    def write(self) -> None:
+        """Write what the peer takes; the selector calls this again if something is left."""
+        assert self.target is not None
+        try:
+            while self.queue:
+                self.queue = self.queue[os.write(self.target, self.queue) :]
+        except BlockingIOError:
+            with contextlib.suppress(KeyError):  # it is registered
+                self.selector.register(self.target, selectors.EVENT_WRITE, self.write)
+            return
+        except OSError:  # the peer has ended
+            self.queue = b""
+        with contextlib.suppress(KeyError):
+            self.selector.unregister(self.target)
+
+    def read(self) -> bool:
+        """Read once. Returns whether there may be more."""
+        try:
+            data = os.read(self.source, 1 << 16)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        try:
+            for message in self.parser.feed(data):
+                self.received(message)
+        except FrameError as problem:
+            self.received({"unreadable": str(problem)})
+            data = b""
+        if not data:
+            self.close()
+            self.received(None)
+        return self.open
+
+    def drain(self) -> None:
+        """Read what there is."""
+        while self.open and self.read():
+            pass
+
+    def close(self) -> None:
+        """Leave the selector."""
+        self.open, self.queue = False, b""
+        for descriptor in (self.source, self.target):
+            with contextlib.suppress(KeyError, ValueError):
+                self.selector.unregister(descriptor)  # type: ignore[arg-type]
