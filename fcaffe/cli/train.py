@@ -267,7 +267,7 @@ def _solver_param(flags: Flags, world: World) -> Any:
 
 def _smallest_batch(param: Any) -> int:
     """The smallest batch that a layer of the training net reads."""
-    rules = ([], [pb.NetStateRule(phase=pb.TRAIN)])  # layers with others may be left out
+    rules: Any = ([], [pb.NetStateRule(phase=pb.TRAIN)])  # layers with others may be left out
     layers = [one for one in train_net_param(param)[0].layer if one.type in READERS and not one.exclude]
     return min((reader_of(one).batch_size for one in layers if list(one.include) in rules), default=sys.maxsize)
 

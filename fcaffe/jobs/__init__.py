@@ -1,1 +1,1 @@
-"""Other workers: their ranks, what they exchange, and how they are started."""
+"""Jobs of several ranks: how they are started, watched and ended."""

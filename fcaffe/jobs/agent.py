@@ -46,6 +46,7 @@ FATAL = 134  # exit code of a job that an error or a fault has ended
 TICK, LOOK, REPORT = 0.1, 0.25, 1.0  # seconds between two looks for messages, for hung ranks, and two reports
 SILENCE = 20.0  # seconds without a frame after which launcher and agents on different hosts count as lost
 LAST_WORDS = 5.0  # seconds that processes of user code have after the ranks
+MOST = 1 << 20  # bytes of frames that wait for the launcher
 PATIENCE = 0.3  # seconds in which memory may become free
 
 
@@ -141,7 +142,9 @@ class Agent:
         self.pmi = PmiServer(environment[JOB], first, count, len(hosts), mapping, self._meet)
         pipes = [os.pipe() for _ in range(2)]
         for key, (source, _) in zip(("out", "err"), pipes, strict=True):
-            self.outputs.append(Link(self.selector, source, None, functools.partial(self._forward, key), Lines()))
+            output = Link(self.selector, source, None, functools.partial(self._forward, key), Lines())
+            self.selector.modify(source, selectors.EVENT_READ, functools.partial(self._read_output, output))
+            self.outputs.append(output)
         try:
             for number in range(first, first + count):
                 own = {**environment, **self.pmi.environment(number), JOB: self.name}
@@ -154,6 +157,13 @@ class Agent:
             self.kill()
         for _, target in pipes:
             os.close(target)
+
+    def _read_output(self, output: Link) -> None:
+        """Read what ranks have printed, not faster than the launcher takes it."""
+        if len(self.link.queue) < MOST:
+            output.read()
+        else:
+            time.sleep(TICK / 10)
 
     def _forward(self, key: str, text: str | None) -> None:
         """Forward what a rank has printed."""

@@ -72,19 +72,17 @@ class Frames:
 
 
 class Lines:
-    """Cuts the bytes of a stream into lines of text."""
+    """Cuts the bytes of a stream behind lines of text."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[str]:
-        """Return the lines that are complete now; without data, the rest."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        found = [line + b"\n" for line in lines]
-        if self._rest and (not data or len(self._rest) > LONGEST_LINE):
-            found.append(self._rest)
-            self._rest = b""
-        return [line.decode(errors="backslashreplace") for line in found]
+        """Return the lines that are complete now, as one text; without data, the rest."""
+        text, newline, self._rest = (self._rest + data).rpartition(b"\n")
+        if not data or len(self._rest) > LONGEST_LINE:
+            newline, self._rest = newline + self._rest, b""
+        return [(text + newline).decode(errors="backslashreplace")] if text or newline else []
 
 
 class Parser(Protocol):
@@ -153,9 +151,10 @@ class Link:
         return self.open
 
     def drain(self) -> None:
-        """Read what there is."""
-        while self.open and self.read():
-            pass
+        """Read what there is; of a peer that never stops, some more than a pipe holds."""
+        for _ in range(32):
+            if not (self.open and self.read()):
+                return
 
     def close(self) -> None:
         """Leave the selector."""

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fcaffe.parallel.elastic import FUTILE, Crew
-from fcaffe.parallel.pmi import process_mapping
+from fcaffe.jobs.crew import READY
+from fcaffe.jobs.elastic import FUTILE, Pool
+from fcaffe.jobs.pmi import process_mapping
 from tests.parallel.conftest import Job, needs_mpi, until
 
 pytestmark = pytest.mark.jobs
@@ -85,7 +86,7 @@ def test_a_job_that_gets_nowhere_ends(start: Start, folder: Path) -> None:
     job = start("--hosts", "127.0.0.2,127.0.0.3", "--elastic", "2:2", "--rejoin", "1")
     assert job.wait() == 134
     assert [line.split()[0] for line in job.fatal[:-1]] == ["rank"] * FUTILE
-    assert job.fatal[-1] == "5 generations in sequence ended without a new snapshot, so the job ends"
+    assert job.fatal[-1].startswith("5 generations in sequence ended without a new snapshot, so the job ends; there is no ")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_a_job_that_gets_nowhere_ends(start: Start, folder: Path) -> None:
     [
         ("--elastic 2:4", "--elastic is for jobs on several hosts: give --hosts or --hostfile as well"),
         ("--elastic 4:2 --hosts a,b", "--elastic takes the least and the greatest number of workers, as 4:8, not 4:2"),
-        ("--snapshot-every=-1", "--snapshot-every must not be negative"),
+        ("--snapshot-every=-1", "--snapshot-every must be 0 or more seconds, not -1"),
     ],
 )
 def test_wrong_flags(start: Start, flags: str, problem: str) -> None:
@@ -113,11 +114,10 @@ def test_the_largest_number_of_workers_that_fits_is_chosen() -> None:
 
     hosts = [("a", 2), ("b", 2), ("c", 2), ("d", 2)]
     elastic = SimpleNamespace(least=2, most=8, hosts=lambda: hosts, fits=lambda workers: workers in (2, 4, 8))
-    crew = Crew(SimpleNamespace(), elastic)  # type: ignore[arg-type]
-    crew.hosts = hosts
-    there = SimpleNamespace(ready=True, code=None)
+    pool = Pool(SimpleNamespace(), elastic)  # type: ignore[arg-type]
+    there = SimpleNamespace(state=READY)
     for present, expected in (("abcd", 8), ("abd", 4), ("bcd", 4), ("d", 2), ("", 0)):
-        crew.waiting = {host: there for host in present}  # type: ignore[misc]
-        chosen = crew.choose()
+        pool.waiting = {host: there for host in present}  # type: ignore[misc]
+        chosen = pool.choose()
         assert sum(count for _, count in chosen) == expected
         assert {host for host, _ in chosen} <= set(present)

@@ -16,10 +16,10 @@ import pytest
 
 from fcaffe import threads
 from fcaffe.errors import UsageError
-from fcaffe.parallel import mpi_start
-from fcaffe.parallel.placement import parse_hosts, ranks_of_hosts, read_hostfile
-from fcaffe.parallel.pmi import PmiServer, process_mapping
-from fcaffe.parallel.started import LAUNCHED, RANK_PROCESS, started_as
+from fcaffe.jobs import mpi_start
+from fcaffe.jobs.hosts import parse_hosts, ranks_of_hosts, read_hostfile
+from fcaffe.jobs.pmi import PmiServer, process_mapping
+from fcaffe.jobs.started import LAUNCHED, RANK_PROCESS, started_as
 from tests.parallel.conftest import MPIEXEC, ROOT, Job, needs_mpi
 
 pytestmark = pytest.mark.jobs
@@ -181,7 +181,7 @@ def test_slurm_cuts_no_message_of_a_rank(folder: Path) -> None:
         ranks = []
         for rank in range(2):
             ours, theirs = socket.socketpair()
-            own = {**environment, **server.environment(rank, theirs.fileno())}
+            own = {**environment, **server.environment(rank), "PMI_FD": str(theirs.fileno())}
             ranks.append(subprocess.Popen(command, env=own, cwd=folder, pass_fds=[theirs.fileno()]))
             theirs.close()
             selector.register(ours, selectors.EVENT_READ, rank)
@@ -189,10 +189,12 @@ def test_slurm_cuts_no_message_of_a_rank(folder: Path) -> None:
         while selector.get_map():
             for key, _ in selector.select():
                 assert isinstance(key.fileobj, socket.socket)
-                message = key.fileobj.recv(1024, socket.MSG_PEEK)
+                message = key.fileobj.recv(1024)
                 assert not message or message.endswith(b"\n")
                 values += message.startswith(b"cmd=put")
-                if not server.serve(key.data, key.fileobj):
+                for line in message.decode().splitlines():
+                    server.serve(key.data, key.fileobj, line)
+                if not message:
                     selector.unregister(key.fileobj)
                     key.fileobj.close()
                 while put:
@@ -229,7 +231,8 @@ def test_another_number_of_ranks_than_the_flag_says(start: Start) -> None:
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        ("--workers -1", "--workers and --timeout must not be negative"),
+        ("--workers -1", "--workers must be 1 or more, not -1"),
+        ("--workers 0", "--workers must be 1 or more, not 0"),
         ("--hosts a:2 --hostfile b", "--hosts and --hostfile say the same thing"),
         ("--hosts a", "One worker, on a: start it there"),
         ("--gpus 2 --workers 4 --hosts a,b", "--gpus 2 means 2 workers, not --workers 4: leave that out"),
