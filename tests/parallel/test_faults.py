@@ -145,14 +145,21 @@ def test_a_rank_that_fails(start: Start, failure: str, message: str) -> None:
 
 
 @needs_mpi
-def test_a_rank_on_another_host(start: Start) -> None:
-    """MPICH starts the ranks of both hosts here, but keeps them apart."""
-    job = start("--hosts", "127.0.0.2:2,127.0.0.3:1", "--mpi-args", "-launcher fork", solver="long.prototxt")
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], r"rank 2 \(process {}\) on 127.0.0.3 died in .+ of iteration \d+: .*"),
+        (["--mpi-args", "-launcher fork"], r"\S+mpiexec \(process .*: a rank on 127.0.0.2, 127.0.0.3 died, or it did; .*"),
+    ],
+)
+def test_a_rank_on_another_host(start: Start, flags: list[str], message: str) -> None:
+    """The ranks of both hosts are here, but apart for MPI."""
+    job = start("--hosts", "127.0.0.2:2,127.0.0.3:1", *flags, solver="long.prototxt")
     job.wait_for("Iteration 0 (")
     assert "3 workers on 2 hosts (127.0.0.2, 127.0.0.3)" in job.text
     victim = job.rank(2)
     os.kill(victim, signal.SIGKILL)
-    assert_ended(job, rf"rank 2 \(process {victim}\) on 127.0.0.3 died in .+ of iteration \d+: .*")
+    assert_ended(job, message.format(victim))
 
 
 @needs_mpi
