@@ -11,8 +11,8 @@ import time
 from fcaffe import log
 from fcaffe.errors import UsageError
 from fcaffe.interruption import PROGRAMS
-from fcaffe.output_files import remove_leftovers, temporary_name
 from fcaffe.jobs.started import started_as
+from fcaffe.output_files import remove_leftovers, temporary_name
 
 
 def program() -> str:

@@ -29,12 +29,12 @@ from fcaffe.cli.workers import (
 )
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
-from fcaffe.net.workers import Workers
-from fcaffe.output_files import remove_leftovers
 from fcaffe.jobs.hosts import Plan
 from fcaffe.jobs.launch import launch
 from fcaffe.jobs.launcher import Snapshots
 from fcaffe.jobs.world import World, join
+from fcaffe.net.workers import Workers
+from fcaffe.output_files import remove_leftovers
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_solver
 from fcaffe.solvers import Action, Solver
@@ -226,7 +226,9 @@ def _launch(plan: Plan, param: Any, flags: Flags, signals: Signals) -> int:
         return given
 
     code = launch(plan, order, signals.stopping(), StatesOfJob(param.snapshot_prefix, flags.snapshot))
-    remove_leftovers(f"{param.snapshot_prefix}_", tell=False)  # the log's last line must stay the one that names a dead rank
+    remove_leftovers(
+        f"{param.snapshot_prefix}_", tell=False
+    )  # the log's last line must stay the one that names a dead rank
     return code
 
 

@@ -17,9 +17,6 @@ from fcaffe.cli import usage
 from fcaffe.cli.flags import IMPORTS, flag, with_flags
 from fcaffe.cli.gpus import NO_GPUS, TrainingGpus
 from fcaffe.errors import UsageError
-from fcaffe.net.shards import MOST as MOST_SHARDS
-from fcaffe.net.shards import nodes_of_workers
-from fcaffe.jobs.nodes import nodes_of
 from fcaffe.jobs.hosts import (
     DEFAULT_TIMEOUT,
     Elastic,
@@ -30,8 +27,11 @@ from fcaffe.jobs.hosts import (
     ranks_of_hosts,
     read_hostfile,
 )
+from fcaffe.jobs.nodes import nodes_of
 from fcaffe.jobs.started import LAUNCHED, started_as
 from fcaffe.jobs.world import World
+from fcaffe.net.shards import MOST as MOST_SHARDS
+from fcaffe.net.shards import nodes_of_workers
 from fcaffe.threads import VARIABLES, has_one_thread
 from fcaffe.timeline import Timeline
 

@@ -1,11 +1,14 @@
-"""The error message of a hang, which names the rank that is to blame."""
+"""Error messages of dead and hung ranks, which name the one that is to blame."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from signal import SIGINT
 
+from fcaffe.jobs.frames import Message
 from fcaffe.jobs.processes import is_stopped
-from fcaffe.jobs.ranks import LOADING, MARGIN, Slot
+from fcaffe.jobs.ranks import LOADING, MARGIN, TO_END, Slot
+from fcaffe.jobs.started import INTERRUPTED
 from fcaffe.parallel.watchdog import STARTING, WAITING, WORKING
 
 STOPPED = "stopped"
@@ -64,6 +67,21 @@ def hang_message(
         + (": stopped by a signal (SIGSTOP)" if stopped else "")
         + (f"; waiting for it: {_some(waiting)}" if waiting else "")
     )
+
+
+def cause_of_death(slot: Slot, code: int, hosts: Sequence[str]) -> Message:
+    """The cause of a job's end, after a rank has ended with this exit code, or by the signal -`code`."""
+    who = names([slot], hosts)
+    asked = SIGINT if code == INTERRUPTED and slot.operation == LOADING else -code
+    if asked in TO_END:
+        return {"code": 128 + asked, "signal": asked}
+    if slot.state == STARTING:
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        message = f"{who} {how}, before the ranks had started; what it said stands above"
+    else:
+        how = f"it ended with exit code {code}" if code >= 0 else "killed, or crashed outside of Python"
+        message = f"{who} died in {slot.where()}: {how}"
+    return {"fault": True, "message": message}
 
 
 def names(slots: Iterable[Slot], hosts: Sequence[str]) -> str:

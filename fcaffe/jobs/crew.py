@@ -21,11 +21,12 @@ from typing import Any
 from fcaffe.jobs.agent import SILENCE
 from fcaffe.jobs.call import bare
 from fcaffe.jobs.frames import Lines, Link, Message
+from fcaffe.jobs.mpiexec import outside_environment
 from fcaffe.jobs.processes import AGENT, FOLDER, LAUNCHER, dies_with
 from fcaffe.jobs.ranks import Slot
-from fcaffe.jobs.mpiexec import outside_environment
 
 TICK = 0.25  # seconds
+CALL = 60.0  # seconds that an agent has until it is ready
 PIECE = 4096  # bytes that a pipe takes at once if it takes any
 MOST = 1 << 24  # characters that wait for a slow reader of the output; more are lost
 CALLING, READY, GONE = "calling", "ready", "gone"  # states of a member
@@ -114,19 +115,16 @@ class Member:
 
     def _hear(self, message: Message | str | None) -> None:
         self.unheard = 0.0
-        if isinstance(message, str):
+        if not isinstance(message, dict):
             self._print(message, "stdout")
-        elif message is not None and "ready" in message:
+            return
+        if "ready" in message:
             self.state, self.here = READY, message["here"]
-        elif message is not None and "unfit" in message:
-            self.problem = message["unfit"]
-        elif message is not None and "unreadable" in message:
-            self.problem = f"it sent {message['unreadable']}"
-        elif message is not None:
-            for key, stream in (("out", "stdout"), ("err", "stderr")):
-                if key in message:
-                    self.output.write(stream, message[key])
-            self.listener(self, message)
+        self.problem = message.get("unfit", self.problem)
+        for key, stream in (("out", "stdout"), ("err", "stderr")):
+            if key in message:
+                self.output.write(stream, message[key])
+        self.listener(self, message)
 
     def _print(self, text: str | None, stream: str = "stderr") -> None:
         if text and not self.quiet:
@@ -142,6 +140,21 @@ class Member:
             for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
                 with contextlib.suppress(OSError):
                     stream.close()  # type: ignore[union-attr]
+
+    def why_not_ready(self) -> str:
+        """The message about an agent that did not come to be ready."""
+        if self.problem:
+            return f"{self.host}: {self.problem}"
+        if self.state != GONE:
+            return f"{self} cannot be reached: it is not ready after {CALL:g} s"
+        return (
+            f"{self.host}: its agent ended with code {self.process.returncode} before the ranks had started; what it "
+            "said stands above, and docs/distributed.md has a section on hosts that do not start"
+        )
+
+    def is_lost(self) -> bool:
+        """Whether an agent without ranks has gone, or is silent."""
+        return self.state == GONE or bool(self.problem) or self.unheard > (CALL if self.state == CALLING else SILENCE)
 
     def kill(self) -> None:
         """End the agent, with which the kernel ends the ranks; or the remote shell or mpiexec, and what it has started
@@ -202,8 +215,3 @@ class Crew:
             member.kill()
         while any(member.state != GONE for member in (self.members if members is None else members)):
             self.turn(0.05)
-
-
-def is_lost(member: Member, limit: float = SILENCE) -> bool:
-    """Whether an agent has ended or is silent."""
-    return member.state == GONE or member.unheard > limit

@@ -10,11 +10,10 @@ import time
 
 from fcaffe import log
 from fcaffe.errors import UsageError
-from fcaffe.jobs.agent import SILENCE
-from fcaffe.jobs.crew import CALLING, READY, Member, is_lost
+from fcaffe.jobs.crew import CALL, CALLING, READY, Member
 from fcaffe.jobs.hosts import Elastic, Hosts, ranks_of_hosts
 from fcaffe.jobs.launcher import Launcher
-from fcaffe.jobs.run import CALL, Run, why_not_ready
+from fcaffe.jobs.run import Run
 
 PAUSE = 5.0  # seconds between two attempts to reach a host
 PATIENCE = 900.0  # seconds that a job with too few hosts waits for them
@@ -43,8 +42,12 @@ class Pool:
         self._next_call = now + PAUSE / 10
         self._read_hosts()
         for host, member in list(self.waiting.items()):
-            if is_lost(member, CALL if member.state == CALLING else SILENCE) or member.problem:
-                self._lose(host, member)
+            if member.is_lost():
+                if host not in self._named:
+                    log.warning(member.why_not_ready())
+                self._named.add(host)
+                member.kill()
+                del self.waiting[host]
         for host, _ in self.hosts:
             if host not in self.waiting and host not in self.at_work and now > self._called.get(host, -PAUSE) + PAUSE:
                 self.waiting[host] = member = self.launcher.crew.call(host)
@@ -59,13 +62,6 @@ class Pool:
             if self._problem != str(problem):
                 self._problem = str(problem)
                 log.warning(f"{problem}; the job goes on with the hosts that it knows")
-
-    def _lose(self, host: str, member: Member) -> None:
-        if host not in self._named:
-            log.warning(why_not_ready(member))
-        self._named.add(host)
-        member.kill()
-        del self.waiting[host]
 
     def available(self) -> Hosts:
         """The hosts whose agents can start ranks or have done so, and the number of ranks that each takes."""

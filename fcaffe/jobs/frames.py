@@ -12,8 +12,8 @@ import os
 import re
 import selectors
 import struct
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 HEAD = struct.Struct(">BI")
 LONGEST = 1 << 28  # bytes of a frame; a longer one is none
@@ -40,12 +40,12 @@ class Frames:
         """Return the frames and lines that are complete now. Raises FrameError."""
         self._rest += data
         found: list[Message | str] = []
-        while self._rest:
-            length = self._length()
-            if len(self._rest) < length or not length:
-                break
+        while self._rest and 0 < (length := self._length()) <= len(self._rest):
             part, self._rest = self._rest[:length], self._rest[length:]
-            found.append(part.decode(errors="replace") if part[0] else self._message(part[HEAD.size :]))
+            try:
+                found.append(part.decode(errors="replace") if part[0] else dict(json.loads(part[HEAD.size :])))
+            except (TypeError, ValueError) as problem:
+                raise FrameError(f"a frame without an object of JSON ({problem})") from problem
         return found
 
     def _length(self) -> int:
@@ -55,20 +55,10 @@ class Frames:
             return end.end() if end else 0
         if len(self._rest) < HEAD.size:
             return 0
-        length = HEAD.unpack_from(self._rest)[1]
+        length = int(HEAD.unpack_from(self._rest)[1])
         if length > LONGEST:
             raise FrameError(f"a frame of {length} bytes")
-        return HEAD.size + int(length)
-
-    @staticmethod
-    def _message(content: bytes) -> Message:
-        try:
-            message = json.loads(content)
-        except ValueError as problem:
-            raise FrameError(f"a frame without JSON ({problem})") from problem
-        if not isinstance(message, dict):
-            raise FrameError("a frame without an object")
-        return message
+        return HEAD.size + length
 
 
 class Lines:
@@ -77,16 +67,12 @@ class Lines:
     def __init__(self) -> None:
         self._rest = b""
 
-    def feed(self, data: bytes) -> list[str]:
+    def feed(self, data: bytes) -> list[Message | str]:
         """Return the lines that are complete now, as one text; without data, the rest."""
         text, newline, self._rest = (self._rest + data).rpartition(b"\n")
         if not data or len(self._rest) > LONGEST_LINE:
             newline, self._rest = newline + self._rest, b""
         return [(text + newline).decode(errors="backslashreplace")] if text or newline else []
-
-
-class Parser(Protocol):
-    def feed(self, data: bytes) -> Sequence[Message | str]: ...
 
 
 class Link:
@@ -101,7 +87,7 @@ class Link:
         source: int,
         target: int | None,
         received: Callable[[Any], object],
-        parser: Parser | None = None,
+        parser: Frames | Lines | None = None,
     ) -> None:
         self.selector, self.source, self.target, self.received = selector, source, target, received
         self.parser = parser or Frames()
@@ -143,7 +129,7 @@ class Link:
             for message in self.parser.feed(data):
                 self.received(message)
         except FrameError as problem:
-            self.received({"unreadable": str(problem)})
+            self.received({"unfit": f"what it sends cannot be read: {problem}"})
             data = b""
         if not data:
             self.close()

@@ -7,9 +7,12 @@ mpiexec starts the ranks. However a run ends, nothing of it is left on this host
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from types import FrameType
 
 from fcaffe import log
 from fcaffe.errors import UsageError
@@ -19,10 +22,26 @@ from fcaffe.jobs.hosts import Plan
 from fcaffe.jobs.launcher import Launcher, Snapshots
 from fcaffe.jobs.mpiexec import find_mpiexec
 from fcaffe.jobs.mpiexec_run import MpiexecRun, run_mpiexec
-from fcaffe.jobs.run import Run, signals_to
+from fcaffe.jobs.ranks import TO_END
+from fcaffe.jobs.run import Run
 
 # Seconds until the second attempt to start again, at most between two, and of all: a host may need to come back.
 RETRY, LONGEST_RETRY, PATIENCE = 5, 60, 900
+
+
+@contextlib.contextmanager
+def signals_to(receive: Callable[[int], object]) -> Iterator[None]:
+    """Within the `with`, signals that ask for the end call `receive`."""
+
+    def handle(number: int, _: FrameType | None) -> None:
+        receive(number)
+
+    before = {number: signal.signal(number, handle) for number in TO_END}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def launch(

@@ -12,14 +12,12 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from fcaffe import log
-from fcaffe.jobs.agent import FATAL
 from fcaffe.jobs.crew import GONE
 from fcaffe.jobs.launcher import RANK, Launcher
 from fcaffe.jobs.mpiexec import Mpiexec
-from fcaffe.jobs.processes import JOB
+from fcaffe.jobs.processes import JOB, clear
 from fcaffe.jobs.ranks import TO_END
-from fcaffe.jobs.run import clear
-from fcaffe.jobs.started import FAULT, TIMEOUT, host_name
+from fcaffe.jobs.started import FATAL, FAULT, TIMEOUT, host_name
 
 # What an exit code of mpiexec means. After any other one, a rank or mpiexec itself has died.
 ENDED, TOLD, TOLD_FAULT = "all ranks have ended", "a rank has told its error", "a rank has told a fault"
@@ -71,6 +69,8 @@ def run_mpiexec(launcher: Launcher, mpiexec: Mpiexec, path: str | None, last: bo
     if meaning is None and not interrupted:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         remedy = launcher.snapshots.remedy() if last else ""
-        log.fatal(f"{member} {how}: a rank on {', '.join(dict.fromkeys(h for h, _ in hosts))} died, or it did; what it "
-                  f"said stands above{remedy}")
+        log.fatal(
+            f"{member} {how}: a rank on {', '.join(dict.fromkeys(h for h, _ in hosts))} died, or it did; what it "
+            f"said stands above{remedy}"
+        )
     return run

@@ -15,41 +15,35 @@ before its ranks have ended.
 
 from __future__ import annotations
 
-import contextlib
+import math
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
+from signal import Signals
 from typing import Any
 
 from fcaffe import log
-from fcaffe.errors import UsageError
 from fcaffe.jobs import processes
-from fcaffe.jobs.agent import FATAL, LAST_WORDS
 from fcaffe.jobs.blame import hang_message, names
-from fcaffe.jobs.crew import GONE, READY, Crew, Member, is_lost
+from fcaffe.jobs.crew import CALL, GONE, READY, Crew, Member
 from fcaffe.jobs.frames import Message
-from fcaffe.jobs.ranks import MARGIN, TO_END, Slot
+from fcaffe.jobs.ranks import MARGIN, Slot
+from fcaffe.jobs.started import FATAL
 from fcaffe.parallel.watchdog import STARTING
 
 CALLING, TRAINING, ENDING, FAILED = "calling", "training", "ending", "failed"
-CALL = 60.0  # seconds that the agents of a job have to answer
 AFTERMATH = 12.0  # seconds that all have to end after the cause is known; with a cut network they may wait for ever
 QUIET = 3.5  # seconds without a message after which a host counts as cut off, if ranks wait for it
-LOST = "{} cannot be reached: no sign of life for {:.0f} s, {}"
 
 
 @dataclass(eq=False)
 class Run:
-    """One run of the ranks.
+    """One run of the ranks of these `hosts` by its `members`, the agents in the order of their ranks.
 
     Attributes:
-        crew: Serves the members.
-        members: The agents, in the order of their ranks.
         order: Returns the order for an agent's ranks, once it is ready.
-        hosts: The host of each rank.
         name: The processes of this host have it in their environment.
         timeout: Seconds for one operation of a rank; 0 for no limit.
         silence: Seconds without a message after which another host counts as lost.
@@ -60,9 +54,8 @@ class Run:
         started: All ranks have found one another.
         fault: The job was ended by something that may not happen again, unlike an error.
         asked_to_end: One of the signals `stops` has come.
-        iteration: The last that is known.
-        advanced: When it was first known, in seconds of `time.monotonic`.
-        code: The exit code.
+        advanced: When the `iteration` was first known, in seconds of `time.monotonic`.
+        signals: They have come and are not relayed yet.
     """
 
     crew: Crew
@@ -84,7 +77,7 @@ class Run:
     iteration: int = -1
     advanced: float = 0.0
     code: int = FATAL
-    signals: deque[int] = field(default_factory=deque)  # that have come and are not relayed yet
+    signals: deque[int] = field(default_factory=deque)
     _interrupted: int = 0  # by this signal
     _since: float = 0.0  # when the state began
 
@@ -106,26 +99,21 @@ class Run:
                     self.ended_early = True
                     self._end(0)
         self._look()
-        clear(self.name)
+        processes.clear(self.name)
         return self
 
     def _enter(self, state: str) -> None:
         self.state, self._since = state, time.monotonic()
 
     def _look(self) -> None:
-        {
-            CALLING: self._look_for_agents,
-            STARTING: self._look_at_agents,
-            TRAINING: self._look_at_agents,
-            ENDING: self._look_at_the_last,
-            FAILED: self._kill_the_last,
-        }[self.state]()
+        looks = {CALLING: self._call, STARTING: self._look_at_agents, TRAINING: self._look_at_agents}
+        looks.get(self.state, self._end_the_last)()
 
-    def _look_for_agents(self) -> None:
+    def _call(self) -> None:
         late = time.monotonic() - self._since > CALL
         for member in self.members:
             if member.state == GONE or member.problem or (late and member.state != READY):
-                self._end(FATAL, fault=True, message=why_not_ready(member))
+                self._end(FATAL, fault=True, message=member.why_not_ready())
                 return
         if all(member.state == READY for member in self.members):
             self.ready = True
@@ -135,35 +123,27 @@ class Run:
 
     def _look_at_agents(self) -> None:
         for member in self.members:
-            limit = self.silence if not member.here else self.timeout + 2 * MARGIN if self.timeout else float("inf")
-            if member.problem or is_lost(member, limit):
-                if member.problem:
-                    message = f"{member}: {member.problem}"
-                elif member.state == GONE:
-                    message = f"{member} died, {self._when()}, and the ranks with it"
-                elif member.slots:
-                    who = names(member.slots.values(), self.hosts)
-                    first = next(iter(member.slots.values()))
-                    silence = f"no sign of life for {member.unheard:.0f} s"
-                    message = f"{who} is cut off from the other hosts since {first.where()}: {silence}"
-                else:
-                    message = LOST.format(member, member.unheard, self._when())
-                self._end(FATAL, fault=True, message=message)
-                member.kill()
-                return
-
-    def _look_at_the_last(self) -> None:
-        for member in self.members:
-            if member.unheard > self.silence:
-                member.kill()
-
-    def _kill_the_last(self) -> None:
-        if time.monotonic() - self._since > AFTERMATH:
-            self.kill()
-
-    def kill(self) -> None:
-        for member in self.members:
+            silence = f"no sign of life for {member.unheard:.0f} s"
+            limit = self.silence if not member.here else self.timeout + 2 * MARGIN if self.timeout else math.inf
+            if member.problem:
+                message = f"{member}: {member.problem}"
+            elif member.state == GONE:
+                message = f"{member} died, {self._when()}, and the ranks with it"
+            elif member.unheard <= limit:
+                continue
+            elif slots := list(member.slots.values()):
+                who = names(slots, self.hosts)
+                message = f"{who} is cut off from the other hosts since {slots[0].where()}: {silence}"
+            else:
+                message = f"{member} cannot be reached: {silence}, {self._when()}"
+            self._end(FATAL, fault=True, message=message)
             member.kill()
+            return
+
+    def _end_the_last(self) -> None:
+        for member in self.members:
+            if member.unheard > self.silence or (self.state == FAILED and time.monotonic() - self._since > AFTERMATH):
+                member.kill()
 
     def _when(self) -> str:
         if not self.started:
@@ -173,15 +153,19 @@ class Run:
     # --- messages of the agents ---------------------------------------------------------------------------------------
 
     def _hear(self, member: Member, message: Message) -> None:
-        for key, take in (
-            ("ranks", self._take_slots),
-            ("put", self._take_values),
-            ("warning", lambda member, text: log.warning(text)),
-            ("ended", self._take_end),
-            ("cause", self._take_cause),
-        ):
-            if key in message:
-                take(member, message[key])
+        takes: dict[str, Callable[[Member, Any], None]] = {
+            "ranks": self._take_slots,
+            "put": self._take_values,
+            "cause": self._take_cause,
+        }
+        for key, value in message.items():
+            if key in takes:
+                takes[key](member, value)
+            elif key == "warning":
+                log.warning(value)
+            elif key == "ended" and self.state not in (ENDING, FAILED):
+                self.started, self.code = True, value
+                self._enter(ENDING)
 
     def _take_slots(self, member: Member, words: list[Any]) -> None:
         member.slots |= {slot.rank: slot for slot in (Slot(*each) for each in words)}
@@ -202,11 +186,6 @@ class Run:
             for other in self.members:
                 other.values = None
                 other.link.send(values=everyones)
-
-    def _take_end(self, member: Member, code: int) -> None:
-        if self.state not in (ENDING, FAILED):
-            self.started, self.code = True, code
-            self._enter(ENDING)
 
     def _take_cause(self, member: Member, cause: Message) -> None:
         if self.state in (ENDING, FAILED):
@@ -238,10 +217,10 @@ class Run:
         self.crew.output.closed = True
         if signal and not self._interrupted:
             self._interrupted = signal
-            log.warning(f"{_name(signal)} has ended a process of this job, {self._when()}")
+            log.warning(f"{Signals(signal).name} has ended a process of this job, {self._when()}")
         self.fault = fault and not self._interrupted
         self.code = 128 + self._interrupted if self._interrupted and code else FATAL if fault else code
-        if message and not logged and not self._interrupted:
+        if message and not logged and not (fault and self._interrupted):
             log.fatal(message + (self.remedy() if fault else ""), source)
         for member in self.members:
             member.link.send(kill=True)
@@ -258,47 +237,7 @@ class Run:
         if again or not self.started:
             if self.state not in (ENDING, FAILED):
                 self._end(128 + number)
-            self.kill()
+            for member in self.members:
+                member.kill()
         else:
             self.members[0].link.send(signal=number)
-
-
-def why_not_ready(member: Member) -> str:
-    """The message about an agent that did not come to be ready."""
-    if member.problem:
-        return f"{member.host}: {member.problem}"
-    if member.state != GONE:
-        return LOST.format(member, member.unheard, "before the ranks had started")
-    return (
-        f"{member.host}: its agent ended with code {member.process.returncode} before the ranks had started; what it "
-        "said stands above, and docs/distributed.md has a section on hosts that do not start"
-    )
-
-
-def clear(name: str) -> None:
-    """End the processes of this host that are left of a run, and remove the shared memory of killed ones."""
-    if left := processes.end_processes(name, LAST_WORDS):
-        raise UsageError(
-            f"process {left[0]} of this job cannot be killed: end it before training goes on "
-            f"(ps -o stat,wchan -p {left[0]} says what it waits for)"
-        )
-    processes.remove_memory()
-
-
-@contextlib.contextmanager
-def signals_to(receive: Callable[[int], object]) -> Iterator[None]:
-    """Within the `with`, signals that ask for the end call `receive`."""
-
-    def handle(number: int, _: FrameType | None) -> None:
-        receive(number)
-
-    before = {number: signal.signal(number, handle) for number in TO_END}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _name(number: int) -> str:
-    return signal.Signals(number).name

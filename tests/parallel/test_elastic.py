@@ -86,7 +86,9 @@ def test_a_job_that_gets_nowhere_ends(start: Start, folder: Path) -> None:
     job = start("--hosts", "127.0.0.2,127.0.0.3", "--elastic", "2:2", "--rejoin", "1")
     assert job.wait() == 134
     assert [line.split()[0] for line in job.fatal[:-1]] == ["rank"] * FUTILE
-    assert job.fatal[-1].startswith("5 generations in sequence ended without a new snapshot, so the job ends; there is no ")
+    assert job.fatal[-1].startswith(
+        "5 generations in sequence ended without a new snapshot, so the job ends; there is no "
+    )
 
 
 @pytest.mark.parametrize(

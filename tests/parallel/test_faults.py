@@ -149,7 +149,10 @@ def test_a_rank_that_fails(start: Start, failure: str, message: str) -> None:
     ("flags", "message"),
     [
         ([], r"rank 2 \(process {}\) on 127.0.0.3 died in .+ of iteration \d+: .*"),
-        (["--mpi-args", "-launcher fork"], r"\S+mpiexec \(process .*: a rank on 127.0.0.2, 127.0.0.3 died, or it did; .*"),
+        (
+            ["--mpi-args", "-launcher fork"],
+            r"\S+mpiexec \(process .*: a rank on 127.0.0.2, 127.0.0.3 died, or it did; .*",
+        ),
     ],
 )
 def test_a_rank_on_another_host(start: Start, flags: list[str], message: str) -> None:
@@ -220,7 +223,9 @@ def test_whoever_of_a_job_is_killed_all_end(
     assert job.wait() == (134 if flags else job.process.returncode) != 0
     until(lambda: not job.processes(), SOON)
     assert not job.processes()
-    assert not message or [bool(re.fullmatch(message.format(killed) + HOW_TO_GO_ON, line)) for line in job.fatal] == [True], job.text
+    assert not message or [bool(re.fullmatch(message.format(killed) + HOW_TO_GO_ON, line)) for line in job.fatal] == [
+        True
+    ], job.text
 
 
 @needs_mpi
