@@ -168,21 +168,24 @@ def train(
         return 0
     world = World() if nodes.hosts and not launching.hosts else join(launching.timeout)
 
-    def check(workers: int, batch: int) -> None:
+    batch = sys.maxsize  # the smallest of a layer, once the solver is read
+
+    def check(workers: int) -> None:
         given = sharing.with_batch_of(gpus, workers)
         given.check_reproducible(solving.rng, workers, bool(gpus))
         given.check_batch(batch, workers)
 
     def fits(workers: int) -> bool:
         try:
-            check(workers, workers)
+            check(workers)
         except UsageError:
             return False
         return True
 
     if world.size == 1 and world.order is None and (plan := nodes.plan(restarts, gpus, fits)):
         param = read_solver(flags.solver)
-        check(plan.elastic.least if plan.elastic else plan.workers, _smallest_batch(_configure(param, flags)))
+        batch = _smallest_batch(_configure(param, flags))
+        check(plan.elastic.least if plan.elastic else plan.workers)
         return _launch(plan, param, flags, signals)
     with world:
         if world.order is None:

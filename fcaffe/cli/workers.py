@@ -257,8 +257,8 @@ class SharingFlags:
         """Raises UsageError if so many workers cannot split a batch."""
         if self.batch == "global" and batch < workers:
             raise UsageError(
-                f"{workers} workers cannot split a batch of {batch}: use at most {batch}, or --batch per-worker to give "
-                "each worker a batch of its own"
+                f"{workers} workers cannot split a batch of {batch}: use at most {batch}, or --batch per-worker to "
+                "give each worker a batch of its own"
             )
 
     def with_batch_of(self, gpus: TrainingGpus, workers: int) -> SharingFlags:

@@ -79,8 +79,8 @@ class Pool:
         return ()
 
     def gather(self, limit: float, patience: float, expected: int) -> Hosts:
-        """Wait for `expected` workers or all hosts, at most `limit` seconds, then choose from those that can be reached.
-        Raises UsageError if they are still too few after `patience` seconds more."""
+        """Wait for `expected` workers or all hosts, at most `limit` seconds, then choose from those that are ready.
+        UsageError if they are still too few after `patience` seconds more."""
         began = time.monotonic()
         while True:
             self.call()
@@ -121,7 +121,7 @@ def run_generations(launcher: Launcher, elastic: Elastic) -> int:
     path = newest()
     while True:
         watch.workers = sum(count for _, count in chosen)
-        run = launcher.start(chosen, pool.take(chosen), path, ends_early=watch)
+        run = Run(launcher, chosen, pool.take(chosen), path, ends_early=watch).follow()
         pool.at_work = []
         before, path = path, newest()
         futile = futile + 1 if path == before else 0

@@ -29,7 +29,7 @@ class Elastic:
 
 @dataclass(frozen=True)
 class Plan:
-    """The ranks of a job. `hosts` is empty for this host alone; `timeout` is in seconds; `shell` is the remote shell."""
+    """The ranks of a job. `hosts` is empty for this host alone; `shell` is the remote shell, '' for ssh."""
 
     workers: int
     hosts: Hosts = ()

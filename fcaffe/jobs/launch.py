@@ -24,6 +24,7 @@ from fcaffe.jobs.mpiexec import find_mpiexec
 from fcaffe.jobs.mpiexec_run import MpiexecRun, run_mpiexec
 from fcaffe.jobs.ranks import TO_END
 from fcaffe.jobs.run import Run
+from fcaffe.jobs.started import host_name
 
 # Seconds until the second attempt to start again, at most between two, and of all: a host may need to come back.
 RETRY, LONGEST_RETRY, PATIENCE = 5, 60, 900
@@ -67,7 +68,7 @@ def launch(
             if plan.elastic:
                 code = run_generations(launcher, plan.elastic)
             elif mpiexec is None or (mpiexec.speaks_pmi and not plan.mpi_args):
-                code = _restarting(launcher, launcher.run_agents)
+                code = _restarting(launcher, lambda path, last: _run_agents(launcher, path, last))
             else:
                 code = _restarting(launcher, lambda path, last: run_mpiexec(launcher, mpiexec, path, last))
         finally:
@@ -76,6 +77,11 @@ def launch(
     if launcher.crew.output.unwritten is not None and not code:
         raise launcher.crew.output.unwritten
     return code
+
+
+def _run_agents(launcher: Launcher, path: str | None, last: bool) -> Run:
+    hosts = launcher.plan.hosts or ((host_name(), launcher.plan.workers),)
+    return Run(launcher, hosts, [launcher.crew.call(host) for host, _ in hosts], path, last).follow()
 
 
 def _restarting(launcher: Launcher, run: Callable[[str | None, bool], Run | MpiexecRun]) -> int:

@@ -27,8 +27,8 @@ class PmiServer:
     """Serves `count` ranks of this host, from rank `first` on, of a job of `size` ranks.
 
     `name` is the job's; MPICH names its shared memory by it. `meet` is called with the values that these ranks have put
-    when all of them are in a barrier; `release` lets them out. `aborted` is a rank that has called MPI_Abort, and the exit
-    code.
+    when all of them are in a barrier; `release` lets them out. `aborted` is a rank that has called MPI_Abort, and
+    the exit code.
     """
 
     def __init__(

@@ -96,7 +96,7 @@ def end_processes(name: str, seconds: float = LAST_WORDS) -> list[int]:
 
 
 def clear(name: str) -> None:
-    """End the processes of this host that are left of a run, and remove the memory of killed ones. Raises UsageError."""
+    """End the processes of this host that are left of a run, and remove their memory. Raises UsageError."""
     if left := end_processes(name):
         raise UsageError(
             f"process {left[0]} of this job cannot be killed: end it before training goes on "

@@ -1,95 +1,96 @@
 """One run of a job's ranks by agents: the launcher orders them, hears what they tell, and ends them.
 
-| state    | begins when                         | ends when                                   | after at most           |
-|----------|-------------------------------------|---------------------------------------------|-------------------------|
-| calling  | the agents are being started        | all are ready; one cannot be reached: failed | CALL                   |
-| starting | the ranks are ordered               | all have found one another; a fault: failed | the agents' limits      |
-| training | a rank is in its first operation    | a rank has ended; a fault: failed           | the agents' limits      |
-| ending   | a rank has ended its training       | all agents have gone                        | the agents' limits      |
-| failed   | the cause of the end is known       | all agents have gone; they are killed after | AFTERMATH               |
-| gone     | all agents have gone                | -                                           | -                       |
+| state    | begins when                      | ends when                                      | after at most       |
+|----------|----------------------------------|------------------------------------------------|---------------------|
+| calling  | the agents are being started     | all are ready; one cannot be reached: failed   | CALL                |
+| starting | the ranks are ordered            | all have found one another; a fault: failed    | the agents' limits  |
+| training | a rank is in its first operation | a rank has ended its training; a fault: failed | the agents' limits  |
+| ending   | a rank has ended its training    | all agents have gone                           | the agents' limits  |
+| failed   | the cause of the end is known    | all agents have gone; killed after             | AFTERMATH           |
 
-The agents' limits are those of `ranks.py`. An agent that is silent for `silence` seconds is a fault; so is one that goes
-before its ranks have ended.
+The agents' limits are those of `ranks.py`. An agent that is silent for `silence` seconds is a fault, and so is one that
+goes before its ranks have ended.
 """
 
 from __future__ import annotations
 
 import math
+import shlex
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from signal import Signals
 from typing import Any
 
 from fcaffe import log
 from fcaffe.jobs import processes
+from fcaffe.jobs.agent import SILENCE
 from fcaffe.jobs.blame import hang_message, names
-from fcaffe.jobs.crew import CALL, GONE, READY, Crew, Member
+from fcaffe.jobs.call import bare
+from fcaffe.jobs.crew import CALL, GONE, READY, Member
 from fcaffe.jobs.frames import Message
+from fcaffe.jobs.hosts import Hosts
+from fcaffe.jobs.launcher import RANK, Launcher
+from fcaffe.jobs.pmi import process_mapping
+from fcaffe.jobs.processes import JOB
 from fcaffe.jobs.ranks import MARGIN, Slot
 from fcaffe.jobs.started import FATAL
 from fcaffe.parallel.watchdog import STARTING
 
+LEAST_SILENCE = 5.0  # seconds: agents send something twice a second
 CALLING, TRAINING, ENDING, FAILED = "calling", "training", "ending", "failed"
 AFTERMATH = 12.0  # seconds that all have to end after the cause is known; with a cut network they may wait for ever
 QUIET = 3.5  # seconds without a message after which a host counts as cut off, if ranks wait for it
 
 
-@dataclass(eq=False)
 class Run:
-    """One run of the ranks of these `hosts` by its `members`, the agents in the order of their ranks.
+    """A run of so many ranks on each host by the agents `members`, numbered in this order, from the state `path`.
+
+    After the `last` run a fault ends the job, and its message says how to go on. `ends_early` is called once a second;
+    when it returns True the ranks are ended, which is no fault.
 
     Attributes:
-        order: Returns the order for an agent's ranks, once it is ready.
-        name: The processes of this host have it in their environment.
-        timeout: Seconds for one operation of a rank; 0 for no limit.
-        silence: Seconds without a message after which another host counts as lost.
-        stops: Signals after which the ranks end by themselves.
-        remedy: Returns how to go on after a fault, for its message.
-        ends_early: Called once a second; when it returns True the ranks are ended, which is no fault.
         ready: All agents could start their ranks.
         started: All ranks have found one another.
         fault: The job was ended by something that may not happen again, unlike an error.
-        asked_to_end: One of the signals `stops` has come.
+        asked_to_end: A signal has come after which the ranks end by themselves.
         advanced: When the `iteration` was first known, in seconds of `time.monotonic`.
         signals: They have come and are not relayed yet.
     """
 
-    crew: Crew
-    members: Sequence[Member]
-    order: Callable[[int], Message]
-    hosts: Sequence[str]
-    name: str
-    timeout: float
-    silence: float
-    stops: Collection[int] = ()
-    remedy: Callable[[], str] = lambda: ""
-    ends_early: Callable[[Run], bool] = lambda run: False
-    state: str = CALLING
-    ready: bool = False
-    started: bool = False
-    fault: bool = False
-    ended_early: bool = False
-    asked_to_end: bool = False
-    iteration: int = -1
-    advanced: float = 0.0
-    code: int = FATAL
-    signals: deque[int] = field(default_factory=deque)
-    _interrupted: int = 0  # by this signal
-    _since: float = 0.0  # when the state began
+    def __init__(
+        self,
+        launcher: Launcher,
+        hosts: Hosts,
+        members: Sequence[Member],
+        path: str | None = None,
+        last: bool = False,
+        ends_early: Callable[[Run], bool] = lambda run: False,
+    ) -> None:
+        self.launcher, self.members, self.path, self.last = launcher, members, path, last
+        self.ends_early = ends_early
+        self.counts = [count for _, count in hosts]
+        self.hosts = [bare(host) for host, count in hosts for _ in range(count)]  # of each rank
+        self.environment = launcher.environment(len(self.hosts))
+        self.timeout = launcher.plan.timeout
+        self.silence = max(LEAST_SILENCE, min(SILENCE, self.timeout or SILENCE))
+        self.ready = self.started = self.fault = self.ended_early = self.asked_to_end = False
+        self.iteration, self.advanced, self.code = -1, 0.0, FATAL
+        self.signals: deque[int] = deque()
+        self._interrupted = 0  # by this signal
+        self._enter(CALLING)
+        where = f" on {','.join(f'{name}:{count}' for name, count in hosts)}" if launcher.plan.hosts else ""
+        log.info(f"Starting the ranks: {len(self.hosts)} x {shlex.join(RANK)}{where}")
 
     def follow(self) -> Run:
         """Return when all agents have gone."""
-        self.crew.output.closed = False
+        self.launcher.run, self.launcher.crew.output.closed = self, False
         for member in self.members:
             member.listener, member.quiet = self._hear, False
-        self._enter(CALLING)
         looked = time.monotonic()
         while any(member.state != GONE for member in self.members):
-            self.crew.turn()
+            self.launcher.crew.turn()
             while self.signals:
                 self._relay(self.signals.popleft())
             self._look()
@@ -99,7 +100,8 @@ class Run:
                     self.ended_early = True
                     self._end(0)
         self._look()
-        processes.clear(self.name)
+        self.launcher.run = None
+        processes.clear(self.environment[JOB])
         return self
 
     def _enter(self, state: str) -> None:
@@ -118,7 +120,17 @@ class Run:
         if all(member.state == READY for member in self.members):
             self.ready = True
             for index, member in enumerate(self.members):
-                member.link.send(**self.order(index))
+                member.link.send(
+                    program=RANK,
+                    environment={**self.environment, "PMI_HOSTNAME": member.host},
+                    order=self.launcher.order(self.path),
+                    hosts=self.hosts,
+                    first=sum(self.counts[:index]),
+                    count=self.counts[index],
+                    mapping=process_mapping(self.counts),
+                    timeout=self.timeout,
+                    silence=self.silence,
+                )
             self._enter(STARTING)
 
     def _look_at_agents(self) -> None:
@@ -214,14 +226,14 @@ class Run:
     ) -> None:
         """Take the cause of the end: log it, and end all ranks."""
         self._enter(FAILED)
-        self.crew.output.closed = True
+        self.launcher.crew.output.closed = True
         if signal and not self._interrupted:
             self._interrupted = signal
             log.warning(f"{Signals(signal).name} has ended a process of this job, {self._when()}")
         self.fault = fault and not self._interrupted
         self.code = 128 + self._interrupted if self._interrupted and code else FATAL if fault else code
         if message and not logged and not (fault and self._interrupted):
-            log.fatal(message + (self.remedy() if fault else ""), source)
+            log.fatal(message + (self.launcher.snapshots.remedy() if fault and self.last else ""), source)
         for member in self.members:
             member.link.send(kill=True)
 
@@ -231,7 +243,7 @@ class Run:
         """Send a signal to rank 0 through its agent. One rank is enough: the training loops agree on what to do. Before
         the ranks have started, and on a second SIGTERM, end all at once."""
         again = self._interrupted == number
-        self.asked_to_end |= number in self.stops
+        self.asked_to_end |= number in self.launcher.stops
         if number == signal.SIGTERM or not self.started:
             self._interrupted = number
         if again or not self.started:

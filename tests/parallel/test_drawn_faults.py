@@ -65,7 +65,10 @@ class User(caffe.Layer):
 """
 CODES = {
     "a thread that stays": "threading.Thread(target=time.sleep, args=(4,)).start()",
-    "an error beside a thread": 'threading.Thread(target=time.sleep, args=(99 if "FCAFFE_CHANNEL" in os.environ else 1,)).start(); raise ValueError("no good")',
+    "an error beside a thread": """
+        wait = 99 if "FCAFFE_CHANNEL" in os.environ else 1
+        threading.Thread(target=time.sleep, args=(wait,)).start()
+        raise ValueError("no good")""",
     "a process that stays": "subprocess.Popen(['sleep', '99'], start_new_session=True)",
     "an exit": "os._exit(7)",
     "a full disk": "fcaffe.output_files.temporary_name = full",
@@ -93,7 +96,8 @@ class Case(NamedTuple):
     again: str  # a second fault, in the run that has started again
 
     def __str__(self) -> str:
-        return f"{self.fault}{self.again and f', then {self.again}'} at {self.phase} + {self.wait:.2f} s, rank {self.rank}: {self.flags}"
+        faults = f"{self.fault}, then {self.again}" if self.again else self.fault
+        return f"{faults} at {self.phase} + {self.wait:.2f} s, rank {self.rank}: {' '.join(self.flags)}"
 
 
 def draw(chance: random.Random) -> Case:

@@ -39,7 +39,7 @@ def paths(prefix: str, iteration: int, hdf5: bool = False) -> tuple[str, str]:
 
 
 def states(prefix: str) -> list[str]:
-    """The states under a prefix and its temporary ones, latest iteration first; of one iteration the newer file first."""
+    """The states under a prefix and its temporary ones, latest iteration first; of one the newer file first."""
     found = []
     for each in (prefix, temporary_prefix(prefix)):
         for path in _files(each, r"solverstate"):
