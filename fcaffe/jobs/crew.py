@@ -22,7 +22,7 @@ from fcaffe.jobs.agent import SILENCE
 from fcaffe.jobs.call import bare
 from fcaffe.jobs.frames import Lines, Link, Message
 from fcaffe.jobs.mpiexec import outside_environment
-from fcaffe.jobs.processes import AGENT, FOLDER, LAUNCHER, dies_with
+from fcaffe.jobs.processes import AGENT, FOLDER, KILLING, LAUNCHER, dies_with
 from fcaffe.jobs.ranks import Slot
 
 TICK = 0.25  # seconds
@@ -209,9 +209,10 @@ class Crew:
                     member.link.send()
         self.output.flush()
 
-    def dismiss(self, members: Sequence[Member] | None = None) -> None:
-        """Kill these members, or all."""
-        for member in self.members if members is None else members:
+    def dismiss(self) -> None:
+        """Kill all members."""
+        for member in self.members:
             member.kill()
-        while any(member.state != GONE for member in (self.members if members is None else members)):
+        end = time.monotonic() + KILLING
+        while self.members and time.monotonic() < end:
             self.turn(0.05)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import secrets
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import Any
 
 from fcaffe.jobs.crew import TICK, Crew
 from fcaffe.jobs.frames import Message
@@ -16,10 +15,6 @@ from fcaffe.jobs.processes import JOB
 from fcaffe.jobs.started import LAUNCHED
 
 RANK = [sys.executable, "-m", "fcaffe", "rank"]  # the words that start a rank, which reads its order
-
-
-class TakesSignals(Protocol):
-    signals: deque[int]
 
 
 class Snapshots:
@@ -54,7 +49,7 @@ class Launcher:
         self.plan, self.order, self.stops = plan, order, stops
         self.snapshots = snapshots or Snapshots()
         self.crew = Crew(plan.shell)
-        self.run: TakesSignals | None = None
+        self.run: Any = None
 
     def take_signal(self, number: int) -> None:
         if self.run is None:  # between two runs

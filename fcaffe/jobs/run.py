@@ -154,7 +154,8 @@ class Run:
 
     def _end_the_last(self) -> None:
         for member in self.members:
-            if member.unheard > self.silence or (self.state == FAILED and time.monotonic() - self._since > AFTERMATH):
+            late = self.state == FAILED and time.monotonic() - self._since > AFTERMATH
+            if late or member.unheard > MARGIN:
                 member.kill()
 
     def _when(self) -> str:

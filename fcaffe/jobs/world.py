@@ -71,12 +71,12 @@ class World:
                     self.comm.Barrier()  # or mpiexec might take the first that ends for a fault
                 except Exception as problem:
                     raise RankError(self) from problem
+        self.over = True
 
     def ended(self, code: int) -> None:
         """The training of all ranks has ended with this exit code: whatever happens from now on is no fault."""
         if self.channel is not None:
             self.channel.tell(ended=code)
-        self.over = True
 
     def judged(self, error: BaseException) -> BaseException:
         """The error to report. An error of MPI is most often the consequence of another rank's death. The agent may

@@ -27,7 +27,8 @@ layer { name: "data" type: "DummyData" top: "x" top: "label" dummy_data_param {
   shape { dim: 4 dim: 3 } shape { dim: 4 } data_filler { type: "gaussian" } data_filler { type: "constant" } } }
 layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param {
   num_output: 3 weight_filler { type: "xavier" } } }
-layer { name: "user" type: "Python" bottom: "ip" python_param { module: "user" layer: "User" } include { phase: TRAIN } }
+layer { name: "user" type: "Python" bottom: "ip" python_param { module: "user" layer: "User" }
+  include { phase: TRAIN } }
 layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
 """
 SOLVER = """

@@ -18,7 +18,8 @@ from types import SimpleNamespace
 import pytest
 
 from fcaffe import output_files
-from fcaffe.jobs import launch, launcher, processes
+from fcaffe.jobs import launch, processes
+from fcaffe.jobs import run as runs
 from fcaffe.jobs.blame import STOPPED, hang_message
 from fcaffe.jobs.hosts import Plan
 from fcaffe.jobs.mpiexec import Mpiexec
@@ -354,7 +355,7 @@ def launched_shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[
     monkeypatch.setattr(launch, "find_mpiexec", lambda: Mpiexec("", open_mpi=False, speaks_pmi=True))
 
     def run(script: str, restarts: int = 0, stops: Sequence[int] = ()) -> int:
-        monkeypatch.setattr(launcher, "RANK", ["bash", "-c", script])
+        monkeypatch.setattr(runs, "RANK", ["bash", "-c", script])
         return launch.launch(Plan(1, restarts=restarts), lambda path: {}, stops=stops)
 
     return run
