@@ -67,6 +67,13 @@ def read_input(path: Path, most: int = LARGEST, look: bool = False) -> bytes:
     return content
 
 
+def require_inputs(*paths: str) -> None:
+    """Raise FcaffeError if a file is missing, before the work that comes ahead of its reading; "" is no file."""
+    for path in filter(None, paths):
+        with reading(path, FcaffeError):
+            os.stat(path)
+
+
 def require_file(path: Path) -> None:
     """Raise OSError if the path names a pipe or a device, for libraries that open paths themselves."""
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):

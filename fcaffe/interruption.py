@@ -17,6 +17,9 @@ PROGRAMS = (  # the installed programs; pyproject.toml lists the same
     "caffe",
     "convert_annoset",
     "convert_imageset",
+    "convert_mnist_data",
+    "convert_mnist_siamese_data",
+    "convert_cifar_data",
     "compute_image_mean",
     "extract_features",
     "upgrade_net_proto_text",
@@ -28,9 +31,14 @@ is_command = False  # whether this process was started as a command
 _raised = False
 
 
+def program_name() -> str:
+    """The name that this process was started by, without Caffe's ending .bin."""
+    return os.path.basename(sys.argv[0] if sys.argv else "").removesuffix(".bin")
+
+
 def started_as_command() -> bool:
     """Whether this process is `fcaffe`, another name of it or `python -m fcaffe`."""
-    if os.path.basename(sys.argv[0] if sys.argv else "") in PROGRAMS:
+    if program_name() in PROGRAMS:
         return True
     words = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]  # the interpreter's arguments
     return words[-2:] == ["-m", "fcaffe"] or words[-1:] == ["-mfcaffe"]

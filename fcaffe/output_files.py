@@ -1,4 +1,4 @@
-"""Output files that appear complete or not at all.
+"""Output files that appear complete or not at all, and that replace only files of their own kind.
 
 Each is written under a temporary name, which identifies the writer: the machine's boot and container, the process, and
 the time when that began. So the next writer can tell that a writer was killed, and remove its unfinished file. Files of
@@ -18,15 +18,62 @@ import shutil
 import socket
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from fcaffe import log
-from fcaffe.errors import FcaffeError
+from fcaffe.errors import FcaffeError, UsageError
 
 _NAME = re.compile(r"\.(?P<target>.*)\.(?P<machine>[0-9a-f]{8})-(?P<process>\d+)-(?P<began>\d+)\.tmp", re.DOTALL)
 _LONGEST = 200  # bytes of the target's name; file systems allow 255 in all
+_START = 1 << 16  # bytes of a file that tell its kind
+
+
+class Kind(NamedTuple):
+    """A kind of output file. `recognises` tells from a path whether the file there is of this kind.
+
+    `endings` are those that the name of a new file must have one of; () allows any.
+    """
+
+    noun: str
+    recognises: Callable[[str], bool]
+    endings: tuple[str, ...] = ()
+
+
+def starting(noun: str, pattern: bytes, *endings: str) -> Kind:
+    """The kind of the files whose beginning matches a regular expression."""
+
+    def recognises(path: str) -> bool:
+        with open(path, "rb") as file:
+            return re.match(pattern, file.read(_START), re.DOTALL | re.MULTILINE) is not None
+
+    return Kind(noun, recognises, endings)
+
+
+ARRAY = starting("NumPy array", b"\x93NUMPY")
+HDF5 = starting("HDF5 file", b"\x89HDF\r\n\x1a\n")
+PICTURE = starting(  # also in Graphviz's language
+    "picture",
+    rb"\x89PNG|\xff\xd8\xff|%PDF|%!PS|GIF8|BM|II\*\0|MM\0\*|RIFF|\s*(<(\?xml|!DOCTYPE svg|!--|svg)|(di)?graph\b)",
+)
+
+
+def check_output(path: str, kind: Kind, *inputs: str) -> None:
+    """Raise UsageError if a command may not write a file of this kind to `path`.
+
+    The path must not be one of the command's `inputs`, nor an existing file of another kind. Empty files, devices and
+    pipes may be written, and an empty `path` stands for no file.
+    """
+    regular = os.path.isfile(path)
+    if not path or (os.path.exists(path) and not regular):
+        return
+    if kind.endings and not path.endswith(kind.endings):
+        raise UsageError(f"{path}: the name of a {kind.noun} ends in {' or '.join(kind.endings)}")
+    if os.path.realpath(path) in map(os.path.realpath, inputs):
+        raise UsageError(f"{path} is another file of this command; give another path for the {kind.noun}")
+    if regular and os.path.getsize(path) and not kind.recognises(path):
+        raise UsageError(f"{path} exists and is no {kind.noun}; give another path, or move that file away")
 
 
 @contextlib.contextmanager

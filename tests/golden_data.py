@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fcaffe.data import array_to_datum, write_lmdb
-from scripts.data.idx import read_idx
+from fcaffe.data.raw_images import read_idx
 
 GOLDEN = Path(__file__).parent / "golden"
 TRAIN_RECORDS = 8000

@@ -16,6 +16,7 @@ from fcaffe.data.hdf5 import read_hdf5_list, read_rows
 from fcaffe.data.image_list import read_image_list
 from fcaffe.data.images import read_file
 from fcaffe.data.mean import read_mean
+from fcaffe.data.raw_images import read_idx
 from fcaffe.data.windows import read_window_file
 from fcaffe.errors import FcaffeError
 from fcaffe.jobs.hosts import read_hostfile
@@ -24,7 +25,6 @@ from fcaffe.model_files.arrays import read_arrays
 from fcaffe.proto import read_net, read_solver, text
 from fcaffe.solvers.snapshot.state_files import read_state
 from fcaffe.tools.convert import convert
-from scripts.data.idx import read_idx
 
 READERS: dict[str, Callable[[str], Any]] = {
     "net": read_net,

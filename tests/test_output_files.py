@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fcaffe import output_files
 from fcaffe.errors import DataError, FcaffeError
 from fcaffe.output_files import remove_leftovers, replacing, temporary_name
 
@@ -116,6 +118,20 @@ def test_what_killed_processes_left_is_removed_and_what_others_write_is_not(tmp_
         process.stdin.write("\n")
         process.stdin.close()
         assert process.wait(300) == 0
+
+
+@pytest.mark.skipif(
+    not os.path.exists("/proc/sys/kernel/random/boot_id"), reason="Linux alone has a number of each boot"
+)
+def test_the_name_tells_boot_and_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In another boot or container process numbers say nothing of the processes here."""
+    found = set()
+    for boot, container in (("1", "a"), ("2", "a"), ("1", "b")):
+        with monkeypatch.context() as patch:
+            patch.setattr(output_files, "open", lambda path, boot=boot: io.StringIO(boot), raising=False)
+            patch.setattr(os, "readlink", lambda path, container=container: container)
+            found.add(output_files._machine.__wrapped__())
+    assert len(found) == 3
 
 
 def test_only_what_is_surely_dead_is_removed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
+import itertools
 import os
+import re
 import subprocess
 import sys
 import sysconfig
+import tarfile
 from pathlib import Path
 
 import pytest
+
+from tests.golden_data import GOLDEN
 
 ROOT = Path(__file__).parents[1]
 BUILDERS = {"wheel": "build_wheel", "editable": "build_editable"}
@@ -73,3 +79,55 @@ def test_every_file_is_in_the_wheel(installed: tuple[str, Path]) -> None:
         files = {path.relative_to(ROOT) for path in (ROOT / "fcaffe").rglob("*") if path.is_file()}
         wanted = {path for path in files if "__pycache__" not in path.parts and path.suffix != ".pth"}
         assert wanted <= {path.relative_to(places) for path in places.rglob("*")}
+
+
+def test_lenet_is_trained_without_the_repository(installed: tuple[str, Path], tmp_path: Path) -> None:
+    """By the lines of docs/train.md, with MNIST's test set in the place of both sets."""
+    how, commands = installed
+    if how == "editable":
+        pytest.skip("the repository is there")
+    page = (ROOT / "docs" / "train.md").read_text().partition("## LeNet")[2].partition("\n## ")[0]
+    (script,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    lines = [line.strip() for line in re.findall(r"^    \S.*$", page.replace(script, ""), re.MULTILINE)]
+    (tmp_path / "lenet.py").write_text(
+        script.replace("max_iter: 500", "max_iter: 50").replace("test_iter: 100", "test_iter: 5")
+    )
+    for part, kind in itertools.product(("train", "t10k"), ("images-idx3", "labels-idx1")):
+        packed = (GOLDEN / "mnist" / f"t10k-{kind}-ubyte.gz").read_bytes()
+        (tmp_path / f"{part}-{kind}-ubyte").write_bytes(gzip.decompress(packed))
+    others = sysconfig.get_path("purelib")
+    path = f"{commands}{os.pathsep}{os.environ['PATH']}"
+    for line in lines:
+        done = subprocess.run(
+            line.replace("iter_500", "iter_50").replace("iterations 100", "iterations 5").split(),
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path, "PYTHONPATH": others},
+            capture_output=True,
+            text=True,
+            executable=str(commands / line.split()[0]),
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+    assert [line.split()[0] for line in lines] == ["convert_mnist_data"] * 2 + ["python", "fcaffe", "fcaffe"]
+    assert float(re.findall(r"accuracy = ([\d.]+)", done.stderr)[-1]) > 0.6
+    assert (tmp_path / "lenet.html").stat().st_size > 10_000
+
+
+def test_sizes_and_contents(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling")
+    code = f"from hatchling.build import *; print(build_wheel({str(tmp_path)!r}), build_sdist({str(tmp_path)!r}))"
+    wheel, source = (tmp_path / name for name in run(sys.executable, "-c", code).split()[-2:])
+    assert wheel.stat().st_size < 2 << 20
+    with tarfile.open(source) as files:
+        names = {name.partition("/")[2] for name in files.getnames()}
+    assert {
+        "models/lenet/train_val.prototxt",
+        "tests/test_packaging.py",
+        "docs/train.md",
+        "scripts/flag_table",
+    } <= names
+    assert not [name for name in names if name.startswith((".venv", ".git/"))]
+
+
+def test_the_table_of_flags_is_that_of_the_command_line(tmp_path: Path) -> None:
+    run(sys.executable, ROOT / "scripts" / "flag_table", tmp_path / "train.md")
+    assert (tmp_path / "train.md").read_text() == (ROOT / "docs" / "train.md").read_text(), "run scripts/flag_table"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fcaffe.jobs.world import World
 
 from fcaffe.timeline import BACKWARD, DATA, EXCHANGE, FORWARD, KINDS, OTHER, WAIT, Event, Timeline, straggler, summarize
-from fcaffe.tools.trace import Stragglers
+from fcaffe.tools.trace import Stragglers, Timing
 
 
 def test_own_times_add_up_to_the_whole() -> None:
@@ -55,7 +57,14 @@ def test_a_worker_that_is_much_slower_is_warned_of() -> None:
     slowest, warning = straggler([10, 25, 11], hosts) or (0, "")
     assert slowest == 1
     assert warning.startswith("rank 1 on b computed for 2.3 times as long as the median worker, 25 s, and the others ")
-    assert straggler([10, 15.5, 11], hosts) is None
+    assert straggler([10, 16, 11], hosts) is None and straggler([10, 17, 11], hosts) is not None, "half as much again"
+    assert straggler([1, 5.9, 1], hosts) is None and straggler([1, 6.1, 1], hosts) is not None, "and 5 seconds more"
+
+
+@pytest.mark.parametrize(("workers", "kept"), [(1, 100_000), (10, 100_000), (50, 20_000)])
+def test_a_trace_has_the_end(workers: int, kept: int, tmp_path: Path) -> None:
+    timing = Timing(str(tmp_path / "trace.json"), World(rank=0, size=workers, local_rank=0, hosts=("a",) * workers))
+    assert timing.timeline.events.maxlen == kept
 
 
 def test_a_worker_that_becomes_slow_is_warned_of_once(capfd: pytest.CaptureFixture[str]) -> None:

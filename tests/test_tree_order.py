@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
+from fcaffe.net.shards import nodes_of_workers
 from fcaffe.tree_order import Node, Sums, Tree, sum_in_tree_order
 
 LEAVES = [1, 2, 3, 4, 5, 7, 8, 11, 12, 16, 100, 4096]
@@ -46,6 +47,17 @@ def test_whoever_adds_up_comes_to_the_same_bits(count: int) -> None:
         for index in random.permutation(workers):
             tree.join(joined, parts[index])
         assert list(joined) == [tree.root] and joined[tree.root].tobytes() == pairwise(rows)
+
+
+@pytest.mark.parametrize("count", LEAVES)
+def test_sums_of_a_worker(count: int) -> None:
+    """One where the shards are 2^k times the workers, else 2 log2 of the shards at most."""
+    assert nodes_of_workers(6, 2)[1] == [[(0, 2), (2, 3)], [(3, 4), (4, 6)]], "as docs/distributed.md draws it"
+    for workers in {1, 2, 3, 4, 7, 8, count} & set(range(1, count + 1)):
+        _, nodes = nodes_of_workers(count, workers)
+        sums = max(map(len, nodes))
+        assert len(nodes) == workers and sums <= max(1, 2 * np.log2(count))
+        assert sums == 1 or count % workers or (count // workers).bit_count() > 1
 
 
 def test_nodes_that_are_left() -> None:

@@ -28,7 +28,8 @@ from fcaffe.cli import gflags, glog, last_words, streams
 from fcaffe.cli.commands import CAFFE_COMMANDS, COMMANDS, OTHERS, TOOLS, module_of
 from fcaffe.errors import FcaffeError, RankError
 from fcaffe.interruption import INTERRUPTED
-from fcaffe.jobs.started import started_as, wait_for_turn
+from fcaffe.jobs.started import LAUNCHED, started_as, wait_for_turn
+from fcaffe.onednn_library import find_onednn
 
 RUNS = ("train", "test", "time")  # commands whose results are in the log: they outlive standard output
 
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from fcaffe.cli.completion import answer
 
             return answer(glog.program(), _load)
-        if arguments is None and words == ["rank"]:
+        if arguments is None and words == ["rank"] and LAUNCHED in os.environ:
             return _run_rank()
         code = _run(_command_first(words))
         sys.stdout.flush()
@@ -102,13 +103,12 @@ def _run(words: list[str]) -> int:
     """Run the command `words[0]` with the other words; returns the exit code."""
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
-    named = {gflags.flag_name(word) for word in words}
-    if "version" in named:
+    if words[:1] == ["version"] or "version" in map(gflags.flag_name, words):
         print(_version())
         return 0
     name = words[0] if words else "--help"
     if name.startswith("-"):
-        if words and not any(flag.startswith("help") for flag in named) and name != "--":
+        if words and not gflags.asks_for_help(words) and name != "--":
             raise click.UsageError(
                 f"no command is given: {glog.program()} <command> <flags>; see {glog.program()} help"
             )
@@ -142,8 +142,7 @@ def _run_rank() -> int:
     world = join()
     try:
         order = world.order
-        if order is None:
-            raise click.UsageError("`rank` is what fcaffe's launcher starts; start a command")
+        assert order is not None, "fcaffe's launcher has sent no order"
         if order["params"].get("reproducible"):
             threads.compute_with_one_thread()
         if order["imports"]:
@@ -205,7 +204,7 @@ def _usage() -> str:
 def _version() -> str:
     if glog.program() == "caffe":
         return f"caffe version 1.0.0 (fcaffe {fcaffe.__version__})"
-    return f"fcaffe version {fcaffe.__version__}"
+    return f"fcaffe version {fcaffe.__version__}, {'oneDNN' if find_onednn() else 'NumPy'} engine"
 
 
 def _one_line(error: Exception) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 CAFFE_COMMANDS = {
     "train": "train or finetune a net: --solver FILE [--snapshot FILE|auto | --weights FILE,...]",
     "test": "score a model: --model FILE --weights FILE [--iterations N]",
@@ -11,6 +13,9 @@ CAFFE_COMMANDS = {
 TOOLS = {  # separate programs in Caffe
     "convert_imageset": "build a database from pictures: ROOTFOLDER/ LISTFILE DB_NAME [--shuffle]",
     "convert_annoset": "build a database of pictures with boxes: ROOTFOLDER/ LISTFILE DB_NAME [--anno_type detection]",
+    "convert_mnist_data": "build a database from MNIST's files: IMAGES LABELS DB_NAME",
+    "convert_mnist_siamese_data": "build a LevelDB of pairs from MNIST's files: IMAGES LABELS DB_NAME",
+    "convert_cifar_data": "build databases from CIFAR-10's files: INPUT_FOLDER OUTPUT_FOLDER lmdb|leveldb",
     "compute_image_mean": "compute the mean image of a database: INPUT_DB [OUTPUT_FILE]",
     "extract_features": "write blobs of a net to databases: WEIGHTS NET BLOB,... DB,... BATCHES KIND",
     "upgrade_net_proto_text": "convert the prototxt of a net to the current notation: IN OUT",
@@ -44,6 +49,7 @@ COMMANDS = {**CAFFE_COMMANDS, **TOOLS, **OTHERS}
 
 _MODULES = {name: "cli.upgrade" for name in TOOLS if name.startswith("upgrade")}
 _MODULES |= dict.fromkeys(("extract_seconds", "parse_log", "plot", "plot_training_log", "report"), "cli.logs")
+_MODULES |= dict.fromkeys((name for name in TOOLS if re.fullmatch("convert_.*_data", name)), "cli.convert_data")
 _MODULES |= {
     "classify": "cli.pictures",
     "compress": "deep_compression.command",

@@ -12,7 +12,9 @@ from fcaffe.cli.progress import counted
 from fcaffe.cli.usage import required
 from fcaffe.data import open_database
 from fcaffe.data.mean import mean_of_records, mean_to_blob
+from fcaffe.output_files import check_output
 from fcaffe.proto import write_binary
+from fcaffe.proto.binary import BLOB
 
 
 @command(
@@ -24,11 +26,12 @@ from fcaffe.proto import write_binary
 @click.argument("words", nargs=-1, metavar="INPUT_DB [OUTPUT_FILE]")
 @click.option("--backend", default="", metavar="KIND", help="Kind of database: lmdb or leveldb (detected).")
 def compute_image_mean(words: tuple[str, ...], backend: str) -> int:
-    source, *target = required(words, 1, 2)
+    source, target = (*required(words, 1, 2), "")[:2]
+    check_output(target, BLOB)
     with contextlib.closing(open_database(source)) as database:
         mean = mean_of_records(counted(database, database.entries, "records"))
     if target:
-        log.writing_mean(target[0])
-        write_binary(target[0], mean_to_blob(mean))
+        log.writing_mean(target)
+        write_binary(target, mean_to_blob(mean))
     log.channel_means([float(channel.mean(dtype=float)) for channel in mean])
     return 0

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from fcaffe.data.backends import new_database
 from fcaffe.data.batches import decoding_threads
 from fcaffe.data.image_list import ListedImage, read_image_list, read_pair_list
 from fcaffe.errors import UsageError
+from fcaffe.output_files import PICTURE, check_output
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.rng import CaffeRandom
 from fcaffe.tools.annotation_sets import READERS, annotated_record, labels_by_name
@@ -140,6 +142,9 @@ def resize_and_crop_images(
     if output_side_length < 1:
         raise UsageError(f"--output_side_length must be 1 or more, not {output_side_length}")
     names = [image.path.removeprefix(input_folder).lstrip("/") for image in read_image_list(input)]
+    for name in names:
+        target = os.path.join(output_folder, name)
+        check_output(target, PICTURE, os.path.join(input_folder, name))
     threads = num_clients if num_clients > 0 else decoding_threads()
     done = crop_images(names, input_folder, output_folder, output_side_length, threads)
     written = sum(counted(done, len(names), "pictures"))

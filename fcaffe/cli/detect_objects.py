@@ -20,11 +20,11 @@ from fcaffe.data.boxes import falling
 from fcaffe.data.images import Color, decode_image, encode_image, opencv, read_file
 from fcaffe.data.transformer import Transformer
 from fcaffe.errors import DataError, UsageError
-from fcaffe.input_files import reading
+from fcaffe.input_files import reading, require_inputs
 from fcaffe.layers.forks.detection_files import ImageSize, in_pixels
 from fcaffe.net import Net
 from fcaffe.net.weights import load_weights, tell_untouched
-from fcaffe.output_files import replacing
+from fcaffe.output_files import PICTURE, check_output, replacing
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.nets import new_net, read_net_for
 
@@ -70,6 +70,7 @@ def detect_objects(
 ) -> int:
     if not model or not weights:
         raise UsageError("detect-objects needs a net and its weights: give --model FILE and --weights FILE")
+    require_inputs(weights)
     targets = _targets(images, out)
     names = read_label_map(labelmap) if labelmap else {}
     transform = _transform(mean, scale)
@@ -100,9 +101,8 @@ def _targets(images: tuple[str, ...], out: str) -> list[str]:
     targets = [os.path.join(out, os.path.basename(path)) for path in images]
     if len(set(targets)) < len(targets):
         raise UsageError(f"several pictures have the same name, so they cannot all go to {out}: name fewer at a time")
-    for path, target in zip(images, targets, strict=True):
-        if os.path.exists(target) and os.path.samefile(path, target):
-            raise UsageError(f"--out {out} would overwrite {path}; name another folder")
+    for target in targets:
+        check_output(target, PICTURE, *images)
     with reading(out, UsageError, "folder for pictures"):
         os.makedirs(out, exist_ok=True)
     return targets

@@ -6,11 +6,13 @@ import click
 
 from fcaffe.cli.flags import command
 from fcaffe.errors import UsageError
+from fcaffe.output_files import PICTURE, check_output
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net
 from fcaffe.pycaffe.draw import draw_net_to_file
 
 PHASES = {"TRAIN": pb.TRAIN, "TEST": pb.TEST, "ALL": None}
+LONG = 60  # layers; in a row they are some ten thousand pixels wide
 
 
 @command(
@@ -26,7 +28,10 @@ PHASES = {"TRAIN": pb.TRAIN, "TEST": pb.TEST, "ALL": None}
 def draw_net(net: str, picture: str, rankdir: str, phase: str, display_lrm: bool) -> int:
     if phase not in PHASES:
         raise UsageError(f'phase must be "TRAIN", "TEST" or "ALL", not "{phase}"')
+    check_output(picture, PICTURE, net)
     param = read_net(net)
     print(f"Drawing net to {picture}")
     draw_net_to_file(param, picture, rankdir, PHASES[phase], display_lrm)
+    if rankdir in ("LR", "RL") and len(param.layer) > LONG:
+        print(f"A net of {len(param.layer)} layers makes a wide picture; --rankdir TB draws it downwards")
     return 0

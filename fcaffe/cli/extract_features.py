@@ -18,6 +18,7 @@ from fcaffe.data import array_to_datum
 from fcaffe.data.backends import new_database
 from fcaffe.data.database import Writer
 from fcaffe.errors import DataError, UsageError
+from fcaffe.input_files import require_inputs
 from fcaffe.net import Net
 from fcaffe.net.weights import load_weights
 from fcaffe.proto import caffe_pb2 as pb
@@ -39,6 +40,7 @@ def extract_features(words: tuple[str, ...], engines: EngineFlags) -> int:
     weights, path, blobs, databases, count, backend, *device = required(words, 6, 8)
     if not count.isdecimal() or not int(count):
         raise UsageError(f"the number of batches must be 1 or more, not '{count}'")
+    require_inputs(weights)
     gpu = None
     if device[:1] == ["GPU"]:
         gpu = first_gpu(device[1] if len(device) > 1 else "0")

@@ -24,6 +24,11 @@ def flag_name(word: str) -> str:
     return name.removeprefix("-").removeprefix("-").replace("-", "_") if name.startswith("-") else ""
 
 
+def asks_for_help(words: Iterable[str]) -> bool:
+    """Whether a flag among `words` is -h, --help or one of gflags' others, such as --helpshort."""
+    return any(name == "h" or name.startswith("help") for name in map(flag_name, words))
+
+
 def inline(words: Iterable[str]) -> Iterator[str]:
     """Yield `words`, with --flagfile, --fromenv and --tryfromenv replaced by the flags that they stand for.
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-import sys
 import time
 
 from fcaffe import log
 from fcaffe.errors import UsageError
-from fcaffe.interruption import PROGRAMS
+from fcaffe.interruption import PROGRAMS, program_name
 from fcaffe.jobs.started import started_as
-from fcaffe.output_files import remove_leftovers, temporary_name
+from fcaffe.output_files import check_output, remove_leftovers, starting, temporary_name
+
+LOG = starting("log", rb".*?^[IWEF](\d{4})?\d{4} \d\d:\d\d:\d\d\.\d+ ")
 
 
 def program() -> str:
     """Return the name that the command was called by: `fcaffe`, `caffe` or one of Caffe's tools."""
-    name = os.path.basename(sys.argv[0])
+    name = program_name()
     return name if name in PROGRAMS else "fcaffe"
 
 
@@ -33,6 +34,7 @@ def begin(file: str, minimum: int | None, folder: str, to_stderr: bool) -> None:
     if minimum is not None:
         log.set_minimum(minimum)
     if file:
+        check_output(file, LOG)
         log.add_file(file)
     folder = folder or os.environ.get("GLOG_log_dir", "")  # noqa: SIM112 - glog's name
     if folder and not to_stderr:

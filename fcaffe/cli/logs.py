@@ -20,9 +20,13 @@ from fcaffe.cli.flags import command
 from fcaffe.cli.usage import required
 from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.log.reader import OUTPUT, RATE, Message, is_start, lines_of, messages
-from fcaffe.output_files import replacing
+from fcaffe.output_files import PICTURE, check_output, replacing, starting
 from fcaffe.tools.plot import CHARTS, plot_chart
 from fcaffe.tools.plot import plot as plot_logs
+from fcaffe.tools.report import PAGE
+
+TABLE = starting("table of parse_log", b"NumIters")
+SECONDS = starting("list of seconds", rb"-?\d+\.\d{6}\n")
 
 
 @command(
@@ -37,8 +41,11 @@ def parse_log(words: tuple[str, ...], delimiter: str, verbose: bool) -> int:
     path, folder = required(words, 2)
     if len(delimiter) != 1:
         raise UsageError(f"--delimiter takes one character, not '{delimiter}'")
+    targets = {phase: os.path.join(folder, f"{os.path.basename(path)}.{phase.lower()}") for phase in ("Train", "Test")}
+    for target in targets.values():
+        check_output(target, TABLE)
     for phase, rows in tables(read_messages(path)).items():
-        target = os.path.join(folder, f"{os.path.basename(path)}.{phase.lower()}")
+        target = targets[phase]
         if rows:
             columns = dict.fromkeys(column for row in rows for column in row)
             with replacing(target, "table") as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
@@ -57,6 +64,7 @@ def parse_log(words: tuple[str, ...], delimiter: str, verbose: bool) -> int:
 @click.argument("words", nargs=-1, metavar="LOG OUTPUT_FILE")
 def extract_seconds(words: tuple[str, ...]) -> int:
     path, target = required(words, 2)
+    check_output(target, SECONDS, path)
     seconds = [seconds for seconds, text in read_messages(path) if "Iteration" in text]
     with replacing(target, "list of seconds") as temporary:
         temporary.write_text("".join(f"{second:f}\n" for second in seconds))
@@ -79,6 +87,7 @@ def extract_seconds(words: tuple[str, ...]) -> int:
 def plot(words: tuple[str, ...], out: str, x: str) -> int:
     logs = required(words, 1, 1000)
     picture = out or f"{os.path.splitext(os.path.basename(logs[0]))[0]}.png"
+    check_output(picture, PICTURE, *logs)
     plot_logs(logs, picture, by_time=x == "time")
     print(picture)
     return 0
@@ -96,27 +105,30 @@ def plot_training_log(words: tuple[str, ...]) -> int:
     if not chart.isdecimal() or int(chart) >= len(CHARTS):
         kinds = "; ".join(f"{number}: {name}" for number, name in enumerate(CHARTS))
         raise UsageError(f"{chart} is not a valid chart type: give one of {kinds}")
+    check_output(picture, PICTURE, *logs)
     plot_chart(int(chart), picture, logs)
     return 0
 
 
 @command(
     example="report train.log page.html --solver solver.prototxt --weights net_iter_10000.caffemodel",
-    help="Write the page PAGE.html about a training from its LOG, fcaffe's or Caffe's, with its curves. --solver adds "
-    "the nets and their prototxts. --weights, a model of that training, adds the mistakes of the first test net and "
+    help="Write the page PAGE.html about a training from its LOG, fcaffe's or Caffe's, with its curves. A training "
+    "that was resumed may have several logs, in their order. --solver adds the nets and their prototxts. --weights, "
+    "a model of that training, adds the mistakes of the first test net and "
     "the first filters. `train --report` writes such a page while it trains.",
 )
-@click.argument("log_file", metavar="LOG")
+@click.argument("logs", nargs=-1, required=True, metavar="LOG...")
 @click.argument("page", metavar="PAGE.html")
 @click.option("--solver", default="", metavar="FILE", help="The solver's prototxt.")
 @click.option("--weights", default="", metavar="FILE", help="A model of the training; needs --solver.")
 @engine_flags
-def report(engines: EngineFlags, log_file: str, page: str, solver: str, weights: str) -> int:
+def report(engines: EngineFlags, logs: tuple[str, ...], page: str, solver: str, weights: str) -> int:
     from fcaffe.tools.report.recorder import write_report
 
+    check_output(page, PAGE, *logs, solver, weights)
     if weights and not solver:
         raise UsageError(f"--weights {weights} needs the net that they belong to: give --solver FILE as well")
-    write_report(log_file, page, solver, weights, engines.create(None))
+    write_report(logs, page, solver, weights, engines.create(None))
     return 0
 
 

@@ -21,8 +21,11 @@ from fcaffe.cli.table import print_table
 from fcaffe.engines import Engine
 from fcaffe.errors import SnapshotError, UsageError
 from fcaffe.model_files import Model, StoredLayer, read_model, write_model
+from fcaffe.output_files import check_output
 from fcaffe.proto import StoredBlob, read_net, write_text
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto.text import PROTOTXT
+from fcaffe.tools.convert import target_kind
 from fcaffe.tools.merge_bn import PARAM_OF, stored_weights
 
 FIRST, SECOND = "_v", "_u"  # suffixes of the names of the two layers
@@ -52,6 +55,8 @@ def factor(files: Sequence[str], ranks: dict[str, int], energy: float, solver: A
         engine: of the test nets, or None.
     """
     net, weights, new_net, new_weights = files
+    check_output(new_net, PROTOTXT, net, weights, new_weights)
+    check_output(new_weights, target_kind(new_weights), net, weights)
     with log.quiet():
         old = read_model(weights)
         param, model, done = low_rank(read_net(net), old, ranks, energy)

@@ -7,7 +7,10 @@ import click
 from fcaffe import log
 from fcaffe.cli.flags import command
 from fcaffe.model_files import read_model, write_model
+from fcaffe.output_files import check_output
 from fcaffe.proto import read_net, write_text
+from fcaffe.proto.text import PROTOTXT
+from fcaffe.tools.convert import target_kind
 from fcaffe.tools.merge_bn import merge_bn as merge
 
 
@@ -22,6 +25,8 @@ from fcaffe.tools.merge_bn import merge_bn as merge
 @click.argument("new_net", metavar="NEW_NET")
 @click.argument("new_weights", metavar="NEW_WEIGHTS")
 def merge_bn(net: str, weights: str, new_net: str, new_weights: str) -> int:
+    check_output(new_net, PROTOTXT, net, weights, new_weights)
+    check_output(new_weights, target_kind(new_weights), net, weights)
     with log.quiet():
         merged = merge(read_net(net), read_model(weights))
     write_text(new_net, merged.net)

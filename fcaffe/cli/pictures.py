@@ -20,7 +20,7 @@ from fcaffe.cli.flags import command, flag, numbers, with_flags
 from fcaffe.cli.progress import counted
 from fcaffe.errors import UsageError
 from fcaffe.input_files import read_input, reading
-from fcaffe.output_files import replacing
+from fcaffe.output_files import ARRAY, HDF5, check_output, replacing, starting
 from fcaffe.pycaffe import session
 from fcaffe.pycaffe.classifier import Classifier
 from fcaffe.pycaffe.detector import Detector
@@ -28,8 +28,10 @@ from fcaffe.pycaffe.io import load_image
 from fcaffe.tools.numpy_files import load_numpy
 
 REFERENCE = "models/bvlc_reference_caffenet/"  # in the folder of Caffe's sources
+MEAN = "python/caffe/imagenet/ilsvrc_2012_mean.npy"
 CROP_MODES = ["list", "selective_search"]
 EDGES = ["ymin", "xmin", "ymax", "xmax"]
+SCORES = starting("table of scores (.csv)", b"filename,ymin,xmin,ymax,xmax")
 
 Made = TypeVar("Made")
 Windows = list[tuple[str, list[np.ndarray]]]
@@ -45,7 +47,7 @@ class PictureFlags:
     mean_file: str = flag(
         "FILE",
         "The mean to subtract (.npy), channels x height x width; '' for none.",
-        default="python/caffe/imagenet/ilsvrc_2012_mean.npy",
+        default=MEAN,
     )
     input_scale: float | None = flag("X", "Multiply by this after the mean is subtracted.", default=None, type=float)
     raw_scale: float = flag(
@@ -58,6 +60,8 @@ class PictureFlags:
     def mean(self) -> np.ndarray | None:
         if not self.mean_file:
             return None
+        if self.mean_file == MEAN and not os.path.exists(MEAN):
+            raise UsageError(f"give --mean_file FILE, or '' for none: the default, Caffe's {MEAN}, is not here")
         return load_numpy(self.mean_file, "a mean (.npy; --mean_file '' subtracts none)")
 
     def create(self, kind: Callable[..., Made], mean: np.ndarray | None, **settings: Any) -> Made:
@@ -89,8 +93,10 @@ def classify(source: str, target: str, flags: PictureFlags, center_only: bool, i
     dims = numbers("--images_dim", images_dim)
     if len(dims) != 2:
         raise UsageError(f"--images_dim takes a height and a width, not '{images_dim}'")
-    classifier = flags.create(Classifier, flags.mean(), image_dims=dims)
     source = os.path.expanduser(source)
+    path = target if target.endswith(".npy") else f"{target}.npy"
+    check_output(path, ARRAY, source, flags.mean_file)
+    classifier = flags.create(Classifier, flags.mean(), image_dims=dims)
     pictures = _pictures(source, ext)
     print(f"Classifying {len(pictures)} inputs.")
     start = time.monotonic()
@@ -102,7 +108,6 @@ def classify(source: str, target: str, flags: PictureFlags, center_only: bool, i
         predictions.append(classifier.predict(some, not center_only))
     print(f"Done in {time.monotonic() - start:.2f} s.")
     print(f"Saving results into {target}")
-    path = target if target.endswith(".npy") else f"{target}.npy"
     with replacing(path, "predictions") as temporary, open(temporary, "wb") as file:
         np.save(file, np.concatenate(predictions))
     return 0
@@ -155,6 +160,7 @@ def detect(source: str, target: str, flags: PictureFlags, crop_mode: str, contex
         raise UsageError(
             f"to write {target} as HDF5 needs pandas and PyTables: pip install 'fcaffe[tables]'; or name a .csv"
         )
+    check_output(target, SCORES if target.lower().endswith("csv") else HDF5, source)
     mean = flags.mean()
     if mean is not None and mean.ndim == 3 and mean.shape[1:] != (1, 1):
         mean = mean.mean(1).mean(1)

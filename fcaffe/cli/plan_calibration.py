@@ -29,7 +29,7 @@ ACCESSES = 3  # of memory, for each byte that is added to another
 def run(param: Any, name: str, engines: EngineFlags, out: str) -> int:
     """Measure, on all ranks at once if there are several, and write or complete the file `out`. `param`: of a solver
     that only steps, for the speed of its net of this `name`; None for no net. Raises FcaffeError."""
-    old = read_machine(out) if os.path.exists(out) else None
+    old = read_machine(out) if os.path.isfile(out) and os.path.getsize(out) else None
     with join() as world:
         cores = available_cpus() if world.local_size == 1 else max(available_cpus(), _cores_of_host(world))
         machine = measure_machine(engines.create(), platform.machine() or "CPU", cores, ranks_on_host())

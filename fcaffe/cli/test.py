@@ -11,6 +11,7 @@ from fcaffe.cli.engine import EngineFlags, engine_flags
 from fcaffe.cli.flags import Flags, caffe_flags, command
 from fcaffe.cli.gpus import first_gpu
 from fcaffe.errors import UsageError
+from fcaffe.input_files import require_inputs
 from fcaffe.net.weights import load_weights, tell_untouched
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers.evaluation import AP_VERSIONS, Detections, collectors
@@ -37,7 +38,9 @@ def test(flags: Flags, engines: EngineFlags, ap_version: str | None, per_class: 
     if not flags.weights:
         raise UsageError("Need model weights to score. Give them as --weights FILE")
     iterations = flags.checked_iterations()
-    if gpu := first_gpu(flags.gpu):
+    gpu = first_gpu(flags.gpu)
+    require_inputs(flags.weights)
+    if gpu:
         log.use_gpu_to_test(*gpu)
     else:
         log.use_cpu_to_test()

@@ -17,6 +17,7 @@ from fcaffe.cli.flags import Flags, caffe_flags, command, phase_number
 from fcaffe.cli.gpus import first_gpu
 from fcaffe.cli.table import print_table
 from fcaffe.errors import FcaffeError, UsageError
+from fcaffe.input_files import require_inputs
 from fcaffe.net.weights import load_weights
 from fcaffe.threads import VARIABLES, available_cpus, environment_of_others
 from fcaffe.tools.nets import new_net, read_net_for
@@ -51,6 +52,7 @@ def time(flags: Flags, engines: EngineFlags, profiled: bool, scaling: bool, inpu
         raise UsageError("--input-shape is for --scaling: leave it out")
     phase = phase_number(flags.phase)
     iterations = flags.checked_iterations()
+    require_inputs(flags.weights)
     if gpu := first_gpu(flags.gpu):
         log.use_gpu_to_time(gpu[0])
     else:

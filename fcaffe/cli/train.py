@@ -29,12 +29,13 @@ from fcaffe.cli.workers import (
 )
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
+from fcaffe.input_files import require_inputs
 from fcaffe.jobs.hosts import Plan
 from fcaffe.jobs.launch import launch
 from fcaffe.jobs.launcher import Snapshots
 from fcaffe.jobs.world import World, join
 from fcaffe.net.workers import Workers
-from fcaffe.output_files import remove_leftovers
+from fcaffe.output_files import check_output, remove_leftovers
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_solver
 from fcaffe.solvers import Action, Solver
@@ -43,8 +44,9 @@ from fcaffe.solvers.nets import train_net_param
 from fcaffe.solvers.snapshot.paths import remove_temporary, states
 from fcaffe.solvers.snapshot.read import restore_newest
 from fcaffe.timeline import Timeline
+from fcaffe.tools.report import PAGE
 from fcaffe.tools.shapes import READERS, reader_of
-from fcaffe.tools.trace import Timing
+from fcaffe.tools.trace import TRACE, Timing
 
 AUTO = "auto"
 TERMINATED = 143  # what a shell sees of a process that SIGTERM ended
@@ -157,8 +159,11 @@ def train(
         raise UsageError("Need a solver definition to train. Give it as --solver FILE")
     if flags.weights and flags.snapshot not in ("", AUTO):
         raise UsageError("Give a snapshot to resume training or weights to finetune but not both.")
+    check_output(report, PAGE, flags.solver)
+    check_output(trace, TRACE, report)
     gpus = TrainingGpus(flags.gpu, gpu_count)
     gpus.check()
+    require_inputs(*flags.weights.split(","), flags.snapshot if flags.snapshot != AUTO else "")
     if not snapshot_every >= 0:
         raise UsageError(f"--snapshot-every must be 0 or more seconds, not {snapshot_every:g}")
     sharing.check()

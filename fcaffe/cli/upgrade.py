@@ -10,6 +10,7 @@ from fcaffe import log
 from fcaffe.cli.flags import command, log_flags
 from fcaffe.cli.usage import required
 from fcaffe.errors import ProtoError, SnapshotError
+from fcaffe.output_files import check_output
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import (
     net_is_current,
@@ -20,6 +21,8 @@ from fcaffe.proto import (
     write_binary,
     write_text,
 )
+from fcaffe.proto.binary import MODEL
+from fcaffe.proto.text import PROTOTXT
 
 
 def _command(name: str, noun: str, ending: str) -> click.Command:
@@ -44,6 +47,7 @@ def upgrade(tool: str, source: str, target: str) -> int:
     """
     kind = pb.SolverParameter if "solver" in tool else pb.NetParameter
     form = tool.rpartition("_")[2]
+    check_output(target, MODEL if form == "binary" else PROTOTXT)
     try:
         param = (read_binary if form == "binary" else read_text)(source, kind)
     except (ProtoError, SnapshotError) as problem:

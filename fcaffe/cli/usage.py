@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fcaffe.cli.gflags import flag_name, spell
+from fcaffe.cli.gflags import asks_for_help, spell
 
 # The groups of flags, in the order in which help shows them. A command's own groups come after Caffe's.
 CAFFE, OWN, WORKERS, ENGINE, LOG, COMMON = (
@@ -42,7 +42,7 @@ class Command(click.Command):
         """Parse `args`, in gflags' spellings. The root context's `obj` gets the command's name and click's words."""
         if context.resilient_parsing:  # a line that the shell completes
             return super().parse_args(context, args)
-        if any(flag_name(word).startswith("help") for word in args):
+        if asks_for_help(args):
             return super().parse_args(context, ["--help"])
         words = spell(args, self.params)
         context.find_root().obj = [self.name, *words]

@@ -208,7 +208,7 @@ class SharingFlags:
     )
     bucket_mb: float | None = flag(
         "MB",
-        "Gradients to gather before they are sent while backward goes on (4, and fewer towards the end).",
+        "Gradients to gather before they are sent while backward goes on (a quarter of them, at most 4).",
         "--bucket-mb",
         default=None,
         type=float,

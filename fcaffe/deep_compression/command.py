@@ -21,7 +21,9 @@ from fcaffe.deep_compression.pruning import MOST_BITS, Aim, aims, pruned, shared
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
 from fcaffe.model_files import Model, read_model
+from fcaffe.output_files import check_output
 from fcaffe.proto import read_solver
+from fcaffe.tools.convert import target_kind
 
 _DEFAULT = "a tenth of max_iter"
 
@@ -121,6 +123,7 @@ def compress_deeply(source: str, target: str, flags: DeepFlags, solver: Any, eng
             f"with two files, compress writes a .dcmodel, not {target}; for layers of low rank give four: "
             "compress NET WEIGHTS NEW_NET NEW_WEIGHTS"
         )
+    check_output(target, target_kind(target), source)
     if solver is None and (flags.retrain or flags.tune or flags.rate is not None):
         raise UsageError("--retrain, --tune and --rate are for --solver, by which the net trains on")
     with log.quiet():

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import os
-import sys
 
 from fcaffe.engines.engine import Engine
 from fcaffe.engines.numpy_engine import NumpyEngine
 from fcaffe.errors import UsageError
+from fcaffe.onednn_library import find_onednn
 
 __all__ = ["GPU_MATHS", "MISSING", "Engine", "NumpyEngine", "cpu_engine", "find_onednn", "gpu_engine", "missing"]
 
@@ -68,17 +66,3 @@ def gpu_engine(
     from fcaffe.engines.cuda.engine import CudaEngine
 
     return CudaEngine(device, math, deterministic, graphs, loss_scale)
-
-
-def find_onednn() -> str | None:
-    """Where libdnnl is: beside this Python or in the wheel onednn-cpu-gomp; else None."""
-    beside = os.path.join(sys.prefix, "lib", "libdnnl.so.3")
-    if os.path.exists(beside):
-        return beside
-    import importlib.metadata  # which takes a while to load
-
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        for file in importlib.metadata.files("onednn-cpu-gomp") or []:
-            if file.name == "libdnnl.so.3" and os.path.exists(path := str(file.locate())):
-                return path
-    return None

@@ -52,8 +52,8 @@ def parse_hosts(text: str, source: str = "--hosts") -> list[Host]:
         match = re.fullmatch(rf"{NAME}(?:\s*:\s*(\d+)|(?:\s.*)?\sslots\s*=\s*(\d+).*)?", entry.strip())
         if match is None or "0" in match.groups():
             raise UsageError(
-                f"{source}: cannot read '{entry.strip()}'; write host, user@host or [IPv6 address], or host:N for N "
-                "ranks on it"
+                f"{source}: cannot read '{entry.strip()}'; write host, user@host or [IPv6 address], or host:N or "
+                "host slots=N for N ranks on it"
             )
         user, address, name, count, slots = match.groups()
         hosts.append((f"{user or ''}{address or name}", int(count or slots) if count or slots else None))

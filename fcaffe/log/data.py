@@ -67,6 +67,18 @@ window_crops = Sentence(
 )  # fmt: skip
 
 
+mnist_items = Sentence(
+    "A total of {count:d} items.", "convert_mnist_data.cpp:88",
+    "Rows: {rows:d} Cols: {columns:d}", "convert_mnist_data.cpp:89",
+)  # fmt: skip
+mnist_processed = Sentence("Processed {count:d} files.", "convert_mnist_data.cpp:108")
+siamese_items = Sentence(
+    "A total of {count:d} items.", "convert_mnist_siamese_data.cpp:85",
+    "Rows: {rows:d} Cols: {columns:d}", "convert_mnist_siamese_data.cpp:86",
+)  # fmt: skip
+cifar_training = Sentence("Writing Training data", "convert_cifar_data.cpp:52")
+cifar_batch = Sentence("Training Batch {number:d}", "convert_cifar_data.cpp:55")
+cifar_testing = Sentence("Writing Testing data", "convert_cifar_data.cpp:73")
 shuffling_list = Sentence("Shuffling data", "convert_imageset.cpp:86")
 listed_images = Sentence("A total of {count:d} images.", "convert_imageset.cpp:89")
 assuming_encoded = Sentence("encode_type specified, assuming encoded=true.", "convert_imageset.cpp:92")

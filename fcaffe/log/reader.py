@@ -109,14 +109,17 @@ def is_start(text: str) -> bool:
     return _SOLVING.fullmatch(text) is not None
 
 
-def read_log(path: str | os.PathLike[str]) -> TrainingLog:
-    """The curves in the log at `path`. Raises FcaffeError if it cannot be read or is no log of a training."""
-    log = parse_log(lines_of(path))
-    if not any(log.curves()):
+def read_log(*paths: str | os.PathLike[str]) -> TrainingLog:
+    """The curves in the logs of a training, which may have been resumed. Raises FcaffeError for one that is no log."""
+    lines: list[str] = []
+    for path in paths:
+        lines += (own := lines_of(path))
+        if any(parse_log(own).curves()):
+            continue
         raise FcaffeError(
             f"{path} has no line of a training, such as 'Iteration 0, lr = 0.01'; give the log of a training"
         )
-    return log
+    return parse_log(lines)
 
 
 def parse_log(lines: Iterable[str]) -> TrainingLog:

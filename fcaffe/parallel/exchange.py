@@ -133,7 +133,7 @@ class ReducingExchange(GradientExchange):
             return more
         hidden = max(0.0, self.seconds - self.exposed)
         sizes = " + ".join(f"{size / 1e6:.2f}" for size in self.cut)
-        buckets = f"{len(self.cut)} buckets of {sizes} MB" if len(self.cut) <= 6 else f"{len(self.cut)} buckets"
+        buckets = f"{len(self.cut)} bucket{'s' * (len(self.cut) != 1)}" + f" of {sizes} MB" * (len(self.cut) <= 6)
         took = f"Sums of gradients took {self.seconds:.2f} s, {hidden:.2f} s of it hidden behind forward and backward"
         return "; ".join(filter(None, (took, buckets, more)))
 

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from fcaffe.errors import SnapshotError
 from fcaffe.input_files import open_input, read_input, reading
-from fcaffe.output_files import replacing
+from fcaffe.output_files import Kind, replacing
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.blobs import LARGEST, TOO_LARGE, StoredBlob, field_of_blob, stored_blob
 from fcaffe.proto.forks import without_fork_fields
@@ -107,6 +107,11 @@ def binary_class(path: str | os.PathLike[str]) -> Any:
         if _parse(content, as_bytes) is not None:
             return message_class
     return None
+
+
+MODEL = Kind("model (.caffemodel)", lambda path: binary_class(path) is pb.NetParameter)
+STATE = Kind("solver state", lambda path: binary_class(path) is pb.SolverState)
+BLOB = Kind("mean (.binaryproto)", lambda path: binary_class(path) is pb.BlobProto)
 
 
 def file_start(path: str | os.PathLike[str], size: int = 4096) -> bytes:

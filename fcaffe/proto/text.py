@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable
@@ -12,7 +13,7 @@ from google.protobuf.text_format import ParseError
 
 from fcaffe.errors import ProtoError
 from fcaffe.input_files import read_input, reading
-from fcaffe.output_files import replacing
+from fcaffe.output_files import Kind, replacing
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.forks import PYTHON_INSTEAD, fork_of_enum_value, forks_of_number, warn_of_fork_fields
 from fcaffe.proto.upgrade import upgrade_net, upgrade_solver
@@ -71,6 +72,18 @@ def parse_text(text: str, message_class: Any, name: str = "<string>") -> Any:
         raise ProtoError(f"{name}: {missing[0]} is required, and missing")
     warn_of_fork_fields(message, name)
     return message
+
+
+def _is_prototxt(path: str) -> bool:
+    """Whether a file is the prototxt of a net or a solver."""
+    for kind in (pb.NetParameter, pb.SolverParameter):
+        with contextlib.suppress(ProtoError, text_format.ParseError):
+            if text_format.Parse(text_of(path), kind()).ListFields():
+                return True
+    return False
+
+
+PROTOTXT = Kind("prototxt", _is_prototxt)
 
 
 def write_text(path: str | os.PathLike[str], message: Any) -> None:

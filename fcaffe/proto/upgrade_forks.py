@@ -55,6 +55,17 @@ def upgrade_fork_fields(param: pb.NetParameter, name: str) -> None:
         log.info(f"{name}: {old}, a field of forks, is replaced by {new}, Caffe's own")
 
 
+def with_ceil_mode(net: pb.NetParameter) -> pb.NetParameter:
+    """A net with the field `ceil_mode`, which OpenCV and some forks read, instead of `round_mode`."""
+    made = pb.NetParameter()
+    made.CopyFrom(net)
+    for layer in made.layer:
+        if layer.pooling_param.HasField("round_mode"):
+            layer.pooling_param.ceil_mode = layer.pooling_param.round_mode == pb.PoolingParameter.CEIL
+            layer.pooling_param.ClearField("round_mode")
+    return made
+
+
 def _given(message: Any, fields: tuple[str, ...]) -> list[str]:
     return [field for field in fields if field in message.DESCRIPTOR.fields_by_name and message.HasField(field)]
 

@@ -15,11 +15,13 @@ from fcaffe.tools.nets import read_net_for
 from fcaffe.tools.numpy_files import load_numpy
 from fcaffe.tools.onnx.check import Difference, differences, random_inputs, run_net, run_onnx
 from fcaffe.tools.onnx.files import deploy_net
+from fcaffe.tools.onnx.library import onnx
 from fcaffe.tools.onnx.preprocessing import Preprocessing
 from fcaffe.tools.onnx.reading.convert import Converted
 from fcaffe.tools.onnx.weights import read_weights
 
 ALLOWED = 1e-4  # of the largest value: float32 rounding of a deep net
+ALLOWED_FP16 = 1e-2  # where ONNX Runtime computes in float16
 RANDOM = 2  # random inputs
 
 
@@ -84,9 +86,16 @@ def read_inputs(path: str, names: list[str]) -> Mapping[str, np.ndarray]:
     return content if isinstance(content, dict) else {names[0]: content}
 
 
-def too_far(difference: Difference, least: float = 1) -> bool:
+def too_far(difference: Difference, least: float = 1, allowed: float = ALLOWED) -> bool:
     """Whether a difference exceeds what is allowed for the largest value, or for `least` if that is larger."""
-    return not difference.largest <= ALLOWED * max(least, difference.magnitude)
+    return not difference.largest <= allowed * max(least, difference.magnitude)
+
+
+def _allowed_for(path: str) -> float:
+    """The allowed difference from an ONNX file, as a share of the largest value: larger if it has float16 weights."""
+    model = onnx().load(path, load_external_data=False)
+    half = any(tensor.data_type == onnx().TensorProto.FLOAT16 for tensor in model.graph.initializer)
+    return ALLOWED_FP16 if half else ALLOWED
 
 
 def check_net(path: str, made: Converted, files: Sequence[str] = ()) -> tuple[list[Difference], str]:
@@ -96,7 +105,7 @@ def check_net(path: str, made: Converted, files: Sequence[str] = ()) -> tuple[li
         The largest difference of each output over all inputs. The name of the first layer whose top differs, or "" if
         no output does.
     """
-    net = deploy_net(made.net, made.model, path)
+    net, allowed = deploy_net(made.net, made.model, path), _allowed_for(path)
     inputs = [_random_values(net, made, seed) for seed in range(RANDOM)]
     inputs += [read_inputs(name, list(inputs[0])) for name in files]
     worst: dict[str, Difference] = {}
@@ -105,8 +114,8 @@ def check_net(path: str, made: Converted, files: Sequence[str] = ()) -> tuple[li
             theirs = run_onnx(path, given)
         for one in differences(theirs, run_net(net, given)):
             worst[one.output] = max(worst.get(one.output, one), one, key=lambda one: one.largest)
-        if any(too_far(one, 0) for one in worst.values()):
-            return list(worst.values()), _first_difference(path, net, made, given)
+        if any(too_far(one, 0, allowed) for one in worst.values()):
+            return list(worst.values()), _first_difference(path, net, made, given, allowed)
     return list(worst.values()), ""
 
 
@@ -119,7 +128,7 @@ def _random_values(net: Net, made: Converted, seed: int) -> Mapping[str, np.ndar
     return values
 
 
-def _first_difference(path: str, net: Net, made: Converted, inputs: Mapping[str, np.ndarray]) -> str:
+def _first_difference(path: str, net: Net, made: Converted, inputs: Mapping[str, np.ndarray], allowed: float) -> str:
     """The name of the first layer with a top that differs. The net has run on these inputs."""
     theirs = run_onnx(path, inputs, list(made.values.values()))
     for node in net.nodes:
@@ -129,6 +138,6 @@ def _first_difference(path: str, net: Net, made: Converted, inputs: Mapping[str,
             if value is None or value.size != ours.size or node.layer.type == "Split":
                 continue
             (one,) = differences({"": value.reshape(ours.shape).astype(np.float32)}, {"": ours})
-            if too_far(one, 0):
+            if too_far(one, 0, allowed):
                 return node.name
     return net.nodes[-1].name

@@ -12,10 +12,10 @@ from fcaffe import log
 from fcaffe.data import open_database
 from fcaffe.data.mean import mean_of_records
 from fcaffe.errors import ProtoError, SnapshotError, UsageError
-from fcaffe.model_files import Model, StoredLayer, read_model, safetensors, take_shared, write_model
+from fcaffe.model_files import FORMATS, Model, StoredLayer, read_model, safetensors, take_shared, write_model
 from fcaffe.net.filter import filter_net
 from fcaffe.net.splits import insert_splits
-from fcaffe.output_files import replacing
+from fcaffe.output_files import ARRAY, Kind, replacing, starting
 from fcaffe.proto import (
     StoredBlob,
     binary_class,
@@ -32,7 +32,8 @@ from fcaffe.proto import (
     write_text,
 )
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.binary import HDF5_MAGIC
+from fcaffe.proto.binary import BLOB, HDF5_MAGIC, MODEL, STATE
+from fcaffe.proto.text import PROTOTXT
 from fcaffe.solvers.snapshot.state_files import State, is_hdf5_state, read_state, write_state
 from fcaffe.tools.numpy_files import load_numpy
 from fcaffe.tools.onnx.library import ToOnnx
@@ -47,6 +48,23 @@ _FORMS: dict[Any, tuple[str, tuple[str, ...]]] = {
     pb.NetParameter: ("net", (".prototxt",)),
     pb.SolverParameter: ("solver", (".prototxt",)),
 }
+
+
+_KINDS = {
+    ".prototxt": PROTOTXT,
+    ".npy": ARRAY,
+    ".binaryproto": BLOB,
+    ".solverstate": STATE,
+    ".onnx": starting("model (.onnx)", rb"\x08[\x01-\x40]"),  # ir_version
+}
+
+
+def target_kind(path: str) -> Kind:
+    """The kind of file that `convert` and `write_model` write to `path`."""
+    ending = os.path.splitext(path)[1]
+    if ending in FORMATS:
+        return Kind(f"model ({ending})", lambda old: FORMATS[ending].recognises(file_start(old)))
+    return _KINDS.get(ending, MODEL)
 
 
 def convert(source: str, target: str, net: str | None = None, to: str = "bvlc", to_onnx: ToOnnx | None = None) -> str:

@@ -18,6 +18,7 @@ from fcaffe.data.datum import array_to_datum
 from fcaffe.data.image_list import ListedImage
 from fcaffe.data.images import Color, decode_image, encode_image, opencv, read_file, resize_image
 from fcaffe.errors import DataError
+from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2 as pb
 
 CHUNK = 256  # pictures decoded at a time, which limits memory
@@ -164,10 +165,7 @@ def _crop_file(source: str, target: str, side: int) -> bool:
         log.warning(str(problem))
         return False
     content = encode_image(crop_image(pixels, side), os.path.splitext(target)[1].lstrip("."))
-    try:
-        os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
-        with open(target, "wb") as file:
-            file.write(content)
-    except OSError as problem:
-        raise DataError(f"cannot write {target}: {problem.strerror}") from problem
+    with replacing(target, "picture", DataError) as temporary:
+        os.makedirs(temporary.parent, exist_ok=True)
+        temporary.write_bytes(content)
     return True

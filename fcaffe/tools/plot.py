@@ -85,6 +85,13 @@ def smoothed(curve: Curve) -> Curve:
     return dict(zip(iterations, means.tolist(), strict=True))
 
 
+def lowest_score(curves: Sequence[Curve]) -> float:
+    """The lower end of an axis up to 1 that shows scores: just below the later half of each curve."""
+    later = [min(score for _, score in sorted(curve.items())[len(curve) // 2 :]) for curve in curves]
+    low = min(later, default=0.0)
+    return max(0.0, min(low - (1 - low) / 4, 0.99))
+
+
 class Run(NamedTuple):
     """A training in the picture. Its color is None if it is the only one: then each kind of series has its own."""
 
@@ -211,7 +218,8 @@ def _draw(axes: Any, runs: list[Run], kinds: Sequence[str], unit: float) -> None
             axes.set_ylim(0, 1.15 * max(values, default=1) or 1)
         return
     if SCORE in kinds:
-        axes.set_ylim(0, 1.02)
+        low = lowest_score([series.curve for series in drawn])
+        axes.set_ylim(low, 1 + 0.02 * (1 - low))
         axes.set_ylabel("accuracy" if all("accuracy" in series.name for series in drawn) else "score")
     else:
         scale_wide(axes, [value for series in drawn if series.kind == TRAIN_LOSS for value in series.curve.values()])

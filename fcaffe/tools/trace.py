@@ -12,10 +12,11 @@ import numpy as np
 from fcaffe import log
 from fcaffe.errors import FcaffeError
 from fcaffe.jobs.world import World
-from fcaffe.output_files import replacing
+from fcaffe.output_files import replacing, starting
 from fcaffe.solvers import Observer, Solver
 from fcaffe.timeline import EXCHANGE, KEPT, KEPT_BY_ALL, OTHER, TRAINING, Timeline, straggler, summarize, work_of
 
+TRACE = starting("trace", rb'\{"traceEvents"')
 THREADS = {TRAINING: "training", EXCHANGE: "gradient exchange"}
 CHECKED_EVERY = 20  # iterations
 LONGEST_COUNT = 300.0  # seconds of work after which a worker that was fast until then can be warned of

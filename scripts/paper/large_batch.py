@@ -28,11 +28,10 @@ from typing import Any
 import numpy as np
 
 from fcaffe.data import array_to_datum, write_lmdb
+from fcaffe.data.raw_images import read_idx
 from fcaffe.tools.plot import new_picture, style
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts" / "data"))
-from idx import read_idx  # noqa: E402
 
 BATCH, TIMES = 64, (1, 2, 4, 8, 16, 32)
 RATE, LARS_RATE = 0.01, 0.5

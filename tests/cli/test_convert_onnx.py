@@ -6,12 +6,15 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fcaffe.model_files import write_model
 from fcaffe.net.weights import to_model
+from fcaffe.proto import read_net
+from fcaffe.tools.onnx.check import run_onnx
 from tests.cli.conftest import Result
 from tests.conftest import make_net
 from tests.tools.onnx_graphs import model_of
@@ -162,5 +165,86 @@ def test_flags_of_a_foreign_model(run: Run) -> None:
         made = run("convert", "theirs.onnx", "deploy.prototxt", "theirs.caffemodel", *more)
         assert made.code != 0 and problem in made.err and not Path("deploy.prototxt").exists()
     assert "for a net from an .onnx file" in run("convert", "theirs.onnx", "a.caffemodel", "--forks").err
-    assert "not for net.caffemodel" in run("convert", "net.caffemodel", "a.prototxt", "b.caffemodel").err
+    assert "in this order; not net.caffemodel" in run("convert", "net.caffemodel", "a.prototxt", "b.caffemodel").err
     assert "OUT.prototxt and OUT.caffemodel" in run("convert", "theirs.onnx", "a.caffemodel").err
+
+
+def saved(model: Any, name: str = "torch.onnx") -> Any:
+    Path(name).write_bytes(model.SerializeToString())
+    return model
+
+
+def test_forks_and_opencv_read_ceil_mode(run: Run) -> None:
+    """OpenCV's importer refuses round_mode, and rounds up by default."""
+    body = "a = Conv <strides = [2, 2]> (x, w) b = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (a) y = Relu (b)"
+    saved(model_of(body, {"x": (1, 3, 13, 13)}, {"w": (4, 3, 1, 1)}))
+    assert run("convert", "torch.onnx", "forks.prototxt", "forks.caffemodel", "--forks", "--check").code == 0
+    assert run("convert", "torch.onnx", "bvlc.prototxt", "bvlc.caffemodel", "--check").code == 0
+    texts = [Path(f"{name}.prototxt").read_text() for name in ("forks", "bvlc")]
+    assert ["ceil_mode: false" in text for text in texts] == [True, False]
+    assert ["round_mode: FLOOR" in text for text in texts] == [False, True]
+    assert Path("forks.caffemodel").read_bytes() == Path("bvlc.caffemodel").read_bytes()
+    cv2 = pytest.importorskip("cv2")
+    if int(cv2.__version__.partition(".")[0]) > 4:
+        pytest.skip("OpenCV 5 has no importer for Caffe")
+    values = np.random.default_rng(0).standard_normal((1, 3, 13, 13)).astype(np.float32)
+    net = cv2.dnn.readNetFromCaffe("forks.prototxt", "forks.caffemodel")
+    net.setInput(values)
+    theirs = net.forward()
+    ours = next(iter(run_onnx("torch.onnx", {"x": values}).values()))
+    assert theirs.shape == ours.shape and np.allclose(theirs, ours, atol=1e-5)
+
+
+def test_float16_is_compared_as_onnx_runtime_computes_it(run: Run) -> None:
+    model = model_of("a = Conv (x, w) y = Relu (a)", {"x": (1, 64, 8, 8)}, {"w": (8, 64, 3, 3)})
+    half = onnx.TensorProto.FLOAT16
+    for tensor in model.graph.initializer:
+        array = onnx.numpy_helper.to_array(tensor).astype(np.float16)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = half
+    saved(model)
+    done = run("convert", "torch.onnx", "half.prototxt", "half.caffemodel", "--check")
+    assert done.code == 0, done.err
+    assert float(re.search(r"largest difference (\S+),", done.out)[1]) > 0, "they do not compute alike"
+
+
+def test_layers_have_the_names_of_modules_not_of_numbered_nodes(run: Run) -> None:
+    model = model_of(
+        "a = Conv (x, w) b = Relu (a) y = Conv (b, v)", {"x": (1, 3, 8, 8)}, {"w": (4, 3, 1, 1), "v": (2, 4, 1, 1)}
+    )
+    first, relu, second = model.graph.node
+    first.name, relu.name, second.name = "node_Conv_12", "node_relu", "own"
+    for node, tensor, name in zip((first, second), model.graph.initializer, ("block.0.conv", "other"), strict=True):
+        node.input[1] = tensor.name = f"{name}.weight"
+    saved(model)
+    assert run("convert", "torch.onnx", "net2.prototxt", "net2.caffemodel", "--check").code == 0
+    names = [layer.name for layer in read_net("net2.prototxt").layer]
+    assert names == ["x", "block.0.conv", "node_relu", "own"]
+
+
+def test_a_warning_of_thousands_of_layers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fcaffe.tools.onnx.reading.convert.MANY", 10)
+    gelu = "r = Constant <value_float = 1.4142135> () z = Div (x, r) e = Erf (z) y = Mul (e, x)"
+    saved(model_of(gelu, {"x": (1, 3, 8, 8)}))
+    assert "operators have become" not in run("convert", "torch.onnx", "n.prototxt", "n.npz").err
+    body = "z = Constant <value_ints = [0, 3, 1, 2, 5, 4, 7, 6]> () y = Gather <axis = 3> (x, z)"
+    saved(model_of(body, {"x": (1, 3, 8, 8)}))
+    done = run("convert", "torch.onnx", "n.prototxt", "n.npz")
+    layers = len(read_net("n.prototxt").layer)
+    assert (f"2 operators have become {layers} layers" in done.err) == (layers > 20)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("r18.pth net.prototxt r18.caffemodel", "export the model by torch.onnx.export"),
+        ("r18.pt r18.caffemodel --model net.prototxt", "save its state dict by safetensors.torch.save_file"),
+        ("torch.onnx r18.caffemodel r18.prototxt", "IN.onnx OUT.prototxt WEIGHTS, in this order; not torch.onnx r18.c"),
+        ("r18.prototxt torch.onnx r18.caffemodel", "IN.onnx OUT.prototxt WEIGHTS, in this order; not r18.prototxt t"),
+        ("torch.onnx r18.prototxt r18.caffemodel", "or export only the module before it"),
+    ],
+)
+def test_what_a_new_user_mistakes(words: str, message: str, run: Run) -> None:
+    saved(model_of("y = Det (x)", {"x": (1, 3, 3)}))
+    assert message in run("convert", *words.split()).fatal

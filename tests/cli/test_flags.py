@@ -12,6 +12,7 @@ import pytest
 
 from fcaffe.cli import gflags
 from fcaffe.cli.commands import COMMANDS
+from fcaffe.engines import find_onednn
 from tests.cli.conftest import Result
 
 Run = Callable[..., Result]
@@ -184,7 +185,9 @@ def test_help(run: Run, flag: str) -> None:
 
 def test_version_by_the_name_it_was_called_by(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, _ = run("-version")
-    assert code == 0 and re.fullmatch(r"fcaffe version \d+\.\d+\.\d+\n", out)
+    engine = "oneDNN" if find_onednn() else "NumPy"
+    assert code == 0 and re.fullmatch(rf"fcaffe version \d+\.\d+\.\d+, {engine} engine\n", out)
+    assert run("version").out == out
     monkeypatch.setattr("sys.argv", ["/usr/bin/caffe"])
     assert re.fullmatch(r"caffe version 1\.0\.0 \(fcaffe [\d.]+\)\n", run("--version").out)
 

@@ -135,7 +135,7 @@ def test_whose_code_runs_is_said_before_it_runs(command: str, run: Run) -> None:
     Path(f"loud_{name}.py").write_text(LOUD)
     Path("net.prototxt").write_text(PYTHON % name)
     Path("solver.prototxt").write_text('net: "net.prototxt" base_lr: 0.1 lr_policy: "fixed" max_iter: 1')
-    more = " -weights none.caffemodel" if command.startswith("test") else ""
+    more = " -weights net.prototxt" if command.startswith("test") else ""
     result = run(f"{command} {'solver' if 'solver' in command else 'net'}.prototxt{more}")
     before, _, _ = result.err.partition("imported\n")
     assert f'layer "mine": the code of the class Loud of the Python module loud_{name} runs from here on' in before

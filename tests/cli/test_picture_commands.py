@@ -65,6 +65,9 @@ def test_a_net_is_drawn(run: Run) -> None:
             run("draw_net", str(GOLDEN.parents[1] / "models" / model / "train_val.prototxt"), "z.raw", *flags).code == 0
         )
         assert f'rankdir="{direction}"' in Path("z.raw").read_text()
+    net = str(GOLDEN.parents[1] / "models" / "googlenet" / "deploy.prototxt")
+    assert "--rankdir TB draws it downwards" in run("draw_net", net, "z.raw").out
+    assert "--rankdir TB" not in run("draw_net", net, "z.raw", "--rankdir", "TB").out
     assert 'phase must be "TRAIN", "TEST" or "ALL"' in run("draw_net", "net.prototxt", "x.svg", "--phase", "x").fatal
 
 

@@ -21,5 +21,6 @@ def test_every_layer_beside_the_peaks(run: Callable[..., Result], monkeypatch: p
     assert head.split()[:2] == ["layer", "type"] and any(line.startswith("ip ") for line in layers)
     shares = [float(re.search(r"([\d.]+)%", line)[1]) for line in layers]
     assert sum(shares) == pytest.approx(100, abs=1) and shares == sorted(shares, reverse=True)
+    assert all(re.search(r" (100|\d?\d)%$| cached$", line) for line in layers)
     assert re.match(r"This machine: \d+ GFLOP/s in matrix products, \d+ GB/s in copies", peaks)
     assert re.match(r"A pass forward and backward: [\d.]+ ms, \d+ GFLOP/s", whole)

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import re
+import signal
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from fcaffe.errors import FcaffeError
-from fcaffe.log.reader import TrainingLog
+from fcaffe.log.reader import NetCurves, Output, TrainingLog
 from fcaffe.solvers import Solver
 from fcaffe.tools.report import recorder
 from fcaffe.tools.report.evaluation import Evaluation, Mistake
@@ -90,6 +91,64 @@ def test_the_numbers_of_a_training_stay(run: Run) -> None:
         assert run(f"train -solver solver.prototxt {flags}").code == 0
         models.append(Path("small_iter_8.caffemodel").read_bytes())
     assert models[0] == models[1]
+
+
+@pytest.mark.parametrize("interval", [4, 100])
+def test_a_stopped_training_says_how_far_it_came_and_how_to_go_on(
+    interval: int, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("train -solver solver.prototxt").code == 0  # its snapshots, of iteration 8, are older
+    start_update = Solver.start_update
+
+    def stop(solver: Solver, *args: object) -> None:
+        if solver.iteration == 6:
+            signal.raise_signal(signal.SIGINT)
+        start_update(solver, *args)
+
+    monkeypatch.setattr(Solver, "start_update", stop)
+    text = Path("solver.prototxt").read_text().replace("test_interval: 4", f"test_interval: {interval}")
+    Path("solver.prototxt").write_text(text)
+    assert run("train -solver solver.prototxt -report page.html -log first.log").code == 0
+    words = words_of(Path("page.html").read_text())
+    assert re.search(r"Stopped at iteration 7 of 8 after \d+ s\.", words)
+    assert "Go on by: fcaffe train --solver solver.prototxt --snapshot small_iter_7.solverstate" in words
+    assert "right in the test net, iteration 7" in words
+    assert ("test accuracy, iteration 4" in words) == (interval == 4) and "test accuracy, iteration 0" not in words
+
+
+def test_several_logs_of_one_training(run: Run) -> None:
+    assert run("train -solver solver.prototxt -log first.log").code == 0
+    assert run("train -solver solver.prototxt -snapshot small_iter_4.solverstate -log second.log").code == 0
+    assert run("report second.log page.html").code == 0
+    (later, *_) = charts_of(Path("page.html").read_text())
+    assert min(point[0] for one in later["series"] for point in one["points"]) >= 4
+    assert run("report first.log second.log page.html --solver solver.prototxt").code == 0
+    page = Path("page.html").read_text()
+    assert "first.log, second.log, up to iteration 8 of 8" in words_of(page)
+    _, scores, _ = charts_of(page)
+    assert [point[0] for point in scores["series"][0]["points"]] == [0, 4, 8]
+    assert run("report first.log solver.prototxt page.html").fatal.startswith(
+        "solver.prototxt has no line of a training"
+    )
+
+
+@pytest.mark.parametrize(
+    ("scores", "low"),
+    [([0.1, 0.9, 0.98, 0.99], 0.975), ([0.1], 0.0), ([1.0, 1.0], 0.99), ([0.1, 0.2, 0.15], 0.0), ([0.5, 0.5], 0.375)],
+)
+def test_scores_near_1_can_be_told_apart(scores: list[float], low: float) -> None:
+    log = TrainingLog(
+        loss={0: 1.0}, test_nets={0: NetCurves(outputs={0: Output("accuracy", 0, False, dict(enumerate(scores)))})}
+    )
+    (chart,) = [chart for chart in charts_of(render(Content("t", "s", log))) if "ends" in chart]
+    assert chart["ends"] == [pytest.approx(low), 1]
+
+
+def test_a_legend_names_only_what_has_points() -> None:
+    log = TrainingLog(loss={0: math.nan, 1: math.inf}, test_nets={0: NetCurves(loss={1: 2.0})})
+    page = render(Content("t", "s", log))
+    assert [one["name"] for one in charts_of(page)[0]["series"]] == ["test loss"]
+    assert "train loss" not in words_of(page).partition("const charts")[0]
 
 
 def test_after_an_error_it_says_which(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import fcaffe
+from fcaffe.as_caffe import TOP_LEVEL
 from fcaffe.cli.gpus import find_devices
 
 ROOT = Path(fcaffe.__file__).parents[1]
@@ -169,6 +170,21 @@ def test_ctrl_c_is_pythons(tmp_path: Path) -> None:
         out, error = process.communicate(timeout=300)
     assert (process.returncode, out) == (-signal.SIGINT, "tidied\n")
     assert error.endswith("KeyboardInterrupt\n") and "as_caffe.py" not in error
+
+
+SPAWNS = """
+import caffe, multiprocessing
+def work(): print(caffe.__version__, caffe.__name__, flush=True)
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=work)
+    child.start()
+    child.join()
+"""
+
+
+def test_a_process_that_a_script_spawns_finds_the_caffe_of_the_path(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(ROOT), str(TOP_LEVEL)])
+    assert assert_same(tmp_path, SPAWNS, PYTHONPATH=path).stdout == "1.0.0 caffe\n"
 
 
 def test_a_script_that_is_not_there(tmp_path: Path) -> None:

@@ -15,7 +15,17 @@ from fcaffe.cli.commands import CAFFE_COMMANDS, COMMANDS
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"numpy", "google", "lmdb", "mpi4py", "h5py", "cv2", "cupy", "concurrent", "multiprocessing", "asyncio"}
-OF_FCAFFE = {"cgroups", "cli", "errors", "input_files", "interruption", "log", "output_files", "parallel"}
+OF_FCAFFE = {
+    "cgroups",
+    "cli",
+    "errors",
+    "input_files",
+    "interruption",
+    "log",
+    "onednn_library",
+    "output_files",
+    "parallel",
+}
 OF_FCAFFE |= {"suggestions", "threads"}
 
 

@@ -131,6 +131,7 @@ OUTPUTS = [
     ("summary net.prototxt >/dev/full", 134, "standard output: No space left on device; send it"),
     ("summary net.prototxt >&-", 134, "standard output: Bad file descriptor; send it"),
     ("solver solver.prototxt --json >/dev/full", 134, "standard output: No space left"),
+    ("lmdb info lmdb >/dev/full", 134, "standard output: No space left"),
     ("convert net.prototxt new.prototxt >/dev/full", 134, "standard output: No space left"),
     ("train --help >/dev/full", 134, "standard output: No space left"),
     ("--version >/dev/full", 134, "standard output: No space left"),

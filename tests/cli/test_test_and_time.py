@@ -78,3 +78,21 @@ def test_memory_that_is_not_there(run: Run) -> None:
     Path("net.prototxt").write_text(text)
     fatal = run("time -model net.prototxt").fatal
     assert fatal.startswith('layer "ip" (InnerProduct): there is no memory for a blob of shape (2000000000, 16)')
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train -solver solver.prototxt -weights net.prototxt,missing",
+        "train -solver solver.prototxt -snapshot missing",
+        "train -solver solver.prototxt -weights missing --workers 2",
+        "test -model net.prototxt -weights missing",
+        "time -model net.prototxt -weights missing",
+        "extract_features missing net.prototxt ip features 1 lmdb",
+        "detect-objects --model net.prototxt --weights missing x.png",
+    ],
+)
+def test_missing_weights_are_noticed_before_a_net_is_built(words: str, run: Run) -> None:
+    done = run(words)
+    assert done.fatal.startswith("missing does not exist (looked for ")
+    assert "Creating layer" not in done.err and "rank" not in done.err

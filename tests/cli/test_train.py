@@ -41,8 +41,31 @@ def test_a_training_from_start_to_end(run: Run) -> None:
     assert 'train_state {\n  level: 0\n  stage: ""\n}' in result.err
     order = ["Solver scaffolding done.", "Starting Optimization", "Solving small", "Learning Rate Policy: step"]
     assert messages[messages.index(order[0]) :][:4] == order
+    memory, first = (
+        next(i for i, line in enumerate(messages) if line.startswith(of)) for of in ("Memory for t", "Iteration 0 (")
+    )
+    assert memory < first and messages[first].startswith("Iteration 0 (0 iter/s, ")
     assert messages[-3] == messages[-1] == "Optimization Done." and messages[-2].startswith("Training took ")
     assert Path("small_iter_8.solverstate").exists()
+
+
+@pytest.mark.parametrize(
+    ("package", "line", "flags"),
+    [
+        ("h5py", "snapshot_format: HDF5", []),
+        ("h5py", "snapshot_format: HDF5 snapshot: 0", []),  # a snapshot at the end alone
+        ("tensorboardX", "", ["--tensorboard", "events"]),
+    ],
+)
+def test_a_package_that_the_end_needs_is_looked_for_before(
+    package: str, line: str, flags: list[str], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    solver = Path("solver.prototxt").read_text().replace("snapshot: 4" if "snapshot:" in line else "\0", "")
+    Path("solver.prototxt").write_text(solver + line)
+    done = run("train", "--solver", "solver.prototxt", *flags)
+    assert f"pip install 'fcaffe[{'hdf5' if package == 'h5py' else 'tensorboard'}]'" in done.fatal
+    assert "Starting Optimization" not in done.err and not list(Path().glob("small_iter_*"))
 
 
 def test_the_log_says_which_stream_noise_comes_from(run: Run) -> None:

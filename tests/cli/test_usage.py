@@ -31,6 +31,13 @@ def test_help_has_an_example_that_names_flags_of_the_command(name: str, run: Run
     assert {word.partition("=")[0] for word in example if word.startswith("--")} <= flags
 
 
+@pytest.mark.parametrize("words", ["-h", "--h", "train -h", "-h train", "help", "--help", "train --helpshort"])
+def test_every_way_to_ask_for_help(words: str, run: Run) -> None:
+    code, out, err = run(words)
+    assert code == 0 and not err
+    assert out.lower().startswith("usage: fcaffe " + ("train" if "train" in words else "<command>"))
+
+
 def test_flags_are_in_groups_and_in_the_order_of_use(run: Run) -> None:
     out = run("train --help").out
     found = [line.removesuffix(":") for line in out.splitlines() if line.removesuffix(":") in HEADINGS]
@@ -95,7 +102,7 @@ def test_a_shell_takes_what_is_printed(shell: str, tmp_path: Path, run: Run) -> 
         ("detect in.csv", "OUT"),
         ("draw_net net.prototxt", "OUT"),
         ("merge-bn a b c", "NEW_WEIGHTS"),
-        ("report train.log", "PAGE.html"),
+        ("report train.log", "LOG..."),
         ("solver", "SOLVER"),
         ("summary", "NET"),
     ],

@@ -41,8 +41,8 @@ class Sample(NamedTuple):
 SAMPLES = {
     "solver": Sample("--solver missing.prototxt"),
     "model": Sample("--model missing.prototxt"),
-    "weights": Sample("--weights missing.caffemodel"),
-    "snapshot": Sample("--snapshot missing.solverstate"),
+    "weights": Sample("--weights net.prototxt"),
+    "snapshot": Sample("--snapshot net.prototxt"),
     "iterations": Sample("--iterations 3"),
     "gpu": Sample("--gpu 0"),
     "gpu_count": Sample("--gpus 2"),

@@ -1,5 +1,6 @@
 """SSD's layers: files of detections, boxes, what differs from the fork, and errors."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -226,6 +227,28 @@ def test_boxes_that_are_no_numbers_are_saved_as_empty_ones(form, folder):
     net.forward()
     text = Path("out", {"VOC": "thing 1.txt", "COCO": ".json"}[form]).read_text()
     assert text == "first 0.75 0 0 0 0\n" or '"score": 0.75' in text
+
+
+def test_without_a_background_class_0_is_found():
+    net = make_net(DETECTION % "background_label_id: -1 confidence_threshold: 0.5", "TEST")
+    net.blob("priors").data[...] = np.resize(PRIORS, (1, 2, 16))
+    net.blob("scores").data[...] = 0
+    net.blob("scores").data[[0, 1], [0, 4]] = 0.75
+    net.forward()
+    assert net.blob("rows").data[0, 0, :, :3].tolist() == [[0, 0, 0.75], [1, 1, 0.75]]
+
+
+def test_names_of_coco_that_are_numbers_become_numbers(folder):
+    Path("map.prototxt").write_text("".join(f'item {{ name: "{10 * n}" label: {n} }}\n' for n in range(3)))
+    Path("sizes.txt").write_text("000017 100 200\nsecond 50 40\n")
+    saving = 'output_directory: "out" name_size_file: "sizes.txt" label_map_file: "map.prototxt" output_format: "COCO"'
+    net = make_net(DETECTION % f"save_output_param {{ {saving} }} confidence_threshold: 0.5", "TEST")
+    net.blob("priors").data[...] = np.resize(PRIORS, (1, 2, 16))
+    net.blob("scores").data[...] = 0
+    net.blob("scores").data[[0, 1], [1, 2]] = 0.75
+    net.forward()
+    found = [(box["image_id"], box["category_id"]) for box in json.loads(Path("out", ".json").read_text())]
+    assert found == [(17, 10), ("second", 20)]
 
 
 def test_a_script_reads_as_many_rows_as_there_are(folder):

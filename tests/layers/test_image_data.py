@@ -1,12 +1,13 @@
 import numpy as np
 import pytest
 
+from fcaffe.data import array_to_datum, write_lmdb
 from fcaffe.data.images import encode_image
 from fcaffe.errors import DataError, NetError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.rng import CaffeRandom
 from tests.conftest import GOLDEN
-from tests.layers.test_data_layer import SEEDS, make
+from tests.layers.test_data_layer import SEEDS, data_layer, make
 
 pytest.importorskip("cv2", reason="the images extra (OpenCV) is not installed")
 
@@ -69,6 +70,24 @@ def test_transforms(pictures):
     layer.forward([], top)
     expected = (PIXELS[:5, :, 1:5, 2:6].astype(np.float32) - np.array([1, 2, 3]).reshape(3, 1, 1)) * np.float32(0.5)
     assert np.array_equal(top[0].data, expected)
+    layer.close()
+
+
+@pytest.mark.parametrize("kind", ["Data", "ImageData"])
+def test_augmentations_of_ssd_work_here_too(kind, pictures):
+    """resize_param and noise_param, which are not SSD's AnnotatedData's alone."""
+    resize = "resize_param { prob: 1 resize_mode: WARP height: 3 width: 4 interp_mode: NEAREST }"
+    noise = "noise_param { prob: 1 inverse: true }"
+    write_lmdb("lmdb", ((b"%02d" % i, array_to_datum(x, i).SerializeToString()) for i, x in enumerate(PIXELS)))
+    layer, top = data_layer("lmdb", 5, resize) if kind == "Data" else image_data(transform=resize)
+    layer.forward([], top)
+    assert np.array_equal(top[0].data, PIXELS[:5, :, ::2, ::2])
+    layer.close()
+    layer, top = (
+        data_layer("lmdb", 5, noise, pb.TRAIN) if kind == "Data" else image_data(transform=noise, phase=pb.TRAIN)
+    )
+    layer.forward([], top)
+    assert np.array_equal(top[0].data, 255 - PIXELS[:5].astype(np.float32))
     layer.close()
 
 

@@ -59,6 +59,7 @@ FUNCTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "Exp": ("", np.exp),
     "Log": ("", np.log),
     "Softmax": ("", softmax),
+    "by NaN": ('type: "Scale" scale_param { filler { value: nan } }', lambda x: x * np.float32("nan")),
     "Dropout": ("dropout_param { dropout_ratio: 0 }", lambda x: x),
 }
 
@@ -155,6 +156,41 @@ def test_pooling(method: str, shape: tuple[int, ...], net_from: Callable[..., Ne
             np.where(windows > lowest, windows, lowest).max(axis=(4, 5)) if method == "MAX" else windows.mean((4, 5))
         )
         np.testing.assert_allclose(net.blob("y").data, wanted, rtol=1e-5, atol=1e-6)
+
+
+OTHER_VALUES = {
+    'type: "LRN" lrn_param { local_size: 3 }': (0, 1, 2),  # channel 3 is divided by inf
+    'type: "Eltwise" bottom: "z" eltwise_param { coeff: 0 coeff: 1 }': (1, 2),
+    'type: "Scale" scale_param { filler { value: 0 } }': (1, 2),
+}
+
+
+@pytest.mark.parametrize("shape", [SMALL, LARGE], ids=str)
+@pytest.mark.parametrize("layer", OTHER_VALUES)
+def test_values_that_caffe_loses_or_spreads(layer: str, shape: tuple[int, ...], net_from: Callable[..., Net]) -> None:
+    """The channels of a pixel that are NaN if NaN and inf are in channels 1 and 2: those of the window of LRN, and
+    products by 0."""
+    net = net_from(input_layer(shape) + input_layer(shape, "z") + f'layer {{ name: "f" bottom: "x" top: "y" {layer} }}')
+    net.blob("x").data[...] = 1
+    net.blob("x").data[0, 1:3, 1, 1] = np.nan, np.inf
+    net.forward()
+    assert [tuple(index) for index in np.argwhere(np.isnan(net.blob("y").data))] == [
+        (0, channel, 1, 1) for channel in OTHER_VALUES[layer]
+    ]
+
+
+@pytest.mark.parametrize("shape", [SMALL, LARGE], ids=str)
+def test_gradient_of_leaky_relu(shape: tuple[int, ...], net_from: Callable[..., Net]) -> None:
+    """Where the output is NaN it is Caffe's 0, or what a value below 0 has."""
+    relu = 'layer { name: "f" type: "ReLU" bottom: "x" top: "y" relu_param { negative_slope: 0.25 } }'
+    net = net_from("force_backward: true " + input_layer(shape) + relu)
+    net.blob("x").data[...] = -1
+    net.blob("x").data[0, 1, 1, 1] = np.nan
+    net.forward()
+    net.blob("y").diff[...] = 2
+    net.backward()
+    others = np.delete(net.blob("x").diff.ravel(), np.ravel_multi_index((0, 1, 1, 1), shape))
+    assert net.blob("x").diff[0, 1, 1, 1] in (0, 0.5) and (others == 0.5).all()
 
 
 SCALE = """layer { name: "scale" type: "Scale" bottom: "%s" top: "n"

@@ -58,3 +58,41 @@ def test_maxima_and_their_gradient(tops, seed):
     y, dx = by_definition(x, dy, *spans)
     np.testing.assert_array_equal(host(made[0].data), y)
     np.testing.assert_allclose(host(bottom.diff), dx, atol=1e-5)
+
+
+@pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
+def test_stochastic(phase):
+    """As Caffe's GPU code: the first value at which the running sum reaches the dice's part of the window's sum; for
+    testing, the values weighted by themselves."""
+    random = np.random.default_rng(3)
+    param = parse_text(
+        f'name: "it" type: "Pooling" phase: {phase} '
+        "pooling_param { pool: STOCHASTIC kernel_h: 3 kernel_w: 2 stride: 2 }",
+        pb.LayerParameter,
+    )
+    layer = create_layer(param, Context(engine(), CaffeRandom(1)))
+    xp = layer.context.engine.xp
+    bottom, top = Blob(xp, (2, 3, 7, 8), channels_last=True), Blob(xp, (), channels_last=True)
+    x = random.random(bottom.shape).astype(np.float32)
+    x[0, 0] = 0
+    bottom.data[...] = xp.asarray(x)
+    layer.initialize([bottom], [top])
+    dice = random.random(top.shape).astype(np.float32)
+    layer.context.uniform = lambda name, shape: dice
+    layer.forward([bottom], [top])
+    dy = random.normal(size=top.shape).astype(np.float32)
+    top.diff[...] = xp.asarray(dy)
+    y, dx = np.zeros(top.shape), np.zeros(x.shape)
+    for n, c, i, j in np.ndindex(*top.shape):
+        window = x[n, c, 2 * i : 2 * i + 3, 2 * j : 2 * j + 2]
+        values = window.ravel().astype(np.float64)
+        if phase == "TEST":
+            y[n, c, i, j] = (values**2).sum() / max(values.sum(), 1e-38)
+            continue
+        h, w = np.unravel_index(np.argmax(values.cumsum() >= dice[n, c, i, j] * values.sum()), window.shape)
+        y[n, c, i, j] = window[h, w]
+        dx[n, c, 2 * i + h, 2 * j + w] += dy[n, c, i, j]
+    np.testing.assert_allclose(host(top.data), y, rtol=1e-6)
+    if phase == "TRAIN":
+        layer.backward([top], [True], [bottom])
+        np.testing.assert_allclose(host(bottom.diff), dx, atol=1e-6)

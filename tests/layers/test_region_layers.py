@@ -42,6 +42,11 @@ def test_regions_far_outside_the_maps_give_zeros(kind, param):
         ("PSROIPooling", "psroi_pooling_param { output_dim: 2 group_size: 2 spatial_scale: 1 }", "= 8 channels"),
         ("PSROIPooling", "psroi_pooling_param { output_dim: 2 group_size: 2 }", "needs output_dim, .*spatial_scale"),
         ("ROIAlign", "roi_align_param { pooled_h: 1 pooled_w: 1 sampling_ratio: 1000 }", "sampling_ratio"),
+        (
+            "ROIAlign",
+            "roi_align_param { pooled_h: 1 pooled_w: 1 } roi_pooling_param { pooled_h: 1 pooled_w: 1 }",
+            "of the MS-CNN fork .*, roi_align_param of the Mask R-CNN fork .*; remove one",
+        ),
     ],
 )
 def test_parameters(kind, param, message):
@@ -153,3 +158,42 @@ def test_only_hard_regions_have_a_gradient():
         np.testing.assert_array_equal(net.blob(name).diff.reshape(6, -1).any(axis=1), hard)
     assert net.blob("box_loss").data == pytest.approx(net.blob("each_box").data.reshape(-1)[hard].sum() / 5, rel=1e-6)
     assert net.blob("loss").data == pytest.approx(net.blob("each_score").data.reshape(-1)[hard].mean(), rel=1e-6)
+
+
+def test_proposals_send_zeros_down():
+    learns = PROPOSAL.replace('top: "scores"', 'top: "given"').replace(
+        'layer { name: "proposal"',
+        'layer { name: "learns" type: "Scale" bottom: "given" top: "scores" } layer { name: "proposal"',
+    )
+    net = make_net(f'{learns} layer {{ name: "sum" type: "Reduction" bottom: "rois" top: "sum" loss_weight: 1 }}')
+    net.blob("sizes").data[...] = [24, 32, 1]
+    net.blob("given").data[...] = np.random.default_rng(1).random((2, 4, 3, 4))
+    net.forward()
+    net.blob("scores").diff[...] = 7
+    net.backward()
+    assert not net.blob("scores").diff.any()
+
+
+def test_roi_pooling_without_regions_and_of_one_turned_round():
+    net = make_net("force_backward: true " + REGIONS.format(type="ROIPooling", param=POOLINGS["ROIPooling"]))
+    net.blob("rois").data[...] = [[0, 4, 3, 1, 1], [0, 1, 1, 3, 3], [1, 0, 0, 2, 2]]  # the first from right to left
+    net.blob("maps").data[...] = np.random.default_rng(1).random((2, 4, 5, 6))
+    net.forward()
+    net.blob("pooled").diff[...] = np.array([1, 0, 0]).reshape(3, 1, 1, 1)
+    net.backward()
+    assert net.blob("maps").diff.sum() == 16, "4 channels of 2 x 2 bins"
+    net.blob("rois").reshape(0, 5)
+    net.reshape()
+    net.forward()
+    net.backward()
+    assert net.blob("pooled").shape == (0, 4, 2, 2) and not net.blob("maps").diff.any()
+
+
+@pytest.mark.parametrize("weight", ["", "loss_weight: 1"])
+def test_a_loss_of_fast_rcnn_without_a_weight_is_warned_of(weight, capfd):
+    shapes = "shape { dim: 4 dim: 8 } " * 4
+    make_net(f"""layer {{ name: "in" type: "Input" top: "a" top: "b" top: "c" top: "d" input_param {{ {shapes} }} }}
+      layer {{ name: "loss" type: "SmoothL1Loss" bottom: "a" bottom: "b" bottom: "c" bottom: "d" top: "l"
+        {weight} }}""")
+    warned = 'layer "loss" (SmoothL1Loss): without loss_weight its loss does not count' in capfd.readouterr().err
+    assert warned == (not weight)

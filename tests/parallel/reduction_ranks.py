@@ -14,6 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from fcaffe.errors import FcaffeError, UsageError
+from fcaffe.net.shards import nodes_of_workers
 from fcaffe.parallel import waiting
 from fcaffe.parallel.reductions import Reduction, create_reduction, host_memory, reduction_names, register
 from fcaffe.parallel.reductions.auto import Auto, pick
@@ -130,6 +131,8 @@ def choices() -> None:
     reduction.sum(buffer)
     check_same_bits(comm, check_sum(comm, {"sum": buffer}, "auto without shared memory"))
     assert reduction.messages == 2 * (comm.size - 1) and reduction.pick(buffer.nbytes)[0] == "ring"
+    reduction.keep_to_tree(*nodes_of_workers(4, comm.size))
+    assert reduction.pick(buffer.nbytes)[0] == "sharded-server"
 
 
 def refusals() -> None:
@@ -140,7 +143,7 @@ def refusals() -> None:
             create_reduction("ring", comm).sum(buffer)
     with refused(UsageError, r"did you mean 'hierarchical'\?\); known are .*ring"):
         create_reduction("hierachical", comm)
-    with refused(UsageError, "did you mean 'ring'"):
+    with refused(UsageError, "did you mean ring"):
         create_reduction("hierarchical:rign", comm)
     with refused(UsageError, "takes no other reduction"):
         create_reduction("ring:tree", comm)

@@ -67,7 +67,7 @@ def test_by_mpiexec() -> None:
         (["--bytes", "4k"], "--bytes takes positive numbers with commas between them, not '4k'"),
         (
             ["--workers", "1", "--reduce", "rign"],
-            "no reduction 'rign' (did you mean 'ring'?); known are auto, direct, doubling, halving",
+            "no reduction 'rign' (did you mean ring?); known are auto, direct, doubling, halving",
         ),
     ],
 )

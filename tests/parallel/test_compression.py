@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from fcaffe.errors import FcaffeError, SolverError, UsageError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.solvers import Solver
+from fcaffe.solvers.snapshot import write
+from fcaffe.solvers.snapshot.state_files import read_state
 from tests.parallel.conftest import needs_mpi, run_ranks
 
 MPI = pytest.importorskip("mpi4py.MPI", reason="needs the extra fcaffe[mpi]")
@@ -252,6 +255,20 @@ def test_the_solver_lends_its_momentum_and_clipping() -> None:
     with pytest.raises(SolverError, match="solver type Nesterov does not go with"):
         solver_with("topk", "Nesterov", "momentum: 0.5")
     solver_with("fp16", "Nesterov", "momentum: 0.5").step(1)
+
+
+@pytest.mark.parametrize("form", ["BINARYPROTO", "HDF5"])
+def test_residuals_that_protobuf_cannot_hold(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if form == "HDF5":
+        pytest.importorskip("h5py", reason="the hdf5 extra (h5py) is not installed")
+    monkeypatch.setattr(write, "LARGEST", 0)  # instead of 2 GiB
+    solver = solver_with("onebit", more=f'snapshot_prefix: "{tmp_path}/x" snapshot_format: {form}')
+    solver.step(1)
+    owners = {array.owner for array in read_state(solver.snapshot()).carried}
+    assert ("exchange" in owners) == (form == "HDF5")
+    assert ("without the residuals of --compress" in capfd.readouterr().err) == (form == "BINARYPROTO")
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,22 @@ def test_ranks_of_a_host_share_its_cores(
     assert threads.fair_threads() == expected
 
 
+@pytest.mark.parametrize("own", [{}, {"UCX_NET_DEVICES": "eth0", "NCCL_SOCKET_IFNAME": "eth1"}, {"UCX_TLS": "tcp,sm"}])
+@pytest.mark.parametrize("ranks_here", [2, 1])
+def test_the_environment_of_mpi(own: dict[str, str], ranks_here: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one host the loopback alone, and long pieces over TCP; what the user has set stays."""
+    environment = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": str(ranks_here), **own}
+    monkeypatch.setattr(os, "environ", dict(environment))
+    start = started_as(environment)
+    assert start is not None
+    mpi_start.prepare_environment(start)
+    loopback = {"UCX_NET_DEVICES", "FI_TCP_IFACE", "FI_SOCKETS_IFACE", "NCCL_SOCKET_IFNAME"}
+    loopback -= {"UCX_NET_DEVICES"} if "UCX_TLS" in own else set()
+    expected = dict.fromkeys(loopback, "lo") if ranks_here == 2 else {}
+    expected |= {"UCX_TCP_TX_SEG_SIZE": "256k", "UCX_TCP_RX_SEG_SIZE": "512k"} | environment
+    assert {name: value for name, value in os.environ.items() if "PACK_BUFFER" not in name} == expected
+
+
 @pytest.mark.parametrize(("provided", "expected"), [(3, True), (2, False), (1, False), (0, None)])
 def test_the_thread_level_that_mpi_provides_is_looked_at(provided: int, expected: bool | None) -> None:
     mpi = SimpleNamespace(

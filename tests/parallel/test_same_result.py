@@ -148,6 +148,12 @@ def test_without_overlap_the_same_bits(folder: Path) -> None:
     assert np.array_equal(train(folder, "normal.prototxt", 2)[1], train(folder, "normal.prototxt", 2, "no-overlap")[1])
 
 
+def test_weights_without_a_seed_are_those_of_worker_0(folder: Path) -> None:
+    """train_ranks.py checks that all ranks end with the same."""
+    (folder / "unseeded.prototxt").write_text(SOLVER.replace("random_seed: 3", ""))
+    run_ranks(2, "train_ranks.py", "unseeded.prototxt", 1, "out.npz", folder=folder)
+
+
 def command_line(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "fcaffe", "train", "--solver", "short.prototxt", *flags]
     (folder / "short.prototxt").write_text(SOLVER.replace("max_iter: 100", "max_iter: 10"))

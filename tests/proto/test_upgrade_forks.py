@@ -10,8 +10,9 @@ import pytest
 from fcaffe.cli.upgrade import upgrade
 from fcaffe.errors import ProtoError
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text, read_net
+from fcaffe.proto import parse_text, read_net, write_text
 from fcaffe.proto.upgrade import net_is_current
+from fcaffe.proto.upgrade_forks import with_ceil_mode
 from fcaffe.tools.summary import summarize
 
 INPUT = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 2 dim: 23 dim: 30 } } }'
@@ -62,6 +63,19 @@ def test_the_size_of_a_pooling_is_rounded_as_said(ceil_mode: str, tmp_path: Path
             if pad and (expected - 1) * stride >= size + pad:
                 expected -= 1
         assert summarize(str(path), pb.TEST).layers[1].top_shapes == [(1, 1, expected, expected)]
+
+
+def test_ceil_mode_and_round_mode_say_the_same(tmp_path: Path) -> None:
+    layer = 'layer {{ name: "{0}" type: "Pooling" bottom: "x" top: "{0}" pooling_param {{ kernel_size: 2 {1} }} }}'
+    modes = ["round_mode: FLOOR", "round_mode: CEIL", ""]
+    path = tmp_path / "net.prototxt"
+    path.write_text("".join(layer.format(f"p{index}", mode) for index, mode in enumerate(modes)))
+    net = read_net(path)
+    theirs = with_ceil_mode(net)
+    given = [(p.pooling_param.HasField("ceil_mode"), p.pooling_param.ceil_mode) for p in theirs.layer]
+    assert given == [(True, False), (True, True), (False, False)] and "round_mode" not in str(theirs)
+    write_text(path, theirs)
+    assert read_net(path) == net
 
 
 @pytest.mark.parametrize(("kind", "param"), [("Convolution", "convolution"), ("InnerProduct", "inner_product")])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fcaffe as caffe
-from fcaffe.errors import CallError
+from fcaffe.errors import CallError, UsageError
 
 NET = """
 layer { name: "data" type: "DummyData" top: "x" top: "t" dummy_data_param {
@@ -124,3 +124,7 @@ def test_a_script_for_several_gpus_trains_as_one_process(solver: caffe.SGDSolver
         one.step(one.param.max_iter)
     assert np.array_equal(shared.net.params["ip"][0].data, solver.net.params["ip"][0].data)
     assert all(timer.ms > 0 for timer in times)
+    caffe.set_solver_count(2)
+    with pytest.raises(UsageError, match=r"set_solver_count\(2\).*fcaffe train"):
+        caffe.NCCL(shared, uid)
+    caffe.set_solver_count(1)

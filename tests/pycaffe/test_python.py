@@ -15,9 +15,14 @@ import pytest
 import fcaffe
 from fcaffe.as_caffe import provide_caffe
 from fcaffe.errors import NetError
-from fcaffe.net import Net
+from fcaffe.net import Blob, Context, Net
+from fcaffe.net.registry import create_layer
+from fcaffe.net.workers import Workers
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import parse_text
+from fcaffe.rng import CaffeRandom
 from tests.conftest import make_net
-from tests.engine_choice import host
+from tests.engine_choice import engine, host
 
 USER_LAYERS = Path(__file__).with_name("user_layers.py")
 
@@ -132,6 +137,34 @@ def test_a_loss_needs_its_weight() -> None:
     net.forward()
     net.backward()
     assert np.all(net.blob("x").diff == 1) and np.all(net.blob("t").diff == -1)
+
+
+def test_a_loss_of_several_workers_is_weighted_by_their_share() -> None:
+    """What workers with 3 and 2 samples of a batch of 5 add up is the mean over the batch."""
+    param = parse_text(python_layer("it", "EuclideanLoss", more="loss_weight: 2"), pb.NetParameter).layer[0]
+    x, loss, gradients = values(5, 4), 0.0, []
+    for part in (slice(0, 3), slice(3, 5)):
+        context = Context(engine(), CaffeRandom(1), workers=OneOfTwo())
+        layer = create_layer(param, context)
+        bottom, top = [Blob(context.engine.xp, (0,)) for _ in range(2)], [Blob(context.engine.xp, (0,))]
+        for blob in bottom:
+            blob.reshape(*x[part].shape)
+            blob.data[...] = 0
+        bottom[0].data[...] = x[part]
+        layer.initialize(bottom, top)
+        layer.forward(bottom, top)
+        layer.backward(top, [True, False], bottom)
+        loss += float(top[0].data[0])
+        gradients.append(host(bottom[0].diff).copy())
+    assert loss == pytest.approx((x**2).sum() / 5 / 2, rel=1e-5)
+    np.testing.assert_allclose(np.concatenate(gradients), 2 * x / 5, rtol=1e-5)
+
+
+class OneOfTwo(Workers):
+    size = 2
+
+    def sum(self, value: float) -> float:
+        return 5
 
 
 TRAINING = """

@@ -85,7 +85,11 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, path: str) ->
     assert session.engine() is session._engine_on(None), "the mode has not changed"
 
 
-def test_the_log_of_a_script(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_of_a_script(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
     def said() -> list[str]:
         return [line.partition("] ")[2] for line in capfd.readouterr().err.splitlines()]
 
@@ -102,6 +106,18 @@ def test_the_log_of_a_script(capfd: pytest.CaptureFixture[str], monkeypatch: pyt
     caffe.init_log(0)
     session.log("again")
     assert said() == ["still", "an error", "again"]
+    assert not list(tmp_path.iterdir()), "no log files, as glog would write"
+
+
+def test_a_seed_counts_for_nets_that_are_there(tmp_path: Path) -> None:
+    drop = 'layer { name: "drop" type: "Dropout" bottom: "relu" top: "drop" }'
+    (tmp_path / "net.prototxt").write_text(NET + drop)
+    net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TRAIN)
+    seen = []
+    for seed in (7, 7, 8):
+        caffe.set_random_seed(seed)
+        seen.append([net.forward(data=[[1] * 3] * 2)["drop"].tolist() for _ in range(9)])
+    assert seen[0] == seen[1] != seen[2]
 
 
 def test_timer(capfd: pytest.CaptureFixture[str]) -> None:

@@ -55,3 +55,15 @@ def test_bottom_and_top_are_one_memory(kind: str, behind: str, tmp_path: Path) -
         net.blobs["c"].diff[...] = 1
         net.backward()
         np.testing.assert_array_equal(net.blobs["a"].diff.ravel(), net.blobs["b"].diff.ravel())
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_nets_of_a_solver_have_a_copy(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "net.prototxt").write_text(NET.format(kind=kind, param=LAYERS[kind], behind="", batch=2))
+    (tmp_path / "solver.prototxt").write_text(f'net: "{tmp_path}/net.prototxt" base_lr: 0.1 lr_policy: "fixed"')
+    net = caffe.get_solver(str(tmp_path / "solver.prototxt")).net
+    net.forward()
+    assert np.array_equal(net.blobs["a"].data.ravel(), net.blobs["b"].data.ravel())
+    before = net.blobs["b"].data.copy()
+    net.blobs["a"].data[...] += 1
+    assert np.array_equal(net.blobs["b"].data, before)

@@ -204,6 +204,37 @@ def test_gradients_given_by_keyword_amid_passes_of_another_net(tmp_path: Path) -
         thread.join()
 
 
+def test_reading_waits_for_a_training_but_not_in_its_callbacks(tmp_path: Path) -> None:
+    text = NET.replace("2 dim: 3 dim: 16", "8 dim: 3 dim: 16") + (
+        'layer { name: "loss" type: "Reduction" bottom: "prob" top: "loss" loss_weight: 1 }'
+    )
+    (tmp_path / "solver.prototxt").write_text(f'net_param {{ {text} }} base_lr: 0 lr_policy: "fixed" max_iter: 400')
+    solver = caffe.get_solver(str(tmp_path / "solver.prototxt"))
+    called, read = threading.Event(), threading.Event()
+    waited = []
+
+    def callback() -> None:
+        if solver.iter == 2:
+            called.set()
+            waited.append(read.wait(20))
+
+    solver.add_callback(callback, lambda: None)
+    thread = threading.Thread(target=solver.step, args=(400,))
+    thread.start()
+    assert called.wait(20)
+    assert solver.net.blobs["conv1"].data.shape == (8, 8, 14, 14)
+    read.set()
+    thread.join()
+    assert waited == [True]
+    solver = caffe.get_solver(str(tmp_path / "solver.prototxt"))
+    thread = threading.Thread(target=solver.step, args=(400,))
+    thread.start()
+    while solver.iter == 0:
+        time.sleep(0)
+    assert solver.net.blobs["conv1"].data.size and solver.iter == 400
+    thread.join()
+
+
 class Giver(caffe.Layer):
     """Puts one item for each sample into a queue, in which there is room for one."""
 

@@ -1,4 +1,4 @@
-"""Weights that are no numbers, which a ReLU may hide from the loss."""
+"""Weights that are no numbers and do not show in the loss."""
 
 import numpy as np
 import pytest
@@ -9,21 +9,25 @@ SOLVER = """
 base_lr: 1e-6 lr_policy: "fixed" max_iter: 250 snapshot_after_train: false
 net_param {
   layer { name: "x" type: "DummyData" top: "x" top: "t" dummy_data_param {
-    shape { dim: 4 dim: 3 dim: 40 dim: 40 } shape { dim: 4 dim: 2 } data_filler { type: "gaussian" } } }
-  layer { name: "hidden" type: "Convolution" bottom: "x" top: "h" param { lr_mult: 0 } param { lr_mult: 0 }
-    convolution_param { num_output: 16 kernel_size: 3 stride: 3 weight_filler { type: "xavier" } } }
-  layer { name: "relu" type: "ReLU" bottom: "h" top: "h" }
-  layer { name: "ip" type: "InnerProduct" bottom: "h" top: "y"
+    shape { dim: 4 dim: 3 } shape { dim: 4 dim: 2 } data_filler { type: "gaussian" } } }
+  layer { name: "hidden" type: "InnerProduct" bottom: "x" top: "h" param { lr_mult: 0 } param { lr_mult: 0 }
+    inner_product_param { num_output: 5 weight_filler { type: "xavier" } } }
+  layer { name: "silence" type: "Silence" bottom: "h" }
+  layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y"
     inner_product_param { num_output: 2 weight_filler { type: "xavier" } } }
   layer { name: "loss" type: "EuclideanLoss" bottom: "y" bottom: "t" top: "loss" }
 }
 """
 
 
-def test_they_are_found(solver_from):
-    solver = solver_from(SOLVER)
+@pytest.mark.parametrize(("snapshot", "iteration"), [(0, 100), (15, 15)])
+def test_they_are_found(snapshot, iteration, solver_from, tmp_path):
+    """After 100 iterations, and before a snapshot is written."""
+    solver = solver_from(SOLVER, snapshot=snapshot)
     solver.nan_policy.on_nan = "stop"
     solver.step(10)
-    solver.net.layers[1].blobs[0].data[3] = np.nan
-    with pytest.raises(SolverError, match=r'iteration (10|100): .* parameter 0 of layer "hidden"'):
+    hidden = solver.net.layers[solver.net.layer_names.index("hidden")]
+    hidden.blobs[0].data[3] = np.nan
+    with pytest.raises(SolverError, match=rf'iteration {iteration}: .* parameter 0 of layer "hidden"'):
         solver.step(200)
+    assert not list(tmp_path.iterdir())

@@ -17,6 +17,7 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_binary
 from fcaffe.solvers import Solver
 from fcaffe.solvers.snapshot.read import restore_newest
+from fcaffe.solvers.snapshot.state_files import State, read_state, write_state
 from tests.solvers.training import weights_of
 
 NET = """
@@ -101,6 +102,30 @@ def test_what_differs_is_told(
     assert solver.iteration == 3
 
 
+@pytest.mark.parametrize("field", [f.name for f in pb.MadeWith.DESCRIPTOR.fields if not f.message_type] + ["noise"])
+def test_every_setting_of_a_run_is_compared(
+    made: Callable[..., Solver], field: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A state that is the same but for one setting is refused, or a line has that setting's two values."""
+    if field == "weights":  # the model's checksum, which finds the model
+        return
+    path = trained(made())
+    state = read_state(path)
+    where = state.resume if field == "noise" else state.resume.made_with
+    value = getattr(where, field)
+    setattr(where, field, f"{value}x" if isinstance(value, str) else value + 3)
+    other = getattr(where, field)
+    write_state(path, state)
+    capfd.readouterr()
+    try:
+        made().restore(path)
+    except OtherRunError as error:
+        told = str(error)
+    else:
+        (told, *_) = (line for line in capfd.readouterr().err.splitlines() if "was made with" in line)
+    assert re.search(rf" {other}\b.*\b(has|of type) .*", told) and (value in (0, "") or str(value) in told)
+
+
 def test_the_same_run_is_told_nothing(made: Callable[..., Solver], capfd: pytest.CaptureFixture[str]) -> None:
     state = trained(made())
     solver = made()
@@ -126,6 +151,31 @@ def test_a_model_that_is_not_the_states_is_refused(made: Callable[..., Solver]) 
     assert fresh.iteration == 0
     fresh.restore("kept/run_iter_3.solverstate")  # whose own model lies beside it
     assert fresh.iteration == 3
+
+
+DAMAGE: dict[str, Callable[[State], Any]] = {
+    "iteration below 0": lambda state: setattr(state, "iteration", -1),
+    "step below 0": lambda state: setattr(state, "current_step", -1),
+    "no model": lambda state: setattr(state, "learned_net", ""),
+    "a missing model": lambda state: setattr(state, "learned_net", "none.caffemodel"),
+    "a history less": lambda state: state.history.pop(),
+    "a history of another shape": lambda state: state.history.append(state.history.pop(0)),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_damaged_state_is_refused_and_auto_takes_an_earlier_one(made: Callable[..., Solver], what: str) -> None:
+    solver = made()
+    trained(solver, 2)
+    path = trained(solver, 1)
+    state = read_state(path)
+    DAMAGE[what](state)
+    write_state(path, state)
+    fresh = made()
+    with pytest.raises(SnapshotError, match=r"run_iter_3\.solverstate|none\.caffemodel"):
+        fresh.restore(path)
+    assert fresh.iteration == 0
+    assert restore_newest(fresh) == "run_iter_2.solverstate" and fresh.iteration == 2
 
 
 def test_a_model_of_the_same_values_serves_in_any_format(made: Callable[..., Solver]) -> None:

@@ -185,6 +185,13 @@ def test_streams_go_to_any_workers_that_have_as_many_in_all(counts: list[int], d
     assert part_of_worker(Held.STREAMS, states, 0, 1, lambda: [sum(counts) + 1]) is None
 
 
+@pytest.mark.parametrize("held", [Held.OWN, Held.MEAN])
+def test_what_no_other_worker_can_take(held: Held) -> None:
+    states = [{"own": np.array([rank])} for rank in range(3)]
+    assert [part_of_worker(held, states, rank, 3) for rank in range(3)] == states
+    assert [part_of_worker(held, states, rank, 2) for rank in range(2)] == [None, None]
+
+
 @settings(deadline=None, max_examples=30)
 @given(st.integers(1, 5), st.integers(1, 5))
 def test_sums_stay_what_they_are_on_any_number_of_workers(then: int, now: int) -> None:

@@ -18,6 +18,7 @@ from fcaffe.solvers.snapshot.paths import paths, remove_temporary
 from fcaffe.solvers.snapshot.read import restore_newest
 from tests.golden_values import blob_values
 from tests.solvers.training import INTEROP, NOISY, assert_near, losses_of, weights_of
+from tests.watching import watch
 
 LOSSES = json.loads((INTEROP / "train_losses.json").read_text())
 
@@ -142,6 +143,30 @@ def test_nan_names_the_blob_and_keeps_the_last_good_state(interop: Any) -> None:
     again = interop(snapshot_prefix="ours")
     again.restore(str(state))
     assert np.isfinite(losses_of(again, 1)[0])
+
+
+def test_the_last_good_state_is_the_one_before_the_bad_iteration(
+    interop: Any, solver_from: Callable[..., Solver]
+) -> None:
+    """A gradient of iteration 4 is NaN. A run that resumes from the state does what one without NaN does."""
+
+    def noisy(prefix: str) -> Solver:
+        return solver_from(NOISY, noise="counter", snapshot=0, random_seed=5, snapshot_prefix=prefix)
+
+    def spoil() -> None:
+        if bad.iteration == 4:
+            bad.diff[0] = np.nan
+
+    straight, bad = noisy("straight"), noisy("bad")
+    expected = losses_of(straight, 9)
+    bad.nan_policy.on_nan = "snapshot"
+    watch(bad, gradients_ready=spoil)
+    with pytest.raises(SolverError, match="last good state is in bad_iter_4"):
+        bad.step(9)
+    resumed = noisy("resumed")
+    resumed.restore("bad_iter_4.solverstate")
+    assert losses_of(resumed, 5) == expected[4:]
+    assert np.array_equal(resumed.data, straight.data)
 
 
 def test_temporary_snapshots_are_removed_whole(tmp_path: Path) -> None:

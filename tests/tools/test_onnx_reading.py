@@ -91,7 +91,17 @@ CASES: list[tuple[Any, ...]] = [
     *(
         (f"y = {op} (x)", IMAGE)
         for op in (
-            *("Relu", "LeakyRelu <alpha = 0.3>", "Elu <alpha = 0.7>", "Selu", "Sigmoid", "Tanh", "Softplus", "Abs"),
+            *(
+                "Relu",
+                "LeakyRelu <alpha = 0.3>",
+                "Elu <alpha = 0.7>",
+                "Celu <alpha = 0.7>",
+                "Selu",
+                "Sigmoid",
+                "Tanh",
+                "Softplus",
+                "Abs",
+            ),
             *("Neg", "Exp", "HardSigmoid", "HardSwish", "Softsign", "Identity"),
         )
     ),

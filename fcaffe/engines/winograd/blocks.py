@@ -17,7 +17,7 @@ from numba import prange
 
 from fcaffe.engines.winograd.compiling import compiled, inlined, parallel
 from fcaffe.engines.winograd.transforms import B_T, CHANNELS, IN, KERNELS, of_kernel, of_output
-from fcaffe.engines.winograd.vectors import ROWS, add, copy, multiply, tile_transform
+from fcaffe.engines.winograd.vectors import PANELS, ROWS, add, copy, multiply, multiply_one, tile_transform
 
 TOGETHER = 144  # tiles of a block, a multiple of ROWS: their transformed values and products fit a core's cache
 ROOM = TOGETHER + 1  # tiles of an array: reading a row of ROWS numbers may begin in the last tile
@@ -125,22 +125,49 @@ def multiply_tiles(tiles: Array, kernels: Array, products: Array, channels: int,
     """products (ROOM, padded K) = the first `used` of the tiles (ROOM, padded C) times the kernels (lines, CHANNELS),
     for one of the 36 values. A panel stays in the cache while all tiles are multiplied."""
     inner, outer = tiles.shape[1], products.shape[1]
-    for panel in range(kernels.shape[0] // channels):
-        begin = panel * channels * CHANNELS
+    size, panels = channels * CHANNELS, kernels.shape[0] // channels
+    for panel in range(0, panels, PANELS):
+        begin = panel * size
         for row in range(0, used, ROWS):
-            to = row * outer + panel * CHANNELS
-            multiply(tiles, row * inner, inner, 1, kernels, begin, CHANNELS, products, to, outer, channels, False)
+            first, to = row * inner, row * outer + panel * CHANNELS
+            if panel + PANELS <= panels:
+                multiply(
+                    tiles,
+                    first,
+                    inner,
+                    1,
+                    kernels,
+                    begin,
+                    CHANNELS,
+                    size,
+                    products,
+                    to,
+                    outer,
+                    CHANNELS,
+                    channels,
+                    False,
+                )
+            else:
+                multiply_one(
+                    tiles, first, inner, 1, kernels, begin, CHANNELS, 0, products, to, outer, 0, channels, False
+                )
 
 
 @compiled
 def add_gradient(inputs: Array, outputs: Array, gradient: Array, channels: int, used: int, adds: bool) -> None:
     """gradient = inputs.T @ outputs, or plus that, of the first `used` tiles and one of the 36 values."""
     inner, outer, rows = inputs.shape[1], outputs.shape[1], channels + ROWS
-    for panel in range(gradient.shape[0] // rows):
+    size, panels = rows * CHANNELS, gradient.shape[0] // rows
+    for panel in range(0, panels, PANELS):
         begin = panel * CHANNELS
         for row in range(0, channels, ROWS):
-            to = (panel * rows + row) * CHANNELS
-            multiply(inputs, row, 1, inner, outputs, begin, outer, gradient, to, CHANNELS, used, adds)
+            to = panel * size + row * CHANNELS
+            if panel + PANELS <= panels:
+                multiply(
+                    inputs, row, 1, inner, outputs, begin, outer, CHANNELS, gradient, to, CHANNELS, size, used, adds
+                )
+            else:
+                multiply_one(inputs, row, 1, inner, outputs, begin, outer, 0, gradient, to, CHANNELS, 0, used, adds)
 
 
 @compiled
@@ -155,14 +182,24 @@ def transform_tiles(
     """
     work = np.empty(WORK, np.float32)
     width, beside = target.shape[2], target.shape[1] * target.shape[2]
+    across = x.strides[3] // x.itemsize
+    down = x.shape[3] * across
     for number in range(part[0], part[1]):
         image, row, column = corner(y, kernel, number)
+        row, column = row - pad[0], column - pad[1]
+        inside = 0 <= row <= x.shape[2] - size and 0 <= column <= x.shape[3] - size
         for begin in range(0, x.shape[1], CHANNELS):
             channel = min(begin, x.shape[1] - CHANNELS)
-            load(x, image, row - pad[0], column - pad[1], channel, size, work)
             to = (number - origin) * width + channel
-            if size == IN:
+            first = pixel(x, image, row, column) + channel
+            if not inside:
+                load(x, image, row, column, channel, size, work)
+            if size == IN and inside:
+                transform_input(kernel, x, first, down, across, target, to, IN * beside, beside)
+            elif size == IN:
                 transform_input(kernel, work, 0, ROW, CHANNELS, target, to, IN * beside, beside)
+            elif inside:
+                transform_gradient(kernel, x, first, down, across, target, to, IN * beside, beside)
             else:
                 transform_gradient(kernel, work, 0, ROW, CHANNELS, target, to, IN * beside, beside)
 

@@ -259,6 +259,8 @@ class ROIAlignMean(WeightedSums):
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
+        if self.param.HasField("roi_pooling_param"):
+            raise self.error(f"roi_pooling_param is of {forks.MSCNN}, roi_align_param of {self.fork}; remove one")
         if self.param.roi_align_param.sampling_ratio > MOST_SAMPLES:
             raise self.error(f"sampling_ratio must be at most {MOST_SAMPLES}")
 
@@ -276,8 +278,7 @@ class ROIAlignMean(WeightedSums):
 @register("ROIAlign")
 def roi_align(param: Any, context: Context) -> Layer:
     """MS-CNN's layer, which reads roi_pooling_param, or Mask R-CNN's, which reads roi_align_param."""
-    kind = ROIAlignMean if param.HasField("roi_align_param") else ROIAlignCorners
-    return kind(param, context)
+    return (ROIAlignMean if param.HasField("roi_align_param") else ROIAlignCorners)(param, context)
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -14,6 +13,7 @@ from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.net.blob import Array
 from fcaffe.net.state import State
 from fcaffe.parallel.reductions.wire import Wire, no_wait
+from fcaffe.suggestions import did_you_mean
 from fcaffe.tree_order import Node, Tree
 
 
@@ -168,9 +168,9 @@ def reduction_names() -> list[str]:
 def reduction_class(name: str) -> type[Reduction]:
     """Raises UsageError for an unknown name."""
     if name not in _registry:
-        nearest = difflib.get_close_matches(name, _registry, 1)
-        meant = f" (did you mean '{nearest[0]}'?)" if nearest else ""
-        raise UsageError(f"there is no reduction '{name}'{meant}; known are {', '.join(reduction_names())}")
+        raise UsageError(
+            f"there is no reduction '{name}'{did_you_mean(name, _registry)}; known are {', '.join(reduction_names())}"
+        )
     return _registry[name]
 
 

@@ -10,16 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from fcaffe.errors import SnapshotError, SolverError
+from fcaffe.hdf5.reading import h5py
 from fcaffe.output_files import remove_leftovers
+from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers.snapshot.state_files import HDF5_SUFFIX
 
 
 def check_writable(param: Any) -> None:
-    """Raise SnapshotError if snapshots cannot be written, and remove unfinished files of killed runs."""
+    """Raise FcaffeError if snapshots cannot be written, and remove unfinished files of killed runs."""
     if not (param.snapshot or param.snapshot_after_train):
         return
     if not param.HasField("snapshot_prefix"):
         raise SolverError("the solver has no snapshot_prefix; give one, or set snapshot_after_train: false")
+    if param.snapshot_format == pb.SolverParameter.HDF5:
+        h5py()  # raises if it is missing
     probe = Path(f"{param.snapshot_prefix}.tempfile")
     try:
         probe.touch()

@@ -3,3 +3,7 @@
 `recorder` follows a training and rewrites the page as it goes on, or writes it from a log; `evaluation` runs a test
 net; `page` renders HTML, with the style and the script of `page.html`.
 """
+
+from fcaffe.output_files import starting
+
+PAGE = starting("page about a training", rb"<!doctype html>.*^:root \{\n  --page:", ".html", ".htm")

@@ -27,13 +27,25 @@ from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_solver
 from fcaffe.pycaffe.draw import draw_net
-from fcaffe.tools.plot import OTHER_OUTPUT, RATE, SCORE, TEST_LOSS, TRAIN_LOSS, Series, is_wide, series_of, smoothed
+from fcaffe.tools.plot import (
+    OTHER_OUTPUT,
+    RATE,
+    SCORE,
+    TEST_LOSS,
+    TRAIN_LOSS,
+    Series,
+    is_wide,
+    lowest_score,
+    series_of,
+    smoothed,
+)
 from fcaffe.tools.report.evaluation import Evaluation
 from fcaffe.tools.summary import COLUMNS, LayerSummary, layer_summaries
 
 POINTS = 1200  # of a curve, approximately, after thinning
 MATRIX = 40  # classes up to which the page shows every pair; above, it lists the most frequent mistakes
 PAIRS = 25
+TESTS = (SCORE, TEST_LOSS, OTHER_OUTPUT)  # kinds of series, in the order of their tiles
 TEST_TILES = 4
 COLORS = 6  # of series in page.html
 FILTERS = 96  # at most, in the page
@@ -105,8 +117,8 @@ def render(content: Content) -> str:
 
 def _head(content: Content, series: Sequence[Series], now: float) -> str:
     bar = "" if content.progress is None else f"<div class=bar><div style='width:{content.progress:.1%}'></div></div>"
-    order = (SCORE, TEST_LOSS, OTHER_OUTPUT)
-    tests = sorted((one for one in series if one.kind in order), key=lambda one: order.index(one.kind))
+    trained = any(content.log.loss)  # a test of the first weights says nothing then
+    tests = [one for kind in TESTS for one in series if one.kind == kind and (max(one.curve) or not trained)]
     tiles = content.tiles + [
         (f"{one.name}, iteration {max(one.curve):,}", f"{one.curve[max(one.curve)]:.4g}") for one in tests[:TEST_TILES]
     ]
@@ -133,12 +145,14 @@ def _charts(found: Sequence[Series]) -> Iterable[tuple[str, dict[str, Any]]]:
             losses.append(_data("train loss, smoothed", smoothed(one.curve), 0))
     for index, one in enumerate(one for one in found if one.kind == TEST_LOSS):
         losses.append(_data(one.name, one.curve, 1 + index % (COLORS - 1)))
+    losses = [one for one in losses if one["points"]]  # a legend names nothing else
     yield "Loss", {"series": losses, "log": is_wide([point[1] for one in losses for point in one["points"]])}
     for title, kind in (("Test scores", SCORE), ("Other test outputs", OTHER_OUTPUT)):
         of_kind = [one for one in found if one.kind == kind]
         if of_kind:
             data = [_data(one.name, one.curve, index % COLORS) for index, one in enumerate(of_kind)]
-            yield title, {"series": data, "from_zero": kind == SCORE}
+            ends = {"ends": [lowest_score([one.curve for one in of_kind]), 1]} if kind == SCORE else {}
+            yield title, {"series": data, **ends}
     for one in found:
         if one.kind == RATE:
             yield "Learning rate", {"series": [{**_data("rate", one.curve, 3), "step": True}], "from_zero": True}

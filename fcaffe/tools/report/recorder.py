@@ -20,8 +20,10 @@ from fcaffe.proto import read_solver
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import Observer, Solver
 from fcaffe.solvers.nets import test_net_params, train_net_param
+from fcaffe.solvers.snapshot.paths import states
+from fcaffe.tools.plot import series_of
 from fcaffe.tools.report.evaluation import Evaluation, evaluate
-from fcaffe.tools.report.page import Content, first_filters, net_content, prototxts, write_page
+from fcaffe.tools.report.page import TESTS, Content, first_filters, net_content, prototxts, write_page
 
 EVERY = 5  # seconds between two pages
 REFRESH = 10  # seconds after which an open page reloads itself
@@ -38,11 +40,13 @@ class Recorder(Observer):
         self.path = path
         self.solver = solver
         self.log = TrainingLog(net=solver.net.name)
+        self._solver_file = solver_file
         self._prototxts = prototxts(solver_file)
         self._net_content = net_content(solver.net, train_net_param(solver.param)[0])
         self._began = self._written = time.monotonic()
         self._first = solver.iteration
         self._evaluation: Evaluation | None = None
+        self._evaluated = 0  # iteration of the evaluation
         self._net: Net | None = None  # a test net of its own
         write_page(path, self._content("The training is about to begin."))
 
@@ -66,10 +70,17 @@ class Recorder(Observer):
 
     def end(self, problem: str = "") -> None:
         """Write the last page, with the error that has ended the training."""
+        solver, last = self.solver, self.solver.schedule.max_iter
         if not problem:
             self._evaluate()
-        took = _duration(time.monotonic() - self._began)
-        content = self._content(problem or f"Ended at iteration {self.solver.iteration:,} after {took}.")
+        stopped = solver.iteration < last
+        took = time.monotonic() - self._began
+        state = f"{problem} At" if problem else "Stopped at" if stopped else "Ended at"
+        state += f" iteration {solver.iteration:,} of {last:,} after {_duration(took)}."
+        saved = [path for path in states(solver.param.snapshot_prefix) if os.path.getmtime(path) > time.time() - took]
+        if stopped and saved:
+            state += f" Go on by: fcaffe train --solver {self._solver_file} --snapshot {saved[0]}"
+        content = self._content(state)
         content.refresh = 0
         self._write(content)
         if self._net is not None:
@@ -83,6 +94,9 @@ class Recorder(Observer):
         if self.log.loss:
             tiles += [("learning rate", f"{solver.rate:.4g}")]
             tiles += [(f"train loss, iteration {max(self.log.loss):,}", f"{self.log.loss[max(self.log.loss)]:.4g}")]
+        tested = max((max(one.curve) for one in series_of(self.log) if one.kind in TESTS), default=0)
+        if self._evaluation is not None and self._evaluated > tested:
+            tiles += [(f"right in the test net, iteration {self._evaluated:,}", f"{self._evaluation.accuracy:.2%}")]
         self._net_content.filters_of, self._net_content.filters = first_filters(solver.net)
         return Content(
             title=solver.net.name or "Training",
@@ -115,7 +129,8 @@ class Recorder(Observer):
                 self._net = Net(net_param, Context(self.solver.engine, CaffeRandom(0), noise="counter"))
             self._net_content = net_content(self._net, net_param)
         share_weights(self._net, self.solver.net)
-        moment = f"at iteration {self.solver.iteration:,}"
+        self._evaluated = self.solver.iteration
+        moment = f"at iteration {self._evaluated:,}"
         self._evaluation = evaluate(self._net, self._batches(param.test_iter[0], began), moment)
 
     def _batches(self, number: int, began: float) -> Iterator[int]:
@@ -136,16 +151,19 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{minutes:.0f} min" if minutes < 100 else f"{hours:.1f} h"
 
 
-def write_report(log_file: str, page: str, solver_file: str, weights: str, engine: Engine) -> None:
-    """Write the page. `solver_file` and `weights`, a model of its nets, may be "": then the page has fewer parts.
+def write_report(logs: Sequence[str], page: str, solver_file: str, weights: str, engine: Engine) -> None:
+    """Write the page about the training of these logs.
+
+    `solver_file` and `weights`, a model of its nets, may be "": then the page has fewer parts.
 
     Raises FcaffeError.
     """
-    found = read_log(log_file)
+    found = read_log(*logs)
     last = max(max(curve) for curve in found.curves() if curve)
-    content = Content(found.net or "Training", f"{log_file}, up to iteration {last:,}.", found)
+    content = Content(found.net or "Training", f"{', '.join(logs)}, up to iteration {last:,}", found)
     if solver_file:
         param = read_solver(solver_file)
+        content.state += f" of {param.max_iter:,}"
         content.prototxts = prototxts(solver_file)
         tests = test_net_params(param)
         net_param, _ = tests[0] if tests else train_net_param(param)

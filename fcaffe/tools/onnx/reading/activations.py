@@ -31,6 +31,9 @@ _FORMULAS: dict[str, Callable[[Step], Value]] = {
     "Selu": lambda step: step.power(
         step.layer("ELU", step.x, elu_param={"alpha": step.attribute("alpha")}), step.attribute("gamma")
     ),
+    "Celu": lambda step: step.power(
+        step.layer("ELU", step.power(step.x, 1 / step.attribute("alpha"))), step.attribute("alpha")
+    ),
     "HardSigmoid": lambda step: clipped(
         step, step.power(step.x, step.attribute("alpha"), step.attribute("beta")), 0, 1
     ),

@@ -30,6 +30,9 @@ from fcaffe.tools.onnx.reading.graph import Draft, Known, Step, Value, readers
 from fcaffe.tools.onnx.reading.load import Source, load
 from fcaffe.tools.onnx.reading.refused import REASONS
 
+MANY = 500  # layers of a net of ordinary operators
+UNKNOWN = "write the model by operators in docs/ways-in.md, or export only the module before it"
+
 
 @dataclass(frozen=True)
 class Converted:
@@ -64,6 +67,11 @@ def from_onnx(
     if merge:
         merged = merge_bn(made.net, made.model)
         made = Converted(merged.net, merged.model, made.integers, made.values)
+    if len(made.net.layer) > max(MANY, 10 * len(source.nodes)):
+        log.warning(
+            f"{path}: {len(source.nodes)} operators have become {len(made.net.layer)} layers, as adaptive pooling "
+            "to a size that does not divide the map does; export for another input size, or with another pooling"
+        )
     return made
 
 
@@ -105,7 +113,7 @@ def _layers(step: Step) -> list[Value]:
     Raises NetError.
     """
     if step.op not in readers:
-        raise step.refuse(*REASONS.get(step.op, ("fcaffe knows no layers for this operator", "compute it by others")))
+        raise step.refuse(*REASONS.get(step.op, ("fcaffe knows no layers for this operator", UNKNOWN)))
     with np.errstate(all="ignore"):
         found = readers[step.op](step)
     values = found if isinstance(found, list) else [found]

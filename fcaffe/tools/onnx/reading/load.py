@@ -101,6 +101,8 @@ def _source(model: Any, shapes: Mapping[str, Sequence[int]], size: int) -> Sourc
 def _node(proto: Any) -> Node:
     own = proto.domain in ("", "ai.onnx")
     name = proto.name or next(filter(None, proto.output), proto.op_type)
+    if name.startswith("node_"):  # a number of PyTorch's newer exporter, whose weights have the name of the module
+        name = next((text.removesuffix(".weight") for text in proto.input if text.endswith(".weight")), name)
     attributes = {one.name: attribute_of(one) for one in proto.attribute}
     op = proto.op_type if own else f"{proto.domain}.{proto.op_type}"
     return Node(op, name, list(proto.input), list(proto.output), attributes, proto)

@@ -4,8 +4,8 @@ import struct
 import numpy as np
 import pytest
 
+from fcaffe.data.raw_images import read_idx
 from fcaffe.errors import DataError
-from scripts.data.idx import read_idx
 from tests.golden_data import GOLDEN
 
 VALUES = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
