@@ -16,7 +16,6 @@ from fcaffe.cli.gpus import find_devices
 from fcaffe.cli.table import print_table
 from fcaffe.cli.workers import LaunchFlags, order_of_command
 from fcaffe.engines.cuda import libraries
-from fcaffe.engines.cuda.streams import make_current
 from fcaffe.errors import UsageError
 from fcaffe.jobs.launch import launch
 from fcaffe.jobs.started import host_name
@@ -165,5 +164,5 @@ def _cupy(world: World) -> Any:
     number = world.local_rank % devices.count
     cupy, _ = libraries.load(number)
     cupy.cuda.Device(number).use()
-    make_current(cupy.cuda.Stream(non_blocking=True))
+    cupy.cuda.Stream(non_blocking=True).__enter__()  # for good, as CudaEngine.make_current
     return cupy

@@ -68,6 +68,9 @@ class EngineBase:
     def __init__(self, xp: Any) -> None:
         self.xp = xp
 
+    def make_current(self) -> None:
+        """Prepare the calling thread for work on the engine's arrays."""
+
     def another(self) -> Any:
         """An engine of the same kind that another thread may use at the same time."""
         raise NotImplementedError

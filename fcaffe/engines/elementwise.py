@@ -73,9 +73,11 @@ class PlainElementwise(EngineBase):
             if part is not None:
                 self.copy(whole[slice_], part)
 
-    def add_bias(self, y: Array, bias: Array) -> None:
-        """y (N, C, ...) += bias (C,)."""
+    def add_bias(self, y: Array, bias: Array, relu: bool = False) -> None:
+        """y (N, C, ...) += bias (C,), followed by ReLU with `relu`."""
         y += bias.reshape(-1, *(1,) * (y.ndim - 2))
+        if relu:
+            self.relu_forward(y, y, 0)
 
     def bias_backward(self, dy: Array, dbias: Array, add: bool) -> None:
         """dbias (C,) = dy (N, C, ...) summed over all axes but 1; with `add` the sums are added to dbias."""

@@ -214,6 +214,7 @@ class HostViews:
     # --- windows and copies -------------------------------------------------------------------------------------------
 
     def _expose(self, blob: Blob, storage: Storage) -> np.ndarray:
+        self._engine.make_current()
         exposure = self._exposure(storage)
         half = self._engine.half_dtype
         is_wide = self._engine.xp is np and (half is None or storage.dtype != half)
@@ -279,6 +280,7 @@ class DeviceViews(HostViews):
         pass
 
     def push(self) -> None:
+        self._engine.make_current()
         copies, self._copies = self._copies, set()
         for exposure in copies:
             self._write_back(exposure)

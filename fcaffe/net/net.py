@@ -36,6 +36,7 @@ class Net(Graph):
     """
 
     def __init__(self, param: Any, context: Context) -> None:
+        context.engine.make_current()
         super().__init__(param, context)
         self.debug_info: bool = param.debug_info
         self.hooks = Hooks()
@@ -96,6 +97,7 @@ class Net(Graph):
     ) -> Pending:
         """The same, without waiting for the losses. `need` is called before parameters up to an offset of the flat
         buffer are read."""
+        self.context.engine.make_current()
         program = self._begin_pass(start == 0 and end is None)
         try:
             loss = self._run(program, program.nodes[start : None if end is None else end + 1], start, need)
@@ -180,6 +182,7 @@ class Net(Graph):
         are part of the pass, with `finish`, so that an engine may record them. After other sums the caller calls
         `finish`.
         """
+        self.context.engine.make_current()
         whole = start in (None, len(self.nodes) - 1) and end == 0
         if self.on_demand is not None:
             self.on_demand.retire()

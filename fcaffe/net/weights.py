@@ -52,6 +52,7 @@ def copy_weights(net: Net, model: Model, source: str) -> None:
                 f"{len(layer.blobs)}; rename the layer to learn it from scratch"
             )
         copies += [(blob, values) for blob, values in pairs if values.has_data]
+    net.context.engine.make_current()
     for blob, values in copies:
         target = blob.data
         if not values.read_into(target) and (data := values.data) is not None:

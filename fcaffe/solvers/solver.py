@@ -79,6 +79,7 @@ class Solver(Run):
 
         Returns the action that has stopped it ahead of time, or Action.NONE.
         """
+        self.engine.make_current()
         action = self._step(iterations)
         self.update.finish()
         return action
@@ -130,6 +131,7 @@ class Solver(Run):
 
     def apply_update(self) -> None:
         """Update all parameters at this iteration's rate, from the gradients as they stand; the iteration stays."""
+        self.engine.make_current()
         self.start_update()
         self.update.finish()
 

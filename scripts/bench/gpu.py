@@ -282,7 +282,7 @@ def words_of(text: str) -> list[str]:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    nets = ",".join(net for net in NETS if net != "lenet")
+    nets = ",".join(net for net in NETS if net not in ("lenet", "mobilenet"))
     parser.add_argument("--device", default="0", help="number of the GPU, or cpu for a trial (default: 0)")
     parser.add_argument("--nets", type=words_of, default=nets, help="(default: %(default)s)")
     parser.add_argument("--batches", type=words_of, default="256,32", help="(default: %(default)s)")

@@ -130,7 +130,11 @@ def test_device_query_without_gpus(run: Run, machine: Machine) -> None:
 def test_train_on_the_gpu_that_the_flag_names(run: Run, machine: Machine) -> None:
     result = run("train -solver solver.prototxt -gpu 1")
     assert result.code == 0
-    assert result.messages[:3] == ["Using GPUs 1", "GPU 1: NVIDIA H200", "stand-in on GPU 1 engine"]
+    assert result.messages[:3] == [
+        "Using GPUs 1",
+        "GPU 1: NVIDIA H200",
+        "stand-in on GPU 1 engine; --math tf32 is up to 7 times as fast",
+    ]
     assert "Use CPU." not in result.messages
     assert re.search(r"^device_id: 1$", result.err, re.MULTILINE), "it is in the solver's parameters, as in Caffe"
     assert machine.engines[0].arguments == (1, "fp32", True, True, None)
@@ -177,16 +181,25 @@ def test_test_and_time_take_the_first(run: Run, machine: Machine) -> None:
         "Not using GPU #0 for single-GPU function",
         "Use GPU with device ID 1",
         "GPU device name: NVIDIA H200",
-        "stand-in on GPU 1 engine",
+        "stand-in on GPU 1 engine; --math tf32 is up to 7 times as fast",
     ]
     result = run(f"time {words} -gpu all")
     assert result.code == 0 and result.messages[:3] == [
         "Not using GPU #1 for single-GPU function",
         "Use GPU with device ID 0",
-        "stand-in on GPU 0 engine",
+        "stand-in on GPU 0 engine; --math tf32 is up to 7 times as fast",
     ]
     layers, passes = 4, 3
     assert machine.engines[-1].synchronized >= 2 * layers * passes, "each layer's time ends when it has run"
+
+
+@pytest.mark.parametrize(("capability", "math", "is_said"), [((9, 0), "", 1), ((9, 0), "bf16", 0), ((8, 6), "", 0)])
+def test_tf32_is_recommended_once_where_it_is_faster(
+    run: Run, machine: Machine, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], math: str, is_said: int
+) -> None:
+    monkeypatch.setattr(driver, "open_library", lambda: FakeDriver(machine.gpus, capability=capability))
+    result = run(f"train -solver solver.prototxt -gpu 0 {math and f'-math {math}'}")
+    assert result.err.count("--math tf32 is up to 7 times as fast") == is_said
 
 
 # --- flags of the engine ----------------------------------------------------------------------------------------------

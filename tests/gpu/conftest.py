@@ -13,7 +13,6 @@ import pytest
 from fcaffe.engines import Engine
 from fcaffe.engines import gpu_engine as make_engine
 from fcaffe.engines.cuda import libraries
-from fcaffe.engines.cuda.streams import make_current
 from fcaffe.errors import UsageError
 from tests import engine_choice
 from tests.golden_values import assert_close
@@ -75,8 +74,7 @@ def common_engine(device: int, _common_engines: dict[str, Any]) -> Callable[[str
         engine = _common_engines.get(math)
         if engine is None:
             engine = _common_engines[math] = make_engine(device, math, loss_scale=1 if math == "fp16" else None)
-        elif hasattr(engine, "stream"):
-            make_current(engine.stream)  # another engine may have been made since
+        engine.make_current()  # another engine may have been made since
         return engine
 
     return get

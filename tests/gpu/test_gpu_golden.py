@@ -11,6 +11,7 @@ from tests.layers.test_contract import (  # noqa: F401
     test_only_wanted_gradients_are_written,
     test_parameter_gradients_add_up,
 )
+from tests.layers.test_fork_layers import test_layer as test_fork_layer  # noqa: F401
 from tests.layers.test_golden import test_layer  # noqa: F401
 from tests.net.test_golden_nets import case, test_values  # noqa: F401
 

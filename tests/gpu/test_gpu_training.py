@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +139,18 @@ def test_a_second_solver_has_graphs_of_its_own(gpu_engine: MakeEngine) -> None:
         expected = found if expected is None else expected
         np.testing.assert_array_equal(found, expected)
         del solver
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_other_threads_change_no_bit(graphs: bool, gpu_engine: MakeEngine) -> None:
+    """A solver that another thread makes, two more use, and the first one reads."""
+    expected = run(small_solver(gpu_engine(graphs=graphs)), 6)
+    engine = gpu_engine(graphs=graphs)
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
+        solver = one.submit(small_solver, engine).result()
+        found = [pool.submit(losses, solver, 2).result() for pool in (two, one, two)]
+    np.testing.assert_array_equal(np.concatenate(found), expected[0])
+    np.testing.assert_array_equal(weights(solver), expected[1])
 
 
 def test_batches_of_another_size(gpu_engine: MakeEngine) -> None:

@@ -74,13 +74,13 @@ def check_sums(names: list[str]) -> None:
 
 
 def sums() -> None:
-    stand_in_cupy.runtime.current = comm.rank
+    stand_in_cupy.runtime.setDevice(comm.rank)
     staged.PIECE = 700  # so that several are under way
     check_sums(sys.argv[2].split(","))
 
 
 def exchange() -> None:
-    stand_in_cupy.runtime.current = comm.rank
+    stand_in_cupy.runtime.setDevice(comm.rank)
     staged.PIECE = 70
     for name in sys.argv[2].split(","):
         for overlap in (True, False):
@@ -122,7 +122,7 @@ def run_ahead(exchange: ReducingExchange, gradients: Any) -> list[tuple[np.ndarr
 
 def workers() -> None:
     """What workers add up and broadcast may lie on a device."""
-    stand_in_cupy.runtime.current = comm.rank
+    stand_in_cupy.runtime.setDevice(comm.rank)
     ranks = comm.size * (comm.size + 1) // 2
     for name in ("nccl", "staged"):
         reduction = create_reduction(name, comm, cupy)
@@ -180,7 +180,7 @@ def compress() -> None:
 def choices() -> None:
     """What is picked, and why."""
     runtime, nccl = stand_in_cupy.runtime, stand_in_cupy.nccl.module
-    runtime.current = comm.rank
+    runtime.setDevice(comm.rank)
     assert create_reduction("auto", comm, cupy).name == "nccl"
     for name, found in {"ring": "staged:ring", "staged": "staged:auto", "direct:mpi": "direct:mpi"}.items():
         assert create_reduction(name, comm, cupy).name == found
@@ -191,12 +191,12 @@ def choices() -> None:
     assert create_reduction("shared", comm, cupy).name == "staged:shared"
     assert create_reduction("hierarchical:ring", comm, cupy).name == "staged:hierarchical:ring"
 
-    runtime.current = comm.rank // 2
+    runtime.setDevice(comm.rank // 2)
     assert create_reduction("auto", comm, cupy).name == "staged:auto"
     shared = r"ranks 0 and 1 share one GPU \(0000:19:00.0 of .*\), and NCCL wants one for each; use staged:auto"
     with refused(UsageError, shared):
         create_reduction("nccl", comm, cupy)
-    runtime.current = comm.rank
+    runtime.setDevice(comm.rank)
     nccl.available = comm.rank != 1
     assert create_reduction("auto", comm, cupy).name == "staged:auto"
     with refused(UsageError, r"finds no NCCL on rank 1 .*pip install nvidia-nccl-cu12.*use staged:auto"):

@@ -10,6 +10,11 @@ from fcaffe.engines.cuda.plans import Plans
 from fcaffe.engines.windows import Windows
 
 X, WEIGHTS, Y = 1, 2, 3  # numbers of the tensors in a graph
+OPERATIONS = {  # method of the graph, names of its operands
+    "forward": ("conv_fprop", "image", "weight"),
+    "data": ("conv_dgrad", "loss", "filter"),
+    "weights": ("conv_wgrad", "image", "loss"),
+}
 
 Array = Any
 Shape = tuple[int, ...]
@@ -32,24 +37,12 @@ class Convolution(Operands, PlainConvolution):
             return
         x_, weights_, of, out = self._factor(x), self._factor(weights), _on_two_axes(windows), _with_two_axes(y)
         target = self.result(out, x_.dtype)
-
-        def build(graph: Any) -> None:
-            result = graph.conv_fprop(
-                image=self._tensor(graph, X, x_.dtype, x_.shape),
-                weight=self._tensor(graph, WEIGHTS, x_.dtype, weights_.shape),
-                **_geometry(of),
-            )
-            self._output(graph, result, Y, target)
-
-        plan = self.plans.find(("forward", x_.dtype.name, x_.shape, weights_.shape, target.shape, of), build)
-        if plan is None:
+        if not self._compute("forward", {X: x_, WEIGHTS: weights_}, Y, target, of):
             super().convolution_forward(x_, weights_, bias, target, of, group, relu)
-        else:
-            self.plans.execute(plan, {X: x_.data.ptr, WEIGHTS: weights_.data.ptr, Y: target.data.ptr})
-            if bias is not None:
-                self.add_bias(target, bias)
-            if relu:
-                self.relu_forward(target, target, 0)
+        elif bias is not None:
+            self.add_bias(target, bias, relu)
+        elif relu:
+            self.relu_forward(target, target, 0)
         self.deliver(target, out)
 
     def convolution_backward_data(self, dy: Array, weights: Array, dx: Array, windows: Windows, group: int) -> None:
@@ -58,20 +51,8 @@ class Convolution(Operands, PlainConvolution):
             return
         dy_, weights_, of, out = self._factor(dy), self._factor(weights), _on_two_axes(windows), _with_two_axes(dx)
         target = self.result(out, dy_.dtype)
-
-        def build(graph: Any) -> None:
-            result = graph.conv_dgrad(
-                loss=self._tensor(graph, Y, dy_.dtype, dy_.shape),
-                filter=self._tensor(graph, WEIGHTS, dy_.dtype, weights_.shape),
-                **_geometry(of),
-            )
-            self._output(graph, result, X, target)
-
-        plan = self.plans.find(("data", dy_.dtype.name, target.shape, weights_.shape, dy_.shape, of), build)
-        if plan is None:
+        if not self._compute("data", {Y: dy_, WEIGHTS: weights_}, X, target, of):
             super().convolution_backward_data(dy_, weights_, target, of, group)
-        else:
-            self.plans.execute(plan, {Y: dy_.data.ptr, WEIGHTS: weights_.data.ptr, X: target.data.ptr})
         self.deliver(target, out)
 
     def convolution_backward_weights(
@@ -82,38 +63,39 @@ class Convolution(Operands, PlainConvolution):
             return
         x_, dy_, of, out = self._factor(x), self._factor(dy), _on_two_axes(windows), _with_two_axes(dweights)
         target = self.empty_channels_last(out.shape, x_.dtype) if add else self.result(out, x_.dtype)
-
-        def build(graph: Any) -> None:
-            result = graph.conv_wgrad(
-                image=self._tensor(graph, X, x_.dtype, x_.shape),
-                loss=self._tensor(graph, Y, x_.dtype, dy_.shape),
-                **_geometry(of),
-            )
-            self._output(graph, result, WEIGHTS, target)
-
-        plan = self.plans.find(("weights", x_.dtype.name, x_.shape, target.shape, dy_.shape, of), build)
-        if plan is None:
+        if not self._compute("weights", {X: x_, Y: dy_}, WEIGHTS, target, of):
             super().convolution_backward_weights(x_, dy_, out, of, group, add)
-            return
-        self.plans.execute(plan, {X: x_.data.ptr, Y: dy_.data.ptr, WEIGHTS: target.data.ptr})
-        if add:
+        elif add:
             out += target
         else:
             self.deliver(target, out)
+
+    def _compute(
+        self, operation: str, operands: dict[int, Array], result: int, target: Array, windows: Windows
+    ) -> bool:
+        """Compute one operation by cuDNN; arrays by the numbers of their tensors. False if it has no plan."""
+        method, *names = OPERATIONS[operation]
+        arrays = {**operands, result: target}
+
+        def build(graph: Any) -> None:
+            tensors = [self._tensor(graph, number, array) for number, array in operands.items()]
+            output = getattr(graph, method)(**dict(zip(names, tensors, strict=True)), **_geometry(windows))
+            output.set_uid(result).set_output(True).set_data_type(self._type(target.dtype))
+            output.set_dim(list(target.shape)).set_stride(_channels_last_strides(target.shape))
+
+        shapes = [arrays[number].shape for number in (X, WEIGHTS, Y)]
+        plan = self.plans.find((operation, target.dtype.name, *shapes, windows), build)
+        if plan is not None:
+            self.plans.execute(plan, {number: array.data.ptr for number, array in arrays.items()})
+        return plan is not None
 
     def _factor(self, array: Array) -> Array:
         """The array, or a copy that cuDNN can take."""
         return self.operand(_with_two_axes(array), FLOAT if self.half_dtype is None else self.half_dtype)
 
-    def _tensor(self, graph: Any, number: int, dtype: Any, shape: Shape) -> Any:
-        return graph.tensor(
-            dim=list(shape), stride=_channels_last_strides(shape), data_type=self._type(dtype), uid=number
-        )
-
-    def _output(self, graph: Any, tensor: Any, number: int, target: Array) -> None:
-        tensor.set_uid(number)
-        tensor.set_output(True).set_data_type(self._type(target.dtype))
-        tensor.set_dim(list(target.shape)).set_stride(_channels_last_strides(target.shape))
+    def _tensor(self, graph: Any, number: int, array: Array) -> Any:
+        strides, kind = _channels_last_strides(array.shape), self._type(array.dtype)
+        return graph.tensor(dim=list(array.shape), stride=strides, data_type=kind, uid=number)
 
     def _type(self, dtype: Any) -> Any:
         types = self.plans.cudnn.data_type

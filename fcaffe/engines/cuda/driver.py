@@ -16,6 +16,8 @@ SHARED_MEMORY, CONSTANT_MEMORY, WARP, PITCH, REGISTERS, CLOCK, TEXTURE_ALIGNMENT
 OVERLAP, MULTIPROCESSORS, TIMEOUT = 15, 16, 17
 MAJOR, MINOR = 75, 76
 
+TF32_GAINS = {(8, 0): 8, (9, 0): 7, (10, 0): 14}  # of data centres' GPUs, by compute capability
+
 NO_DEVICE = 100
 STUB = 34  # CUDA's stub library, which is for linking only
 
@@ -32,6 +34,11 @@ class Gpu:
     @property
     def capability(self) -> tuple[int, int]:
         return self.attributes[MAJOR], self.attributes[MINOR]
+
+    @property
+    def tf32_gain(self) -> int:
+        """The peak speed of TF32 over that of float32."""
+        return TF32_GAINS.get(self.capability, 1)
 
     def three(self, first: int) -> tuple[int, int, int]:
         """The attribute's x, y and z."""

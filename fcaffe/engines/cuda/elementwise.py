@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fcaffe.engines.cuda.kernels import CPP_TYPES, FLOATS, MOST_BLOCKS, THREADS, Kernels, blocks_for
-from fcaffe.engines.cuda.operands import NULL, is_flat, pack_of, rows_of_channels
+from fcaffe.engines.cuda.operands import BYTES, NULL, is_flat, pack_of, rows_of_channels
 from fcaffe.engines.elementwise import PlainElementwise
 
 SOURCE = "elementwise"
@@ -63,20 +63,19 @@ class Elementwise(PlainElementwise):
     def copy(self, x: Array, y: Array) -> None:
         """y = x, of one shape. The kernel also converts types."""
         if not (_is_float(x) and _is_float(y) and is_flat(x, y)):
-            super().copy(x, y)
+            super().copy(*_in_words(x, y))
             return
         wide = y if y.dtype.itemsize > x.dtype.itemsize else x
         self.kernels.launch(SOURCE, "copy", (x.dtype, y.dtype), _blocks(wide), THREADS, x, y, np.int64(x.size))
 
-    def add_bias(self, y: Array, bias: Array) -> None:
+    def add_bias(self, y: Array, bias: Array, relu: bool = False) -> None:
         rows = rows_of_channels(y)
         if rows is None or not _is_float(y) or not _is_vector(bias):
-            super().add_bias(y, bias)
+            super().add_bias(y, bias, relu)
             return
         pack, grid, block = _by_channel(*rows, y)
-        self.kernels.launch(
-            SOURCE, "add_bias", (y.dtype, pack), grid, block, y, bias, np.int64(rows[0]), np.int32(rows[1])
-        )
+        numbers = np.int64(rows[0]), np.int32(rows[1]), np.int32(relu)
+        self.kernels.launch(SOURCE, "add_bias", (y.dtype, pack), grid, block, y, bias, *numbers)
 
     def bias_backward(self, dy: Array, dbias: Array, add: bool) -> None:
         if rows_of_channels(dy) and _is_float(dy) and _is_vector(dbias):
@@ -98,8 +97,14 @@ class Elementwise(PlainElementwise):
         partials = self.xp.empty((grid[0], channels), np.float32)
         sizes = np.int64(rows), np.int32(channels)
         self.kernels.launch(SOURCE, "bias_partials", (dy.dtype, pack), grid, block, dy, partials, *sizes)
-        last = np.int32(grid[0]), np.int32(channels), np.int32(add)
-        self.kernels.launch(SOURCE, "bias_sums", (), -(-channels // 32), (32, 32), partials, dbias, *last)
+        finish_sums(self.kernels, partials, dbias, NULL, add)
+
+
+def finish_sums(kernels: Kernels, partials: Array, first: Array, second: Array, add: bool) -> None:
+    """Add up partial sums (parts, columns): those of the first columns into one array, the others into the second."""
+    parts, columns = partials.shape
+    numbers = map(np.int32, (first.size, parts, columns, add))
+    kernels.launch(SOURCE, "finish_sums", (), -(-columns // 32), (32, 32), partials, first, second, *numbers)
 
 
 def _by_channel(rows: int, channels: int, array: Array) -> tuple[int, tuple[int, int], tuple[int, int]]:
@@ -116,6 +121,19 @@ def _by_channel(rows: int, channels: int, array: Array) -> tuple[int, tuple[int,
 def _blocks(array: Array) -> int:
     """Number of blocks if each thread takes 16 bytes at a time."""
     return blocks_for(-(-array.nbytes // 16))
+
+
+def _in_words(*arrays: Array) -> Sequence[Array]:
+    """The two arrays as words of 16 bytes, if both have whole ones along axis 1. CuPy copies one value a thread."""
+    last = [array.swapaxes(1, -1) for array in arrays if array.ndim > 1 and array.size]
+    lengths = [n for a in last for n in (a.data.ptr, a.shape[-1] * a.itemsize, *a.strides[:-1])]
+    if (
+        len({a.dtype for a in last}) != 1
+        or any(a.strides[-1] != a.itemsize for a in last)
+        or any(np.mod(lengths, BYTES))
+    ):
+        return arrays
+    return [a.view(np.complex128) for a in last]
 
 
 def _is_float(array: Array) -> bool:

@@ -20,7 +20,6 @@ from fcaffe.engines.cuda.normalization import Normalization
 from fcaffe.engines.cuda.plans import Plans
 from fcaffe.engines.cuda.pooling import Pooling
 from fcaffe.engines.cuda.rows import Rows
-from fcaffe.engines.cuda.streams import make_current
 from fcaffe.engines.cuda.transfers import Transfers
 from fcaffe.engines.cuda.update import Update, UpdateTable
 from fcaffe.engines.engine import Engine
@@ -39,7 +38,7 @@ class CudaEngine(
     Transfers,
     Engine,
 ):
-    """Computes on one NVIDIA GPU, which becomes the current device of the process, and its stream the current stream.
+    """Computes on one NVIDIA GPU and one stream, which become current in each thread that uses the engine.
 
     Args:
         device: Number of the GPU.
@@ -74,7 +73,7 @@ class CudaEngine(
         self.device.use()
         current = cupy.cuda.get_current_stream()  # of an earlier engine of the process, if there is one
         self.stream = current if current.ptr else cupy.cuda.Stream(non_blocking=True)
-        make_current(self.stream)
+        self.make_current()
         cupy.cuda.runtime.deviceSynchronize()  # before the earlier engine and its memory are freed
         self.kernels = Kernels(cupy)
         self.cublas = Cublas(cupy, self.stream)
@@ -86,10 +85,26 @@ class CudaEngine(
         self.loss_scale = LossScale(cupy, self.kernels, self.overflow, loss_scale) if math == "fp16" else None
         self.name = f"CUDA {libraries.describe(device)} ({math})"
 
+    def make_current(self) -> None:
+        """Make the device and the stream current in the calling thread, for which CuPy has both.
+
+        `Stream.use` would not last. CuPy's `ndarray.get` contains a `with stream`, whose end returns to the stream of
+        the outer `with`: without one, the default stream.
+        """
+        if self.xp.cuda.get_current_stream().ptr != self.stream.ptr:
+            self.device.use()
+            self.stream.__enter__()
+
+    def from_numpy(self, array: np.ndarray) -> Any:
+        self.make_current()
+        return super().from_numpy(array)
+
     def to_numpy(self, array: Any) -> np.ndarray:
+        self.make_current()
         return array if isinstance(array, np.ndarray) else array.get()
 
     def is_finite(self, values: Any) -> bool:
+        self.make_current()
         found = self.xp.zeros(1, np.int32)
         note_overflow(self.kernels, values, found)
         return not int(found[0])
@@ -125,9 +140,11 @@ class CudaEngine(
 
     def state(self) -> dict[str, np.ndarray]:
         """The scale of the loss, if it is adapted."""
+        self.make_current()
         return self.loss_scale.state() if self.loss_scale else {}
 
     def restore_state(self, state: dict[str, np.ndarray]) -> None:
+        self.make_current()
         if self.loss_scale:
             self.loss_scale.restore_state(state)
 
@@ -136,6 +153,7 @@ class CudaEngine(
         return self.loss_scale is not None
 
     def gradient_scale(self) -> float:
+        self.make_current()
         return float(self.loss_scale.scale[0]) if self.loss_scale else 1.0
 
     def set_counters(self, iteration: int, first_sample: int) -> None:

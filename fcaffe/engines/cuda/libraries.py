@@ -23,7 +23,7 @@ def load(device: int = 0, math: str = "fp32") -> tuple[Any, Any]:
     """The modules (cupy, cudnn) for the GPU of this number. Raises UsageError for the first thing that is missing."""
     driver = find_driver()
     gpu = find_gpu(device, driver)
-    cupy = _load_cupy(driver)
+    cupy = _need("cupy", "CuPy is not installed", _install(driver))
     cuda = cupy.cuda.runtime.runtimeGetVersion() // 1000
     if cuda > driver.version[0]:
         raise UsageError(
@@ -56,10 +56,6 @@ def find_gpu(device: int, driver: Driver | None = None) -> Gpu:
         there = ", ".join(f"{number} ({gpu.name})" for number, gpu in enumerate(gpus))
         raise UsageError(f"there is no GPU {device} here, but {there}")
     return gpus[device]
-
-
-def _load_cupy(driver: Driver) -> Any:
-    return _need("cupy", "CuPy is not installed", _install(driver))
 
 
 def _install(driver: Driver) -> str:

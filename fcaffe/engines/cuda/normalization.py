@@ -7,16 +7,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fcaffe.engines.cuda.kernels import MOST_BLOCKS, THREADS
+from fcaffe.engines.cuda.elementwise import finish_sums
+from fcaffe.engines.cuda.kernels import MOST_BLOCKS, THREADS, blocks_for
 from fcaffe.engines.cuda.operands import FLOAT, NULL, Operands, common_type, pack_of
 from fcaffe.engines.normalization import Normalizer, PlainNormalization, Whole
+
+SOURCE = "normalization"
 
 Array = Any
 
 MULTIPROCESSORS = 132  # of an H100 or H200; on any device sums have as many parts, so that bits are the same
 FORWARD, BACKWARD = 4 * MULTIPROCESSORS, 3 * MULTIPROCESSORS  # blocks of batch normalisation, all running at once
 ROWS_AT_ONCE = 4  # that a thread loads at a time
-COLUMNS = 32  # channels of a block that finishes sums
+COLUMNS = 32  # channels of a block that finishes moments
 
 
 class Normalization(Operands, PlainNormalization):
@@ -57,16 +60,33 @@ class Normalization(Operands, PlainNormalization):
         split = _split(x, pack, FORWARD)
         partial = self.xp.empty((split.parts, 2, channels), FLOAT)
         self._launch("batch_norm_moments", (x.dtype, pack), split, x, partial, *split.sizes)
-        self._finish("moments", partial, mean, variance, *split.sizes)
+        args = partial, mean, variance, *split.sizes, np.int32(split.parts)
+        blocks, threads = -(-channels // COLUMNS), (COLUMNS, 32)
+        self.kernels.launch(SOURCE, "batch_norm_finish_moments", (), blocks, threads, *args)
+
+    def add_to_statistics(
+        self, sums: tuple[Array, Array, Array], mean: Array, variance: Array, unbiased: float, fraction: float
+    ) -> None:
+        numbers = np.float32(unbiased), np.float32(fraction), np.int32(mean.size)
+        arrays = *sums, mean, variance
+        self.kernels.launch(SOURCE, "add_to_statistics", (), blocks_for(mean.size), THREADS, *arrays, *numbers)
 
     def batch_norm_apply(self, x: Array, y: Array, norm: Normalizer) -> None:
-        if not x.size:
+        self._apply([x], y, norm)
+
+    def batch_norm_add_relu(self, x: Array, other: Array, y: Array, norm: Normalizer) -> None:
+        self._apply([x, other], y, norm._replace(relu=True))
+
+    def _apply(self, terms: list[Array], y: Array, norm: Normalizer) -> None:
+        """The first term is normalised; the second, if there is one, is added before ReLU."""
+        if not y.size:
             return
-        dtype = common_type(x, y)
-        x, out = self.operand(x, dtype), self.result(y, dtype)
-        pack = pack_of(x.shape[1], x, out)
-        split = _split(x, pack, FORWARD)
-        self._launch("batch_norm_apply", (dtype, pack), split, x, out, *_arguments(norm), *split.sizes)
+        dtype = common_type(*terms, y)
+        terms, out = [self.operand(term, dtype) for term in terms], self.result(y, dtype)
+        pack = pack_of(y.shape[1], *terms, out)
+        split = _split(out, pack, FORWARD)
+        arrays = *terms, *[NULL] * (2 - len(terms)), out
+        self._launch("batch_norm_apply", (dtype, pack), split, *arrays, *_arguments(norm), *split.sizes)
         self.deliver(out, y)
 
     def batch_norm_train_backward(
@@ -80,24 +100,18 @@ class Normalization(Operands, PlainNormalization):
         pack = pack_of(channels, x, dy, out)
         split = _split(x, pack, BACKWARD)
         arguments = *_arguments(norm), *split.sizes
-        partial = self.xp.empty((split.parts, 2, channels), FLOAT)
+        partial = self.xp.empty((split.parts, 2 * channels), FLOAT)
         self._launch("batch_norm_gradient_sums", (dtype, pack), split, x, dy, partial, *arguments)
         dscale, dshift = gradients or self.xp.empty((2, channels), FLOAT)
-        self._finish("sums", partial, dshift, dscale, np.int32(channels))
+        finish_sums(self.kernels, partial, dshift, dscale, add=False)
         if whole is not None:
             count, (dscale, dshift) = whole.values, whole.sum(self.xp.stack([dscale, dshift]))
         sums = dshift, dscale, np.float32(1 / max(1, count))
         self._launch("batch_norm_gradient", (dtype, pack), split, x, dy, out, *sums, *arguments)
         self.deliver(out, dx)
 
-    def _finish(self, what: str, partial: Array, first: Array, second: Array, *sizes: Any) -> None:
-        """Add up the partial sums (parts, 2, C) into two arrays (C,)."""
-        args = partial, first, second, *sizes, np.int32(len(partial))
-        blocks, threads = -(-first.size // COLUMNS), (COLUMNS, 32)
-        self.kernels.launch("normalization", f"batch_norm_finish_{what}", (), blocks, threads, *args)
-
     def _launch(self, kernel: str, types: tuple[Any, ...], split: Split, *args: Any) -> None:
-        self.kernels.launch("normalization", kernel, types, split.blocks, split.threads, *args)
+        self.kernels.launch(SOURCE, kernel, types, split.blocks, split.threads, *args)
 
 
 def _arguments(norm: Normalizer) -> tuple[Any, ...]:

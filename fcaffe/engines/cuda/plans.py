@@ -8,7 +8,7 @@ from typing import Any
 
 from fcaffe import log
 
-MOST_WORKSPACE = 1 << 30  # bytes
+WORKSPACE_PART = 16  # of the GPU's memory, so that all runs take the same plans
 
 Build = Callable[[Any], None]  # puts tensors and operations into a graph
 Signature = tuple[Any, ...]
@@ -82,7 +82,9 @@ class Plans:
             except (RuntimeError, cudnn.cudnnGraphNotSupportedError):  # refused, or not for this GPU after all
                 continue
             workspace = graph.get_workspace_size_plan_at_index(index)
-            if workspace <= MOST_WORKSPACE:
+            free, total = self.cupy.cuda.runtime.memGetInfo()
+            free += self.cupy.get_default_memory_pool().free_bytes()
+            if workspace <= min(free, total // WORKSPACE_PART):
                 yield Plan(graph, index, workspace)
 
     def _workspace(self, size: int) -> int:

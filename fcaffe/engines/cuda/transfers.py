@@ -19,7 +19,7 @@ Array = Any
 class Transfers(PlainElementwise):
     """Copies large arrays on a stream of their own, and small ones on the work stream.
 
-    Any thread may call `host_array`. Only the thread that uses the engine may call the rest. No graph records a copy.
+    Any thread may call `host_array`, and one at a time the rest. No graph records a copy.
     """
 
     device: Any
@@ -51,6 +51,7 @@ class Transfers(PlainElementwise):
             raise ValueError(f"an array of shape {host.shape} cannot be uploaded into one of {target.shape}")
         if not host.size:
             return DONE
+        self.make_current()
         host = np.asarray(host, np.float32)
         axes = sorted(range(host.ndim), key=lambda axis: -host.strides[axis])
         dense = host.transpose(axes)  # as it lies in memory
@@ -69,6 +70,7 @@ class Transfers(PlainElementwise):
 
     def read_later(self, array: Array) -> Pending:
         """The values of a small array after all work so far: a float if it has one value, else a NumPy array."""
+        self.make_current()
         array = array if array.flags.c_contiguous else array.copy(order="C")
         memory = self.host_array(array.shape, array.dtype)
         kind = self.xp.cuda.runtime.memcpyDeviceToHost

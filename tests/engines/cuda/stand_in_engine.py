@@ -11,13 +11,14 @@ from fcaffe.engines.cuda.engine import CudaEngine
 from tests.engines.cuda import stand_in_cudnn, stand_in_cupy
 
 
-def install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let engines made from now on stand on the stand-ins."""
+def install(monkeypatch: pytest.MonkeyPatch | None) -> None:
+    """Let engines made from now on stand on the stand-ins, for the length of a test, or for good."""
+    replace = monkeypatch.setattr if monkeypatch else setattr
     stand_in_cupy.install(monkeypatch)
     stand_in_cupy.reset()
-    monkeypatch.setattr(libraries, "load", lambda device=0, math="fp32": (stand_in_cupy.cupy, stand_in_cudnn))
-    monkeypatch.setattr(cublas, "open_library", lambda cuda: stand_in_cupy.CublasLibrary())
-    monkeypatch.setattr(libraries, "describe", lambda device: "stand-in")
+    replace(libraries, "load", lambda device=0, math="fp32": (stand_in_cupy.cupy, stand_in_cudnn))
+    replace(cublas, "open_library", lambda cuda: stand_in_cupy.CublasLibrary())
+    replace(libraries, "describe", lambda device: "stand-in")
 
 
 def engine(math: str = "fp32", **options: Any) -> CudaEngine:

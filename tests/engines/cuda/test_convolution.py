@@ -103,6 +103,20 @@ def test_plans_are_chosen_once(cuda_engine: Callable[..., CudaEngine], monkeypat
         assert stand_in_cudnn.executed == 2 * [("forward", plan)]
 
 
+@pytest.mark.parametrize(("free", "total", "plan"), [(140, 150, 1), (3, 150, 2), (70, 80, 1), (20, 24, 2)])
+def test_the_workspace_of_a_plan_fits_the_gpu(
+    free: int, total: int, plan: int, cuda_engine: Callable[..., CudaEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plan 1 wants 4 GiB, plan 2 little; the GPU has these GiB."""
+    sizes = {1: 4 << 30, 2: 512}
+    monkeypatch.setattr(stand_in_cudnn.pygraph, "get_workspace_size_plan_at_index", lambda graph, index: sizes[index])
+    engine = cuda_engine()
+    monkeypatch.setattr(engine.xp.cuda.runtime, "memGetInfo", lambda: (free << 30, total << 30))
+    monkeypatch.setattr(engine.plans, "_workspace", lambda size: 1)
+    forward(engine)
+    assert stand_in_cudnn.executed[-1] == ("forward", plan)
+
+
 def test_where_cudnn_has_no_plan_that_is_told_once(
     cuda_engine: Callable[..., CudaEngine], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

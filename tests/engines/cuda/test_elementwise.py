@@ -201,7 +201,7 @@ def check_bias_gradients(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...], offs
         on_gpu, dbias, expected = Guarded(dy, dtype, offset=offset), Guarded(before, DTYPES[0]), before.copy()
         gpu.bias_backward(on_gpu.array, dbias.array, add)
         PLAIN.bias_backward(dy, expected, add)
-        assert launched("bias_partials", "bias_sums")
+        assert launched("bias_partials", "finish_sums")
         np.testing.assert_allclose(dbias.get(), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -228,3 +228,46 @@ def test_nothing_at_all(gpu: Gpu, dtype: np.dtype) -> None:
     assert (dbias.get() == 1).all()
     gpu.bias_backward(x, dbias, add=False)
     assert launched() and not dbias.get().any()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_slices_are_copied_by_words(gpu: Gpu, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices of random lengths along a random axis, there and back; by 16 bytes at a time where channels fill these."""
+    dice, dtype = np.random.default_rng(seed), (*DTYPES, np.dtype(np.uint8))[seed % 4]
+    shape = [int(n) for n in dice.integers(1, 4, int(dice.integers(2, 6)))]
+    unit = 16 // dtype.itemsize if seed % 3 else 1
+    axis, lengths = int(dice.integers(len(shape))), [int(n) for n in dice.integers(1, 4, 3)]
+    shape[1] *= unit
+    lengths = [n * unit for n in lengths] if axis == 1 else lengths
+    shape[axis] = sum(lengths)
+    whole = dice.integers(0, 200, shape).astype(np.float32)
+    pieces = np.split(whole, np.cumsum(lengths)[:-1], axis)
+    there, given = Guarded(np.zeros(shape), dtype), [Guarded(piece, dtype) for piece in pieces]
+    back = [Guarded(np.zeros(piece.shape), dtype) for piece in pieces]
+    sizes: list[int] = []
+    plain = elementwise.PlainElementwise.copy
+
+    def copy(self: Gpu, x: object, y: object) -> None:
+        sizes.append(x.itemsize)  # type: ignore[attr-defined]
+        plain(self, x, y)
+
+    monkeypatch.setattr(elementwise.PlainElementwise, "copy", copy)
+    gpu.concat([piece.array for piece in given], there.array, axis)
+    gpu.split(there.array, [piece.array for piece in back], lengths, axis)
+    np.testing.assert_array_equal(there.get(), whole)
+    for ours, theirs in zip(back, pieces, strict=True):
+        np.testing.assert_array_equal(ours.get(), theirs)
+    assert unit == 1 or set(sizes) <= {16}
+
+
+@every_dtype
+@pytest.mark.parametrize("channels", [5, 16])
+def test_bias_and_relu_in_one_kernel(gpu: Gpu, dtype: np.dtype, channels: int) -> None:
+    y, bias = numbers((2, channels, 3, 3), dtype), numbers((channels,), seed=1)
+    y[0, 0] = [[np.nan, np.inf, -np.inf]] * 3
+    ours, expected = Guarded(y, dtype), y + bias[:, None, None]
+    gpu.add_bias(ours.array, cupy.asarray(bias), relu=True)
+    assert launched("add_bias")
+    with np.errstate(invalid="ignore"):
+        PLAIN.relu_forward(expected, expected, 0)
+    np.testing.assert_array_equal(ours.get(), rounded(expected, dtype))

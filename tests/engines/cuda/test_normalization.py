@@ -16,6 +16,7 @@ from tests.engines.cuda import emulator
 from tests.engines.cuda.device_arrays import (
     OnStandIn,
     blank,
+    launched,
     on_device,
     random,
     to_host,
@@ -151,6 +152,30 @@ def test_loops_of_batch_norm(gpu: Gpu, dtype: np.dtype, shape: tuple[int, ...]) 
     check_batch_norm(gpu, BatchNorm(random(shape) + 1, dtype, True, True), dtype)
 
 
+@every_dtype
+@pytest.mark.parametrize("channels", [5, 24])
+@pytest.mark.parametrize("other_dtype", [None, FLOAT], ids=["same", "float32"])
+def test_sum_and_relu_of_a_residual_block(
+    gpu: Gpu, dtype: np.dtype, channels: int, other_dtype: np.dtype | None
+) -> None:
+    """In one kernel, with NaN and infinities as ReLU has them."""
+    of = BatchNorm(random((3, channels, 7, 5)) + 1, dtype, True, False)
+    other = random(of.x.shape, other_dtype or dtype, 5)
+    other[0, 1, 0, :3] = np.nan, np.inf, -np.inf
+    norm, y, expected = of.normalizer_there(), blank(of.x.shape, dtype), np.empty_like(of.x)
+    gpu.batch_norm_moments(on_device(of.x, dtype), norm.mean, norm.variance)
+    launched()
+    gpu.batch_norm_add_relu(on_device(of.x, dtype), on_device(other, other_dtype or dtype), y, norm)
+    assert [name.split("<")[0] for name in launched() if "copy" not in name] == ["batch_norm_apply"]
+    with np.errstate(all="ignore"):
+        PLAIN.batch_norm_add_relu(
+            of.x, other.astype(np.float64), expected, Normalizer(of.mean, of.variance, EPS, *of.affine)
+        )
+    np.testing.assert_array_equal(np.isfinite(to_host(y)), np.isfinite(expected))
+    finite = np.isfinite(expected)
+    assert_near(cupy.asarray(to_host(y)[finite].astype(np.float32)), expected[finite], dtype)
+
+
 @pytest.mark.parametrize("channels", [3, 8])
 def test_variance_far_from_zero_and_of_outliers(gpu: Gpu, channels: int) -> None:
     far = random((4, channels, 16, 17)) + 1000
@@ -170,6 +195,18 @@ def test_relu_of_no_number_is_none(gpu: Gpu) -> None:
     y, zero, one = blank(x.shape), cupy.zeros(8, np.float32), cupy.ones(8, np.float32)
     gpu.batch_norm_apply(on_device(x), y, Normalizer(zero, one, 0.0, relu=True))
     np.testing.assert_array_equal(to_host(y, np.float32), np.maximum(x, 0))
+
+
+@pytest.mark.parametrize("channels", [1, 3, 300])
+def test_one_kernel_adds_to_the_running_statistics(gpu: Gpu, channels: int) -> None:
+    arrays = [random((size,), seed=seed) for seed, size in enumerate((channels, channels, 1, channels, channels))]
+    there, expected = [on_device(each) for each in arrays], [each.astype(np.float64) for each in arrays]
+    launched()
+    for of, (*sums, mean, variance) in ((gpu, there), (PLAIN, expected)):
+        of.add_to_statistics(tuple(sums), mean, variance, 1.25, 0.999)
+    assert launched() == ["add_to_statistics"]
+    for ours, right in zip(there, expected, strict=True):
+        assert_near(ours, right)
 
 
 @every_dtype

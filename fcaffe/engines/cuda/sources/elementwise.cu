@@ -1,8 +1,6 @@
 // What is done value by value, and what goes by channel: biases and their gradients.
 // All of it is bound by memory: 16-byte accesses where pointers allow, several of them in flight for each thread.
 
-__device__ __forceinline__ float positive(float value) { return value < 0 ? 0.0f : value; }  // no number stays none
-
 // y = operation(inputs) for arrays that lie alike in memory; y may be one of the inputs.
 template <int INPUTS, typename X, typename Y, typename Operation>
 __device__ __forceinline__ void map(const X* const (&inputs)[INPUTS], Y* y, int64 count, Operation operation) {
@@ -36,8 +34,7 @@ INSTANCES(relu_forward, FLOATS)
 template <typename T>
 __global__ void __launch_bounds__(256) relu_forward(const T* x, T* y, float slope, int64 count) {
     const T* inputs[] = {x};
-    // Adding 0 makes 0 of -0. With slope 0, -inf becomes NaN, as in Caffe.
-    map(inputs, y, count, [=](const float (&at)[1]) { return at[0] < 0 ? slope * at[0] + 0.0f : at[0]; });
+    map(inputs, y, count, [=](const float (&at)[1]) { return leaky(at[0], slope); });
 }
 
 INSTANCES(relu_of_maxima, FLOATS)
@@ -46,7 +43,7 @@ __global__ void __launch_bounds__(256) relu_of_maxima(T* y, int64 count) {
     const T* inputs[] = {y};
     // A window without a number has the maximum -FLT_MAX, which 16 bits hold as -infinity. It stays.
     map(inputs, y, count, [=](const float (&at)[1]) {
-        return at[0] <= -3.4028234663852886e38f ? at[0] : positive(at[0]) + 0.0f;
+        return at[0] <= -3.4028234663852886e38f ? at[0] : leaky(at[0], 0.0f) + 0.0f;
     });
 }
 
@@ -91,14 +88,17 @@ __global__ void __launch_bounds__(256) copy(const X* x, Y* y, int64 count) {
 
 INSTANCES(add_bias, <float, 1>, <float, 4>, <half_t, 1>, <half_t, 8>, <bfloat_t, 1>, <bfloat_t, 8>)
 template <typename T, int N>
-__global__ void __launch_bounds__(256) add_bias(T* y, const float* bias, int64 rows, int columns) {
+__global__ void __launch_bounds__(256) add_bias(T* y, const float* bias, int64 rows, int columns, int relu) {
     const int column = (blockIdx.y * blockDim.x + threadIdx.x) * N;
     if (column >= columns) return;
     for (int64 row = (int64)blockIdx.x * blockDim.y + threadIdx.y; row < rows; row += (int64)gridDim.x * blockDim.y) {
         float values[N];
         load(y + row * columns + column, values);
 #pragma unroll
-        for (int i = 0; i < N; ++i) values[i] += bias[column + i];
+        for (int i = 0; i < N; ++i) {
+            values[i] += bias[column + i];
+            if (relu) values[i] = leaky(values[i], 0.0f);
+        }
         store(y + row * columns + column, values);
     }
 }
@@ -136,9 +136,10 @@ __global__ void __launch_bounds__(256) bias_partials(const T* dy, float* partial
     if (lane < blockDim.x && column < columns) partials[(int64)blockIdx.x * columns + column + warp] = sum;
 }
 
-// dbias (+)= the sum of `count` rows of partials. Blocks of 32 x 32 threads.
-INSTANCES(bias_sums)
-__global__ void __launch_bounds__(1024) bias_sums(const float* partials, float* dbias, int count, int columns, int add) {
+// first, second (+)= the sum of `count` rows of partials, cut at column `split`. Blocks of 32 x 32 threads.
+INSTANCES(finish_sums)
+__global__ void __launch_bounds__(1024)
+    finish_sums(const float* partials, float* first, float* second, int split, int count, int columns, int add) {
     __shared__ float shared[32][33];
     int column = blockIdx.x * 32 + threadIdx.x;
     float sum = 0;
@@ -151,5 +152,7 @@ __global__ void __launch_bounds__(1024) bias_sums(const float* partials, float* 
     __syncthreads();
     sum = warp_sum(shared[threadIdx.x][threadIdx.y]);  // each warp a column
     column = blockIdx.x * 32 + threadIdx.y;
-    if (threadIdx.x == 0 && column < columns) dbias[column] = add ? dbias[column] + sum : sum;
+    if (threadIdx.x > 0 || column >= columns) return;
+    float& total = column < split ? first[column] : second[column - split];
+    total = add ? total + sum : sum;
 }

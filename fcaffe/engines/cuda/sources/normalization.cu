@@ -160,13 +160,12 @@ __global__ void __launch_bounds__(NORMALIZATION_THREADS, 4)
 }
 INSTANCES(batch_norm_moments, <float, 4>, <float, 1>, <half_t, 8>, <half_t, 1>, <bfloat_t, 8>, <bfloat_t, 1>)
 
-// Blocks of 32 x 32 threads, 32 channels and each 32nd part, for the two kernels that finish what blocks have begun.
-constexpr int SLICES = 32;
-
-// mean, variance (biased) of all rows from the moments of `parts` parts of `part` rows.
-__global__ void __launch_bounds__(32 * SLICES)
+// mean, variance (biased) of all rows from the moments of `parts` parts of `part` rows. Blocks of 32 x 32 threads: 32
+// channels and each 32nd part.
+__global__ void __launch_bounds__(1024)
     batch_norm_finish_moments(const float* __restrict__ partial, float* __restrict__ mean, float* __restrict__ variance,
                               int64 rows, int channels, int64 part, int parts) {
+    constexpr int SLICES = 32;
     __shared__ Moments slices[SLICES][32];
     const int channel = blockIdx.x * 32 + threadIdx.x;
     Moments mine = {0.0f, 0.0f, 0.0f};
@@ -190,6 +189,17 @@ __global__ void __launch_bounds__(32 * SLICES)
     variance[channel] = slices[0][threadIdx.x].squares / rows;
 }
 INSTANCES(batch_norm_finish_moments)
+
+// total = fraction * total + the new value, for the sums of means, of unbiased variances, and of weights (one value).
+__global__ void add_to_statistics(float* means, float* variances, float* weight, const float* mean, const float* variance,
+                                  float unbiased, float fraction, int channels) {
+    GRID_STRIDE(int, c, channels) {
+        means[c] = fraction * means[c] + mean[c];
+        variances[c] = fraction * variances[c] + unbiased * variance[c];
+        if (c == 0) *weight = fraction * *weight + 1.0f;
+    }
+}
+INSTANCES(add_to_statistics)
 
 // Of normalization.py's Normalizer.
 #define NORMALIZER                                                                                              \
@@ -215,19 +225,21 @@ struct Coefficients {
     __device__ __forceinline__ float y(float x, int n) const { return fmaf(x - mean[n], gain[n], shift[n]); }
 };
 
+// y = the normalised x, plus `other` if it is given.
 template <typename T, int N>
-__global__ void __launch_bounds__(NORMALIZATION_THREADS, 4) batch_norm_apply(const T* x, T* y, NORMALIZER) {
+__global__ void __launch_bounds__(NORMALIZATION_THREADS, 4) batch_norm_apply(const T* x, const T* other, T* y, NORMALIZER) {
     const Part mine = part_of_block<N>(rows, channels, part);
     if (!mine.is_inside) return;
     const Coefficients<N> of(mean, variance, scale, shift, eps, mine.channel);
     ROWS_OF(mine) {
         const int64 at = row * channels + mine.channel;
-        float value[N], out[N];
+        float value[N], added[N] = {}, out[N];
         load(x + at, value);
+        if (other) load(other + at, added);
 #pragma unroll
         for (int n = 0; n < N; ++n) {
-            const float result = of.y(value[n], n);
-            out[n] = (relu != 0) & (result <= 0.0f) ? 0.0f : result;  // a NaN stays one
+            const float result = of.y(value[n], n) + added[n];
+            out[n] = relu ? leaky(result, 0.0f) : result;
         }
         store(y + at, out);
     }
@@ -291,34 +303,6 @@ __global__ void __launch_bounds__(NORMALIZATION_THREADS, 3)
     sum_of_block(plain, weighted, mine, partial, channels);
 }
 INSTANCES(batch_norm_gradient_sums, <float, 4>, <float, 1>, <half_t, 8>, <half_t, 1>, <bfloat_t, 8>, <bfloat_t, 1>)
-
-// dshift, dscale = the two sums over all parts.
-__global__ void __launch_bounds__(32 * SLICES)
-    batch_norm_finish_sums(const float* __restrict__ partial, float* __restrict__ dshift, float* __restrict__ dscale,
-                           int channels, int parts) {
-    __shared__ float slices[2][SLICES][32];
-    const int channel = blockIdx.x * 32 + threadIdx.x;
-    float plain = 0.0f, weighted = 0.0f;
-    if (channel < channels) {
-#pragma unroll 4
-        for (int i = threadIdx.y; i < parts; i += SLICES) {
-            plain += partial[(int64)i * 2 * channels + channel];
-            weighted += partial[((int64)i * 2 + 1) * channels + channel];
-        }
-    }
-    slices[0][threadIdx.y][threadIdx.x] = plain;
-    slices[1][threadIdx.y][threadIdx.x] = weighted;
-    for (int step = SLICES / 2; step > 0; step /= 2) {
-        __syncthreads();
-        if (threadIdx.y >= step) continue;
-        slices[0][threadIdx.y][threadIdx.x] += slices[0][threadIdx.y + step][threadIdx.x];
-        slices[1][threadIdx.y][threadIdx.x] += slices[1][threadIdx.y + step][threadIdx.x];
-    }
-    if (threadIdx.y > 0 || channel >= channels) return;
-    dshift[channel] = slices[0][0][threadIdx.x];
-    dscale[channel] = slices[1][0][threadIdx.x];
-}
-INSTANCES(batch_norm_finish_sums)
 
 // dx = gain * (dy - dshift / count - (x - mean) / deviation * dscale / count); dx may be dy.
 template <typename T, int N>

@@ -64,6 +64,9 @@ __device__ __forceinline__ bfloat_t from_float<bfloat_t>(float value) {
     return result;
 }
 
+// ReLU. Adding 0 makes 0 of -0. With slope 0, -inf becomes NaN, as in Caffe.
+__device__ __forceinline__ float leaky(float value, float slope) { return value < 0 ? slope * value + 0.0f : value; }
+
 // Packs: N neighbours that are read or written at once, in registers as floats. PACK<T> of them fill 16 bytes.
 template <typename T>
 constexpr int PACK = 16 / sizeof(T);
@@ -137,36 +140,6 @@ __device__ __forceinline__ float warp_sum(float value) {
     return value;
 }
 
-__device__ __forceinline__ float warp_max(float value) {
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) value = fmaxf(value, __shfl_xor_sync(ALL_LANES, value, step));
-    return value;
-}
-
 __device__ __forceinline__ int thread_in_block() {
     return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
-}
-
-__device__ __forceinline__ int threads_in_block() { return blockDim.x * blockDim.y * blockDim.z; }
-
-__device__ inline float block_sum(float value) {
-    __shared__ float of_warps[32];
-    int thread = thread_in_block();
-    value = warp_sum(value);
-    if (thread % 32 == 0) of_warps[thread / 32] = value;
-    __syncthreads();
-    value = warp_sum(thread % 32 < threads_in_block() / 32 ? of_warps[thread % 32] : 0.0f);
-    __syncthreads();  // before the next call writes
-    return value;
-}
-
-__device__ inline float block_max(float value) {
-    __shared__ float of_warps[32];
-    int thread = thread_in_block();
-    value = warp_max(value);
-    if (thread % 32 == 0) of_warps[thread / 32] = value;
-    __syncthreads();
-    value = warp_max(of_warps[min(thread % 32, threads_in_block() / 32 - 1)]);
-    __syncthreads();
-    return value;
 }

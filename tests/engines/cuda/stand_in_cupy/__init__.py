@@ -41,7 +41,7 @@ from tests.engines.cuda.stand_in_cupy.errors import (
     uploads,
 )
 from tests.engines.cuda.stand_in_cupy.memory import as_numpy, memory_at
-from tests.engines.cuda.stand_in_cupy.streams import all_streams, calls, put, put_off_all_work, stream_at
+from tests.engines.cuda.stand_in_cupy.streams import all_streams, calls, put, put_off_all_work, stream_at, used
 
 __all__ = [
     "CUDARuntimeError",
@@ -63,6 +63,7 @@ __all__ = [
     "stream_at",
     "synchronisations",
     "uploads",
+    "used",
     "watched",
 ]
 

@@ -1,7 +1,8 @@
-"""libcublas: matrix products by pointers, column-major, on the current stream."""
+"""libcublas: matrix products by pointers, column-major, on the stream of the handle."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,9 @@ def refuse_capture() -> None:
 
 
 def gemm(
-    handle: int, transa: int, transb: int, m: int, n: int, k: int, alpha: int, a: int, a_type: int, lda: int,
-    b: int, b_type: int, ldb: int, beta: int, c: int, c_type: int, ldc: int, compute: int,
+    stream: int, handle: int, transa: int, transb: int, m: int, n: int, k: int,
+    alpha: int, a: int, a_type: int, lda: int, b: int, b_type: int, ldb: int,
+    beta: int, c: int, c_type: int, ldc: int, compute: int,
 ) -> None:  # fmt: skip
     _check(handle == HANDLE, "handle")
     _check(compute in COMPUTE and a_type in COMPUTE[compute] and a_type == b_type, f"compute type {compute}")
@@ -54,35 +56,39 @@ def gemm(
         product = by * ((x.T if transa != N else x) @ (y.T if transb != N else y))
         _write(out, c_type, product if keep == 0 else product + keep * _read(out, c_type))
 
-    streams.put(multiply)
+    streams.put(multiply, stream)
 
 
 class Library:
     """libcublas, by ctypes: as many of its functions as fcaffe calls."""
 
     def __init__(self) -> None:
+        self.stream: Any = None
         for name, function in (
             ("cublasCreate_v2", _create),
             ("cublasDestroy_v2", lambda handle: int(handle != HANDLE)),
-            ("cublasSetStream_v2", lambda handle, stream: int(handle != HANDLE or stream != streams.current().ptr)),
+            ("cublasSetStream_v2", self._set_stream),
             ("cublasSetWorkspace_v2", lambda handle, pointer, size: int(handle != HANDLE or pointer % 256 or not size)),
-            ("cublasGemmEx", _gemm_ex),
+            ("cublasGemmEx", self._gemm_ex),
         ):
-            setattr(self, name, function)
+            setattr(self, name, functools.partial(function))  # which takes the attribute argtypes
+
+    def _set_stream(self, handle: int, stream: int) -> int:
+        self.stream = stream
+        return int(handle != HANDLE)
+
+    def _gemm_ex(self, *arguments: int) -> int:
+        *others, algorithm = arguments
+        try:
+            gemm(self.stream, *others)
+        except CUBLASError:
+            return 7
+        return int(algorithm != -1)
 
 
 def _create(handle: Any) -> int:
     handle._obj.value = HANDLE
     return 0
-
-
-def _gemm_ex(*arguments: int) -> int:
-    *others, algorithm = arguments
-    try:
-        gemm(*others)
-    except CUBLASError:
-        return 7
-    return int(algorithm != -1)
 
 
 def _check(holds: bool, what: str) -> None:

@@ -14,10 +14,12 @@ CAPTURE_ISOLATION = 905
 CAPTURED_EVENT = 907
 INVALID_VALUE = 1
 INVALID_DEVICE = 101
+INVALID_HANDLE = 400
 
 NAMES = {
     INVALID_VALUE: "cudaErrorInvalidValue: invalid argument",
     INVALID_DEVICE: "cudaErrorInvalidDevice: invalid device ordinal",
+    INVALID_HANDLE: "cudaErrorInvalidResourceHandle: invalid resource handle",
     UNSUPPORTED_IN_CAPTURE: "cudaErrorStreamCaptureUnsupported: operation not permitted when stream is capturing",
     CAPTURE_INVALIDATED: "cudaErrorStreamCaptureInvalidated: operation failed due to a previous error during capture",
     CAPTURE_UNJOINED: "cudaErrorStreamCaptureUnjoined: capturing stream has unjoined work",

@@ -34,6 +34,7 @@ class Block:
         self.bytes = raw[start : start + size]
         self.address: int = self.bytes.__array_interface__["data"][0]
         self.size = size
+        self.device = streams.device()
         with _lock:
             _blocks[self.address] = self
             bisect.insort(_starts, self.address)
@@ -74,7 +75,7 @@ class Memory:
     def __init__(self, block: Block, pool: MemoryPool, size: int) -> None:
         self.block, self.pool, self.size = block, pool, size
         self.ptr = block.address
-        self.device_id = 0
+        self.device_id = block.device
 
     def __del__(self) -> None:
         self.pool._take_back(self.block)
@@ -85,7 +86,7 @@ class MemoryPointer:
 
     def __init__(self, mem: Any, offset: int) -> None:
         self.mem, self.ptr = mem, mem.ptr + offset
-        self.device_id = 0
+        self.device_id: int = mem.device_id
 
     def __add__(self, offset: int) -> MemoryPointer:
         return MemoryPointer(self.mem, self.ptr - self.mem.ptr + offset)
@@ -95,14 +96,14 @@ class MemoryPointer:
 
 class MemoryPool:
     def __init__(self, allocator: Callable[[int], Any] | None = None) -> None:
-        self._free: dict[int, list[Block]] = {}
+        self._free: dict[tuple[int, int], list[Block]] = {}  # by device and size
         self._lock = threading.RLock()
         self._used = self._total = self._limit = 0
 
     def malloc(self, size: int) -> MemoryPointer:
         size = -(-size // UNIT) * UNIT
         with self._lock:
-            free = self._free.get(size)
+            free = self._free.get((streams.device(), size))
             # Work that is put off may still use a block: it is given to no other then.
             block = free.pop() if free and not streams.puts_off() else self._new_block(size)
             self._used += size
@@ -124,7 +125,7 @@ class MemoryPool:
     def _take_back(self, block: Block) -> None:
         with self._lock:
             self._used -= block.size
-            self._free.setdefault(block.size, []).append(block)
+            self._free.setdefault((block.device, block.size), []).append(block)
 
     def free_all_blocks(self, stream: Any = None) -> None:
         with self._lock:
@@ -136,6 +137,9 @@ class MemoryPool:
 
     def total_bytes(self) -> int:
         return self._total
+
+    def free_bytes(self) -> int:
+        return self._total - self._used
 
     def set_limit(self, size: int | None = None, fraction: float | None = None) -> None:
         self._limit = int(fraction * TOTAL_MEMORY) if fraction is not None else size or 0

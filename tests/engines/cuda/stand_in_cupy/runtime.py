@@ -1,4 +1,4 @@
-"""cupy.cuda.runtime: one H200."""
+"""cupy.cuda.runtime: `DEVICES` H200s, one of which is the current one of each thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from tests.engines.cuda.stand_in_cupy import errors, memory, streams
 from tests.engines.cuda.stand_in_cupy.errors import CUDARuntimeError
 
 DEVICES = 1
-current = 0  # device
 HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE = range(1, 4)
 
 
@@ -24,11 +23,12 @@ def _check(device: int) -> None:
 
 
 def getDevice() -> int:  # noqa: N802
-    return current
+    return streams.device()
 
 
 def setDevice(device: int) -> None:  # noqa: N802
     _check(device)
+    streams.use_device(device)
 
 
 def deviceGetPCIBusId(device: int) -> str:  # noqa: N802

@@ -1,5 +1,8 @@
 """Streams, events, and the capture of graphs.
 
+As in CuPy each thread has a current device, and for each device a current stream. `used` has the streams that were
+given work, as (device, pointer).
+
 Work outside a capture runs at once, except that what is copied to the host asynchronously arrives when somebody waits
 for it, and that a copy from the host which has changed by then is a DataRaceError. Inside a capture work is recorded,
 not run.
@@ -58,6 +61,26 @@ class Capture:
         return all(seen.get(stream, -1) >= last for stream, last in self.last.items() if stream is not self.origin)
 
 
+class _Current(threading.local):
+    def __init__(self) -> None:
+        self.device = 0
+        self.stack: list[Stream] = []
+        self.current: dict[int, Stream] = {}  # by device
+        self.running: Stream | None = None  # on which a graph's work runs
+
+
+_of_thread = _Current()
+
+
+def device() -> int:
+    """The current device of this thread."""
+    return _of_thread.device
+
+
+def use_device(number: int) -> None:
+    _of_thread.device = number
+
+
 class Stream:
     null: Stream
     _next = 0x1000
@@ -72,6 +95,7 @@ class Stream:
         self._arriving: list[Arrival] = []
         self.put_off: list[Work] = []
         self.ran = 0  # so many of these have run
+        self.device = device()
         if null:
             self.ptr = 0
         else:
@@ -81,7 +105,9 @@ class Stream:
 
     def use(self) -> Stream:
         """As in CuPy this leaves the stack alone, so that the end of a `with` undoes it."""
-        _of_thread.current = self
+        if self.ptr and self.device != device():
+            raise RuntimeError(f"a stream of device {self.device} cannot be current on device {device()}")
+        _of_thread.current[device()] = self
         return self
 
     def __enter__(self) -> Stream:
@@ -90,7 +116,7 @@ class Stream:
 
     def __exit__(self, *_: object) -> None:
         _of_thread.stack.pop()
-        _of_thread.stack[-1].use()
+        (_of_thread.stack[-1] if _of_thread.stack else Stream.null).use()
 
     def synchronize(self) -> None:
         synchronise("Stream.synchronize", self)
@@ -169,18 +195,11 @@ class Stream:
         return self.ptr
 
 
-class _Current(threading.local):
-    def __init__(self) -> None:
-        self.stack = [Stream.null]
-        self.current = Stream.null
-        self.running: Stream | None = None  # on which a graph's work runs
-
-
 _captures: list[Capture] = []
 _puts_off = False
 calls: list[tuple[Any, ...]] = []
+used: set[tuple[int, int]] = set()
 Stream.null = Stream(null=True)
-_of_thread = _Current()
 
 
 def put_off_all_work() -> None:
@@ -194,7 +213,7 @@ def puts_off() -> bool:
 
 
 def current(device_id: int = -1) -> Stream:
-    return _of_thread.current
+    return _of_thread.current.get(device(), Stream.null)
 
 
 def stream_at(pointer: int) -> Stream:
@@ -220,6 +239,9 @@ def capturing(stream: Any = None) -> Capture | None:
 def put(work: Work, stream: Any = None) -> None:
     """Run work that changes device memory, or record it."""
     stream = _given(stream)
+    if stream.ptr and stream.device != device():
+        raise CUDARuntimeError(errors.INVALID_HANDLE, f"a stream of device {stream.device} on device {device()}")
+    used.add((device(), stream.ptr))
     capture = stream.capture
     if puts_off():
         stream.put_off.append(work)
@@ -397,6 +419,8 @@ def reset() -> None:
     global _puts_off
     _puts_off = False
     calls.clear()
+    used.clear()
+    use_device(0)
     for capture in list(_captures):
         _captures.remove(capture)
     for stream in list(Stream._by_pointer.values()):
@@ -404,5 +428,5 @@ def reset() -> None:
         stream._arriving.clear()
         stream.put_off.clear()
         stream.ran = 0
-    del _of_thread.stack[1:]
-    Stream.null.use()
+    _of_thread.stack.clear()
+    _of_thread.current.clear()
