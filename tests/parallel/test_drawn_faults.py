@@ -82,7 +82,8 @@ PHASES = {
     "test": "Testing net",
     "end": "Optimization Done",
 }
-VICTIMS = ("launcher", "agent", "rank", "stopped rank", "terminal")
+VICTIMS = ("launcher", "agent", "rank", "stopped rank")
+CLOSED = "a closed terminal"  # the reader of the log ends after some lines
 
 
 class Case(NamedTuple):
@@ -112,7 +113,7 @@ def draw(chance: random.Random) -> Case:
             flags = (*flags[:2], "--elastic", f"{half}:{workers}", "--rejoin", "1")
     if workers > 1 or "--restarts" in flags:
         flags += ("--timeout", "4")
-    fault = chance.choice([*CODES, *VICTIMS])
+    fault = chance.choice([*CODES, *VICTIMS, CLOSED])
     again = chance.choice(["", "", "rank", "agent"]) if fault in ("rank", "agent", "an exit") else ""
     phase, rank = chance.choice(list(PHASES)), 0 if fault == "a full disk" else chance.randrange(workers)
     return Case(flags, workers, fault, phase, chance.choice([0, 0.05, 0.2]), rank, again)
@@ -135,8 +136,6 @@ def terminals() -> Iterator[list[int]]:
 
 def hit(job: Job, victim: str, rank: int) -> bool:
     """Whether the victim was there."""
-    if victim == "terminal":
-        return True
     if victim == "launcher":
         targets = [job.process.pid]
     elif victim == "agent":
@@ -162,6 +161,11 @@ def expected(case: Case, job: Job, faults: int) -> set[int]:
     return {0}
 
 
+def chance_of_lines(case: Case) -> int:
+    """Lines of the log that the reader takes, from the start of the ranks to their end."""
+    return 1 + 80 * list(PHASES).index(case.phase)
+
+
 def states(folder: Path) -> set[str]:
     return {path.name for path in folder.glob("run*.solverstate")}
 
@@ -174,13 +178,15 @@ def problems_of(case: Case, folder: Path, start: Callable[..., Job]) -> list[str
     text = USER.replace("{call}", str(call)).replace("{rank}", str(case.rank))
     (folder / "user.py").write_text(text.replace("{code}", CODES.get(case.fault, "pass")))
     more = ["--snapshot-every", "0.1"] + (["--batch", "per-worker"] if case.workers > 1 else [])
-    job = start(*case.flags, *more, OMP_NUM_THREADS="1")
+    lines = chance_of_lines(case)
+    reader = ["bash", "-c", f'exec "$@" 2> >(exec head -n {lines} >> log)', "bash"]
+    job = start(*case.flags, *more, under=reader if case.fault == CLOSED else None, OMP_NUM_THREADS="1")
     faults, before = int(case.fault == "an exit"), set[str]()
     alone = case.workers == 1 and "--restarts" not in case.flags
     if case.fault in VICTIMS:
         until(lambda: PHASES[case.phase] in job.text or job.process.poll() is not None, LIMIT)
         time.sleep(case.wait)
-        victim = "launcher" if alone and case.fault != "terminal" else case.fault
+        victim = "launcher" if alone else case.fault
         before = states(folder)
         faults += hit(job, victim, case.rank)
     if case.again and ("--restarts" in case.flags or "--elastic" in case.flags):
