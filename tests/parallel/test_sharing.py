@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fcaffe.jobs.world import World
 
 from fcaffe.cli.workers import SharingFlags
+from fcaffe.jobs.world import World
 from fcaffe.timeline import Timeline
 
 MPI = pytest.importorskip("mpi4py.MPI", reason="needs the extra fcaffe[mpi]")
