@@ -8,76 +8,25 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import selectors
 import signal
 import subprocess
-import sys
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fcaffe.jobs.agent import SILENCE
+from fcaffe.jobs.blame import names
 from fcaffe.jobs.call import bare
 from fcaffe.jobs.frames import Lines, Link, Message
+from fcaffe.jobs.loop import SILENCE
 from fcaffe.jobs.mpiexec import outside_environment
+from fcaffe.jobs.output import Output
 from fcaffe.jobs.processes import AGENT, FOLDER, KILLING, LAUNCHER, dies_with
 from fcaffe.jobs.ranks import Slot
 
 TICK = 0.25  # seconds
 CALL = 60.0  # seconds that an agent has until it is ready
-PIECE = 4096  # bytes that a pipe takes at once if it takes any
-MOST = 1 << 24  # characters that wait for a slow reader of the output; more are lost
 CALLING, READY, GONE = "calling", "ready", "gone"  # states of a member
-
-
-class Output:
-    """The launcher's output, to which it forwards what its members print.
-
-    A reader that is slow, such as a pager, stops nothing: the text waits.
-
-    Attributes:
-        closed: Nothing more is taken. After the end of a job, other ranks and mpiexec only print its consequences.
-        unwritten: The error while forwarding standard output, which is therefore incomplete.
-    """
-
-    def __init__(self) -> None:
-        self.closed = False
-        self.unwritten: OSError | None = None
-        self._waiting: deque[tuple[str, str]] = deque()
-        self._length = 0
-
-    def write(self, name: str, text: str) -> None:
-        """Forward text to "stdout" or "stderr"."""
-        if not self.closed and self._length < MOST:
-            self._waiting.extend((name, text[start : start + PIECE]) for start in range(0, len(text), PIECE))
-            self._length += len(text)
-            self.flush()
-
-    def flush(self, patience: float = 0.0) -> None:
-        """Write what the readers take within so many seconds."""
-        while self._waiting:
-            name, text = self._waiting[0]
-            stream = getattr(sys, name)
-            if not _takes(stream, patience):
-                return
-            self._waiting.popleft()
-            self._length -= len(text)
-            try:  # if nobody reads it any more the job goes on
-                stream.write(text)
-                stream.flush()
-            except OSError as problem:
-                self.unwritten = problem if name == "stdout" else self.unwritten
-
-
-def _takes(stream: Any, seconds: float) -> bool:
-    try:
-        poll = select.poll()
-        poll.register(stream.fileno(), select.POLLOUT)
-    except (OSError, ValueError):  # it is no file
-        return True
-    return bool(poll.poll(1000 * seconds))
 
 
 class Member:
@@ -151,6 +100,17 @@ class Member:
             f"{self.host}: its agent ended with code {self.process.returncode} before the ranks had started; what it "
             "said stands above, and docs/distributed.md has a section on hosts that do not start"
         )
+
+    def why_lost(self, hosts: Sequence[str], when: str) -> str:
+        """The message about an agent whose ranks have not ended; `hosts` are those of all ranks."""
+        silence, slots = f"no sign of life for {self.unheard:.0f} s", list(self.slots.values())
+        if self.problem:
+            return f"{self}: {self.problem}"
+        if self.state == GONE:
+            return f"{self} died, {when}, and the ranks with it"
+        if slots:
+            return f"{names(slots, hosts)} is cut off from the other hosts since {slots[0].where()}: {silence}"
+        return f"{self} cannot be reached: {silence}, {when}"
 
     def is_lost(self) -> bool:
         """Whether an agent without ranks has gone, or is silent."""

@@ -11,9 +11,11 @@ from typing import Any
 from fcaffe.jobs.crew import TICK, Crew
 from fcaffe.jobs.frames import Message
 from fcaffe.jobs.hosts import Plan
+from fcaffe.jobs.loop import SILENCE
 from fcaffe.jobs.processes import JOB
 from fcaffe.jobs.started import LAUNCHED
 
+LEAST_SILENCE = 5.0  # seconds: agents send something twice a second
 RANK = [sys.executable, "-m", "fcaffe", "rank"]  # the words that start a rank, which reads its order
 
 
@@ -49,6 +51,7 @@ class Launcher:
         self.plan, self.order, self.stops = plan, order, stops
         self.snapshots = snapshots or Snapshots()
         self.crew = Crew(plan.shell)
+        self.silence = max(LEAST_SILENCE, min(SILENCE, plan.timeout or SILENCE))  # of another host that counts as lost
         self.run: Any = None
 
     def take_signal(self, number: int) -> None:

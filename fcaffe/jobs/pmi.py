@@ -26,9 +26,9 @@ def process_mapping(counts: Sequence[int]) -> str:
 class PmiServer:
     """Serves `count` ranks of this host, from rank `first` on, of a job of `size` ranks.
 
-    `name` is the job's; MPICH names its shared memory by it. `meet` is called with the values that these ranks have put
-    when all of them are in a barrier; `release` lets them out. `aborted` is a rank that has called MPI_Abort, and
-    the exit code.
+    `name` is the job's; MPICH names its shared memory by it. When all of these ranks are in a barrier, and they are not
+    all ranks of the job, `meet` is called with the values that they have put; `release` lets them out. `aborted` is a
+    rank that has called MPI_Abort, and the exit code.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class PmiServer:
             self._in_barrier.append(source)
             if len(self._in_barrier) == self.count:
                 put, self._put = self._put, {}
-                self.meet(put)
+                (self.release if self.count == self.size else self.meet)(put)
         elif command == "abort":
             code = words.get("exitcode", "")
             self.aborted = rank, int(code) if code.isdecimal() else 1

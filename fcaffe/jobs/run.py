@@ -25,8 +25,7 @@ from typing import Any
 
 from fcaffe import log
 from fcaffe.jobs import processes
-from fcaffe.jobs.agent import SILENCE
-from fcaffe.jobs.blame import hang_message, names
+from fcaffe.jobs.blame import hang_message
 from fcaffe.jobs.call import bare
 from fcaffe.jobs.crew import CALL, GONE, READY, Member
 from fcaffe.jobs.frames import Message
@@ -38,7 +37,6 @@ from fcaffe.jobs.ranks import MARGIN, Slot
 from fcaffe.jobs.started import FATAL
 from fcaffe.parallel.watchdog import STARTING
 
-LEAST_SILENCE = 5.0  # seconds: agents send something twice a second
 CALLING, TRAINING, ENDING, FAILED = "calling", "training", "ending", "failed"
 AFTERMATH = 12.0  # seconds that all have to end after the cause is known; with a cut network they may wait for ever
 QUIET = 3.5  # seconds without a message after which a host counts as cut off, if ranks wait for it
@@ -74,7 +72,6 @@ class Run:
         self.hosts = [bare(host) for host, count in hosts for _ in range(count)]  # of each rank
         self.environment = launcher.environment(len(self.hosts))
         self.timeout = launcher.plan.timeout
-        self.silence = max(LEAST_SILENCE, min(SILENCE, self.timeout or SILENCE))
         self.ready = self.started = self.fault = self.ended_early = self.asked_to_end = False
         self.iteration, self.advanced, self.code = -1, 0.0, FATAL
         self.signals: deque[int] = deque()
@@ -129,28 +126,18 @@ class Run:
                     count=self.counts[index],
                     mapping=process_mapping(self.counts),
                     timeout=self.timeout,
-                    silence=self.silence,
+                    silence=self.launcher.silence,
                 )
             self._enter(STARTING)
 
     def _look_at_agents(self) -> None:
         for member in self.members:
-            silence = f"no sign of life for {member.unheard:.0f} s"
-            limit = self.silence if not member.here else self.timeout + 2 * MARGIN if self.timeout else math.inf
-            if member.problem:
-                message = f"{member}: {member.problem}"
-            elif member.state == GONE:
-                message = f"{member} died, {self._when()}, and the ranks with it"
-            elif member.unheard <= limit:
-                continue
-            elif slots := list(member.slots.values()):
-                who = names(slots, self.hosts)
-                message = f"{who} is cut off from the other hosts since {slots[0].where()}: {silence}"
-            else:
-                message = f"{member} cannot be reached: {silence}, {self._when()}"
-            self._end(FATAL, fault=True, message=message)
-            member.kill()
-            return
+            of_this_host = self.timeout + 2 * MARGIN if self.timeout else math.inf
+            limit = of_this_host if member.here else self.launcher.silence
+            if member.problem or member.state == GONE or member.unheard > limit:
+                self._end(FATAL, fault=True, message=member.why_lost(self.hosts, self._when()))
+                member.kill()
+                return
 
     def _end_the_last(self) -> None:
         for member in self.members:
@@ -205,14 +192,10 @@ class Run:
             return
         if cause.get("overdue") is not None and len(self.hosts) > 1:
             others = [other for other in self.members if other is not member]
-            cause["message"] = hang_message(
-                member.slots[cause["overdue"]],
-                list(member.slots.values()),
-                [slot for other in others for slot in other.slots.values()],
-                [slot for other in others if other.unheard > QUIET for slot in other.slots.values()],
-                self.hosts,
-                self.timeout,
-            )
+            distant = [slot for other in others for slot in other.slots.values()]
+            silent = [slot for other in others if other.unheard > QUIET for slot in other.slots.values()]
+            first, slots = member.slots[cause["overdue"]], list(member.slots.values())
+            cause["message"] = hang_message(first, slots, distant, silent, self.hosts, self.timeout)
         cause.pop("overdue", None)
         self._end(**cause)
 

@@ -194,7 +194,9 @@ def problems_of(case: Case, folder: Path, start: Callable[..., Job]) -> list[str
         until(lambda: job.text.count("Starting Optimization") > 1 or job.process.poll() is not None, LIMIT)
         faults += job.process.poll() is None and hit(job, case.again, case.rank)
     until(lambda: job.process.poll() is not None, LIMIT)
-    return list(judged(case, job, faults, before, alone))
+    problems = list(judged(case, job, faults, before, alone))
+    job.kill()
+    return problems
 
 
 def judged(case: Case, job: Job, faults: int, before: set[str], alone: bool) -> Iterator[str]:
@@ -203,7 +205,7 @@ def judged(case: Case, job: Job, faults: int, before: set[str], alone: bool) -> 
         yield f"still runs {LIMIT} s later"
         return
     until(lambda: not job.processes(), 20)
-    if job.processes():
+    if job.processes() and not (alone and case.fault == "a process that stays"):  # nobody looks after a plain worker
         yield f"left {job.processes().keys()}"
     fatal = len(job.fatal)
     if alone and faults and case.fault in ("rank", "agent", "stopped rank", "an exit"):
