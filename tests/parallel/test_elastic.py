@@ -123,3 +123,44 @@ def test_the_largest_number_of_workers_that_fits_is_chosen() -> None:
         chosen = pool.choose()
         assert sum(count for _, count in chosen) == expected
         assert {host for host, _ in chosen} <= set(present)
+
+
+def test_a_hostfile_that_is_being_saved_ends_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Empty, missing or wrong for a moment, or with a host twice: the last good list stays, and one line says so."""
+    from types import SimpleNamespace
+
+    from fcaffe.cli.workers import LaunchFlags
+
+    file = tmp_path / "hosts"
+    file.write_text("a:1\nb:1\n")
+    plan = LaunchFlags(hostfile=str(file), elastic="1:2").plan()
+    assert plan is not None and plan.elastic is not None
+    pool = Pool(SimpleNamespace(), plan.elastic)  # type: ignore[arg-type]
+    for text in ("", "a:", "a:1\na:1\n", None):
+        file.unlink() if text is None else file.write_text(text)
+        for _ in range(3):
+            pool._read_hosts()
+            assert [host for host, _ in pool.hosts] == ["a", "b"]
+        assert capfd.readouterr().err.count("the job goes on with the hosts that it knows") == 1
+    file.write_text("c:1\n")
+    pool._read_hosts()
+    assert list(pool.hosts) == [("c", 1)]
+
+
+def test_an_agent_that_is_silent_is_not_ready_any_more() -> None:
+    """As of a host that vanishes: no connection is closed."""
+    import subprocess
+    import sys
+
+    from fcaffe.jobs.crew import Crew
+    from fcaffe.jobs.loop import SILENCE
+
+    crew = Crew()
+    member = crew._add([sys.executable, "-c", "import time; time.sleep(60)"], "far", stderr=subprocess.PIPE)
+    member.state = READY
+    for _ in range(int(SILENCE)):
+        member.tick(1.0)
+        assert not member.is_lost()
+    member.tick(1.0)
+    assert member.is_lost()
+    crew.dismiss()

@@ -17,6 +17,7 @@ import pytest
 from fcaffe import threads
 from fcaffe.errors import UsageError
 from fcaffe.jobs import mpi_start
+from fcaffe.jobs.call import remote_command
 from fcaffe.jobs.hosts import parse_hosts, ranks_of_hosts, read_hostfile
 from fcaffe.jobs.pmi import PmiServer, process_mapping
 from fcaffe.jobs.started import LAUNCHED, RANK_PROCESS, started_as
@@ -129,6 +130,12 @@ def test_the_thread_level_that_mpi_provides_is_looked_at(provided: int, expected
             mpi_start.comm_world(start, mpi)
     else:
         assert mpi_start.comm_world(start, mpi) == (mpi.COMM_WORLD, expected)
+
+
+def test_words_of_the_remote_shell() -> None:
+    assert remote_command("h", "x y")[0] == "ssh" and remote_command("h", "x y")[-2:] == ["h", "x y"]
+    assert remote_command("h", "x y", "my shell") == ["my", "shell", "h", "x y"]
+    assert remote_command("h", "x y", "kubectl exec -i") == ["kubectl", "exec", "-i", "h", "--", "sh", "-c", "x y"]
 
 
 def losses(log: str) -> list[float]:
