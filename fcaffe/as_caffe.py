@@ -17,6 +17,10 @@ from types import CodeType, ModuleType, TracebackType
 # caffe` finds it unless there is another Caffe.
 TOP_LEVEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pycaffe", "top_level")
 
+# Whether the current folder stays in sys.path once a Python layer has been imported, so that its methods may import
+# modules from it. Only the command line sets this.
+keeps_current_folder = False
+
 
 class CaffeFinder:
     """Finds the package `caffe` in fcaffe. First in `sys.meta_path`, it comes before every folder in `sys.path`."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import glob
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterable
-from importlib.metadata import entry_points
 from typing import Any
 
 from fcaffe.errors import UsageError
@@ -24,7 +25,7 @@ def load(modules: Iterable[str]) -> None:
 
     Raises UsageError, which names the entry point or the module.
     """
-    entries = sorted(entry_points(group=GROUP))
+    entries = _entry_points()
     modules = list(modules)
     if not entries and not modules:
         return
@@ -40,6 +41,28 @@ def load(modules: Iterable[str]) -> None:
     for module in modules:
         remedy = "correct the name, start in its folder, or add that to PYTHONPATH"
         _import(f"--import {module}", functools.partial(importlib.import_module, module), remedy)
+
+
+def _entry_points() -> list[Any]:
+    """The entry points of the group.
+
+    `importlib.metadata` takes as long to load as all of NumPy, so it is loaded only if a package may have some: if a
+    file of entry points names the group, or if `sys.path` has an archive.
+    """
+    folders = [os.path.abspath(folder) for folder in sys.path]
+    patterns = (os.path.join(glob.escape(folder), "*-info", "entry_points.txt") for folder in folders)
+    files = (file for pattern in patterns for file in glob.glob(pattern))
+    if not any(map(os.path.isfile, folders)) and not any(map(_names_group, files)):
+        return []
+    from importlib.metadata import entry_points
+
+    return sorted(entry_points(group=GROUP))
+
+
+def _names_group(file: str) -> bool:
+    with contextlib.suppress(OSError), open(file, "rb") as content:
+        return GROUP.encode() in content.read()
+    return False
 
 
 def _import(what: str, load: Callable[[], Any], remedy: str) -> None:

@@ -13,7 +13,9 @@ import platform
 import re
 import struct
 import sys
+import weakref
 from collections.abc import Iterator
+from typing import Any
 
 from fcaffe.cgroups import cpu_quota, whole_cpus
 
@@ -32,6 +34,7 @@ GIVEN = "FCAFFE_OMP_NUM_THREADS"  # the user's OMP_NUM_THREADS, where fcaffe has
 RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "SLURM_STEP_TASKS_PER_NODE")
 
 _limited: list[str] = []  # variables that fcaffe has set
+_in_forks: weakref.WeakSet[Any] = weakref.WeakSet()
 _shard_threads = 1
 
 
@@ -107,6 +110,21 @@ def ask_for_short_slices() -> None:
         # struct sched_attr: size, policy, flags, nice, priority; runtime (here the slice), deadline and period
         attributes = struct.pack("=IIQiIQQQ", 48, os.SCHED_OTHER, 0, niceness, 0, SLICE, 0, 0)
         ctypes.CDLL(None).syscall(number, 0, attributes, 0)  # a sandbox may refuse it
+
+
+def renew_in_forks(owner: Any) -> None:
+    """Call owner.after_fork() in each process forked from this one. That process has none of this one's other threads,
+    so nothing may wait for a lock or a result of theirs."""
+    _in_forks.add(owner)
+
+
+def _renew() -> None:
+    for owner in list(_in_forks):
+        owner.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
 
 
 def compute_with_one_thread() -> None:

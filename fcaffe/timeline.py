@@ -7,7 +7,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from statistics import median
 from typing import NamedTuple
 
 TRAINING, EXCHANGE = range(2)  # threads
@@ -83,6 +82,12 @@ class Timeline:
         if self.events.maxlen:
             self.dropped += len(self.events) == self.events.maxlen
             self.events.append(event)
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle value, or the mean of the two in the middle."""
+    ordered, half = sorted(values), len(values) // 2
+    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def work_of(seconds: dict[str, float]) -> float:

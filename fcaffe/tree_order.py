@@ -11,13 +11,11 @@ sums, in any sequence and grouping, and come to the same bits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from fcaffe.engines.memory import address
+from fcaffe.engines.memory import Array, address
 
-Array = Any
 Node = tuple[int, int]  # the leaves from the first number up to, but without, the second
 Sums = dict[Node, Array]  # of disjoint nodes
 
@@ -30,7 +28,7 @@ class Tree:
         self._siblings: dict[Node, Node] = {}
 
     def cover(self, start: int, stop: int) -> list[Node]:
-        """The fewest nodes that have together the leaves from `start` to `stop - 1`: 2 log2(leaves) at most."""
+        """The fewest nodes that cover the leaves from `start` to `stop - 1`: 2 log2(leaves) at most."""
         return self._cover(start, stop, self.root)
 
     def _cover(self, start: int, stop: int, node: Node) -> list[Node]:
@@ -59,21 +57,21 @@ class Tree:
             first, end = (first, middle) if node[1] <= middle else (middle, end)
 
     def join(
-        self, sums: Sums, given: Mapping[Node, Array], into_given: bool = False, add: Callable[..., Array] = np.add
+        self, sums: Sums, others: Mapping[Node, Array], into_others: bool = False, add: Callable[..., Array] = np.add
     ) -> None:
-        """Take further nodes into `sums`, and add siblings up as long as there are any.
+        """Add the sums of other nodes to `sums`, and replace siblings by their parent as long as there are any.
 
-        They are added in place, in the arrays of `sums`, or with `into_given` in those of `given`. Arrays of both may
-        be in use afterwards. Sums of the same node, such as the root, are added in the sequence in which they come.
+        Siblings are added in place, in the arrays of `sums`, or with `into_others` in those of `others`. Afterwards
+        `sums` may have arrays of both. Sums of one node, such as the root, are added in the order in which they come.
         """
-        for node, array in given.items():
+        for node, array in others.items():
             if node in sums:
                 add(sums[node], array, out=sums[node])
                 continue
             while node != self.root and (other := self.sibling(node)) in sums:
-                own = sums.pop(other)
-                left, right = (own, array) if other < node else (array, own)
-                array = add(left, right, out=array if into_given else own)
+                beside = sums.pop(other)
+                left, right = (beside, array) if other < node else (array, beside)
+                array = add(left, right, out=array if into_others else beside)
                 node = min(node[0], other[0]), max(node[1], other[1])
             sums[node] = array
 
@@ -90,7 +88,7 @@ def part_of_sums(sums: Sums, part: slice) -> Sums:
     return {node: array[part] for node, array in sums.items()}
 
 
-def bring_into(target: Array, array: Array) -> None:
+def copy_into(target: Array, array: Array) -> None:
     """target[...] = array, unless they are the same memory."""
     if _address(array) != _address(target):
         target[...] = array

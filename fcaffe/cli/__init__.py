@@ -180,9 +180,9 @@ def _called(name: str) -> str:
 
 
 def _load(name: str) -> click.Command:
-    from fcaffe.pycaffe import python
+    from fcaffe import as_caffe
 
-    python.keeps_current_folder = True
+    as_caffe.keeps_current_folder = True
     command: click.Command = getattr(import_module(module_of(name)), name.replace("-", "_"))
     return command
 

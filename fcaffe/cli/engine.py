@@ -11,7 +11,6 @@ from fcaffe import log
 from fcaffe.cli import usage
 from fcaffe.cli.flags import flag, with_flags
 from fcaffe.engines import Engine, cpu_engine, gpu_engine, missing
-from fcaffe.engines.cuda.libraries import find_gpu
 from fcaffe.errors import UsageError
 from fcaffe.threads import describe_threads
 
@@ -70,6 +69,8 @@ class EngineFlags:
             raise UsageError(f"--loss-scale is for --math fp16: {self.math} does without, leave it out")
         engine = gpu_engine(gpu, self.math, not self.nondeterministic, self.graphs, _scale(self.loss_scale))
         graphs = "" if self.graphs else ", no CUDA graphs"
+        from fcaffe.engines.cuda.libraries import find_gpu
+
         gain = find_gpu(gpu).tf32_gain if self.math == "fp32" else 1
         faster = f"; --math tf32 is up to {gain} times as fast" if gain > 1 else ""
         log.info(f"{engine.name} engine{graphs}{', not deterministic' if self.nondeterministic else ''}{faster}")

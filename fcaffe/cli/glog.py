@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import socket
 import time
@@ -67,6 +66,8 @@ def _add_glog_file(folder: str) -> None:
 
 
 def _user() -> str:
+    import getpass  # slow to load
+
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from fcaffe import log
-from fcaffe.engines.cuda import libraries
-from fcaffe.engines.cuda.driver import find_driver
 from fcaffe.errors import UsageError
 from fcaffe.jobs.started import host_name
 from fcaffe.jobs.world import World
@@ -33,6 +31,8 @@ class Devices:
 
 def find_devices() -> Devices:
     """The GPUs of this host that this process may use."""
+    from fcaffe.engines.cuda.driver import find_driver
+
     try:
         return Devices(tuple(gpu.name for gpu in find_driver().gpus))
     except UsageError as problem:
@@ -169,6 +169,8 @@ def _why_not(number: int, devices: Devices, world: World) -> str:
             f"device_id: {number} in the solver, but {host_name()} has {devices}, numbered from 0 to "
             f"{devices.count - 1}; --gpu takes another one"
         )
+    from fcaffe.engines.cuda import libraries
+
     try:
         libraries.load(number, "fp32")
     except UsageError as problem:

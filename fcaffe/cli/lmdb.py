@@ -32,6 +32,7 @@ PATHS = {  # of each action: the least and the largest number of paths, and what
     "shuffle": (2, 2, "a database and the name of a new one"),
     "export": (2, 2, "a database and the name of a new folder"),
 }
+LONGEST_STEM = 200  # bytes of a file's name
 LIST = "list.txt"  # of exported pictures, for convert_imageset
 _NUMBER = re.compile(rb"\d{6,}(_|$)")  # at the beginning of a key of Caffe's programs
 _PICTURE_ENDING = re.compile(r"\.(png|jpe?g|bmp|gif|tiff?|webp|p[gpn]m)$", re.IGNORECASE)
@@ -177,13 +178,17 @@ def export(records: Iterable[Record], folder: str) -> int:
 
     Encoded pictures are not re-encoded; raw pixels become PNG files. Raises DataError if the folder exists.
     """
-    lines = []
+    lines: list[str] = []
+    taken: set[str] = set()
     with new_folder(folder, "folder of pictures") as temporary:
         for key, value in records:
             datum = parse_datum(key, value)
             content, ending = _picture(key, datum)
-            stem = _UNSAFE.sub("_", key.decode(errors="backslashreplace"))
-            name = f"{_PICTURE_ENDING.sub('', stem)}.{ending}"
+            stem = _PICTURE_ENDING.sub("", _UNSAFE.sub("_", key.decode(errors="backslashreplace")))
+            stem, number = stem.encode()[:LONGEST_STEM].decode(errors="ignore"), 1
+            while (name := f"{stem}{f'_{number}' if number > 1 else ''}.{ending}") in taken:  # of a.jpg and a.png
+                number += 1
+            taken.add(name)
             with open(os.path.join(temporary, name), "xb") as file:
                 file.write(content)
             lines.append(f"{name} {datum.label}\n")

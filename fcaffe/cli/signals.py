@@ -12,7 +12,6 @@ from fcaffe.errors import UsageError
 from fcaffe.solvers import Action
 
 EFFECTS = {"stop": Action.STOP, "snapshot": Action.SNAPSHOT, "none": Action.NONE}
-URGENCY = [Action.NONE, Action.SAVE, Action.SNAPSHOT, Action.STOP, Action.TERMINATE]
 
 
 class Signals:
@@ -38,7 +37,7 @@ class Signals:
         if self.save_every and time.monotonic() > self._saved + self.save_every:
             self._saved, action = time.monotonic(), Action.SAVE
         while self._noted:
-            action = max(action, self._noted.popleft(), key=URGENCY.index)
+            action = max(action, self._noted.popleft())
         self.terminated |= action is Action.TERMINATE
         return action
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -59,9 +60,10 @@ def _print_rates(param: Any, curve: list[tuple[int, float]]) -> None:
     print(f"\nLearning rate ({param.lr_policy}), up to iteration {param.max_iter}:")
     width = max(len("iteration"), len(str(param.max_iter)))
     print(f"{'iteration':>{width}}  {'rate':12}")
-    largest = max(rate for _, rate in curve)
+    largest = max((rate for _, rate in curve if math.isfinite(rate)), default=0)
     for iteration, rate in curve:
-        print(f"{iteration:>{width}}  {log.number(rate):12}  {bar(rate / largest if largest > 0 else 0)}".rstrip())
+        share = rate / largest if largest > 0 and math.isfinite(rate) else 0
+        print(f"{iteration:>{width}}  {log.number(rate):12}  {bar(share)}".rstrip())
 
 
 def solver_fields(param: Any) -> dict[str, Any]:

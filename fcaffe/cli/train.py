@@ -30,9 +30,7 @@ from fcaffe.cli.workers import (
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
 from fcaffe.input_files import require_inputs
-from fcaffe.jobs.hosts import Plan
-from fcaffe.jobs.launch import launch
-from fcaffe.jobs.launcher import Snapshots
+from fcaffe.jobs.hosts import Plan, Snapshots
 from fcaffe.jobs.world import World, join
 from fcaffe.net.workers import Workers
 from fcaffe.output_files import check_output, remove_leftovers
@@ -42,7 +40,6 @@ from fcaffe.solvers import Action, Solver
 from fcaffe.solvers.learning_rate import SCALES, scale_rate
 from fcaffe.solvers.nets import train_net_param
 from fcaffe.solvers.snapshot.paths import remove_temporary, states
-from fcaffe.solvers.snapshot.read import restore_newest
 from fcaffe.timeline import Timeline
 from fcaffe.tools.report import PAGE
 from fcaffe.tools.shapes import READERS, reader_of
@@ -58,7 +55,8 @@ class SolverFlags:
 
     on_nan: str = flag(
         None,
-        "If the loss is not finite: stop, stop after a snapshot of the last good state, or continue (stop).",
+        "If the loss is not finite: stop, stop after a snapshot of the last good state (up to 100 iterations old), or "
+        "continue (stop).",
         "--on-nan",
         default="stop",
         type=click.Choice(["stop", "snapshot", "continue"]),
@@ -226,6 +224,8 @@ def train(
 
 def _launch(plan: Plan, param: Any, flags: Flags, signals: Signals) -> int:
     """Start the ranks of a plan, which get this solver; returns the job's exit code."""
+    from fcaffe.jobs.launch import launch
+
     solver = base64.b64encode(param.SerializeToString()).decode()
 
     def order(path: str | None) -> dict[str, Any]:
@@ -311,6 +311,8 @@ def _tell_sharing(solver: Solver, sharing: SharingFlags, world: World, gpu: int 
 
 def _restore(solver: Solver, snapshot: str) -> None:
     if snapshot == AUTO:
+        from fcaffe.solvers.snapshot.read import restore_newest
+
         restore_newest(solver)
     elif snapshot:
         log.resuming(snapshot)

@@ -14,9 +14,9 @@ from fcaffe.data.database import Database, Record
 from fcaffe.data.datum import datum_to_array, name_of, parse_datum
 from fcaffe.data.images import Color
 from fcaffe.data.prefetch import Batch
-from fcaffe.data.share import Share, Turns
 from fcaffe.data.transformer import Decision, Transformer
 from fcaffe.errors import DataError
+from fcaffe.share import Share, Turns
 from fcaffe.threads import available_cpus
 
 UNDECIDED = Decision(0, 0, 0, 0)  # for the shape of the first image

@@ -131,6 +131,11 @@ class LmdbWriter(Writer):
         self._pending: list[Record] = []
 
     def _put(self, key: bytes, value: bytes) -> None:
+        if not 0 < len(key) <= self._environment.max_key_size():
+            raise DataError(
+                f"an LMDB takes keys of 1 to {self._environment.max_key_size()} bytes, and that of "
+                f'"{key.decode(errors="replace")}" has {len(key)}: shorten its path, or write a LevelDB'
+            )
         self._pending.append((key, value))
         if len(self._pending) == COMMIT_INTERVAL:
             self._commit()

@@ -32,19 +32,17 @@ def read_hdf5_list(source: str) -> list[str]:
 def read_rows(path: str, names: Sequence[str]) -> list[np.ndarray]:
     """Read datasets as float32. Raises DataError if they have different numbers of rows, or none."""
     with opened(path, DataError) as file:
-        datasets = [_find(file, name) for name in names]
-        shapes = ", ".join(f"{name}: {dataset.shape}" for name, dataset in zip(names, datasets, strict=True))
-        if len({dataset.shape[0] for dataset in datasets}) > 1 or not datasets[0].shape[0]:
-            raise DataError(f"its datasets must have equally many rows, and some ({shapes})")
+        datasets = _find_all(file, names)
         check_sizes(datasets, unwritten=True)
         for dataset in datasets:
             log.hdf5_datatype(KINDS[dataset.dtype.kind])
         return [values_of(dataset, np.float32) for dataset in datasets]
 
 
-def count_rows(path: str, name: str) -> int:
+def shapes_of_rows(path: str, names: Sequence[str]) -> list[tuple[int, ...]]:
+    """The shapes of the datasets that `read_rows` would read."""
     with opened(path, DataError) as file:
-        return _find(file, name).shape[0]
+        return [dataset.shape for dataset in _find_all(file, names)]
 
 
 def write_rows(path: str, arrays: Mapping[str, np.ndarray]) -> None:
@@ -52,6 +50,14 @@ def write_rows(path: str, arrays: Mapping[str, np.ndarray]) -> None:
     with new_file(path, "rows of blobs", DataError) as file:
         for name, array in arrays.items():
             file.array(file.root, name, np.ascontiguousarray(array, np.float32))
+
+
+def _find_all(file: Any, names: Sequence[str]) -> list[Any]:
+    datasets = [_find(file, name) for name in names]
+    if len({dataset.shape[0] for dataset in datasets}) > 1 or not datasets[0].shape[0]:
+        shapes = ", ".join(f"{name}: {dataset.shape}" for name, dataset in zip(names, datasets, strict=True))
+        raise DataError(f"its datasets must have equally many rows, and some ({shapes})")
+    return datasets
 
 
 def _find(file: Any, name: str) -> Any:
@@ -85,6 +91,11 @@ class Hdf5Rows:
         self.row_shapes: list[tuple[int, ...]] = []  # of each dataset
         self._loaded: int | None = None  # index of the file in memory
         self._arrays: list[np.ndarray] = []
+        self._counts: list[int] = []  # of the rows of each file
+        for path in self.files:  # at once, not when its turn comes
+            shapes = shapes_of_rows(path, names)
+            self._check_shapes(path, [shape[1:] for shape in shapes])
+            self._counts.append(shapes[0][0])
         self.seek(0)
 
     def read(self, count: int) -> list[np.ndarray]:
@@ -106,11 +117,10 @@ class Hdf5Rows:
         self.position = position
         self._round, self._turn = 0, 0
         if position:
-            counts = [count_rows(path, self.names[0]) for path in self.files]
-            self._round, position = divmod(position, sum(counts))
+            self._round, position = divmod(position, sum(self._counts))
             order = self._order()
-            while position and position >= counts[order[self._turn]]:
-                position -= counts[order[self._turn]]
+            while position and position >= self._counts[order[self._turn]]:
+                position -= self._counts[order[self._turn]]
                 self._turn += 1
         self._load()
         self._row = position
@@ -128,14 +138,13 @@ class Hdf5Rows:
         if index != self._loaded:
             self._loaded, self._arrays = None, []
             self._arrays = read_rows(self.files[index], self.names)
-            self._check_shapes(self.files[index])
+            self._check_shapes(self.files[index], [array.shape[1:] for array in self._arrays])
             self._loaded = index
         self._rows = np.arange(len(self._arrays[0]))
         if self.shuffle:
             self._rows = self._generator(1 + index).permutation(self._rows)
 
-    def _check_shapes(self, path: str) -> None:
-        shapes = [array.shape[1:] for array in self._arrays]
+    def _check_shapes(self, path: str, shapes: list[tuple[int, ...]]) -> None:
         self.row_shapes = self.row_shapes or shapes
         for name, shape, first in zip(self.names, shapes, self.row_shapes, strict=True):
             if shape != first:

@@ -24,6 +24,8 @@ def numbered_lines(source: str, noun: str) -> Iterator[tuple[int, bytes]]:
                     raise DataError(
                         f"{source}:{number}: this line has more than {LONGEST_LINE} bytes; give a text file"
                     )
+                if b"\0" in line:
+                    raise DataError(f"{source}:{number}: this line has a NUL; give a text file")
                 if line.strip():
                     blank = False
                     yield number, line

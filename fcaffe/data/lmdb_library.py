@@ -27,6 +27,17 @@ _environments: weakref.WeakValueDictionary[tuple[int, int], Any] = weakref.WeakV
 _lock = threading.Lock()
 
 
+def _renew() -> None:
+    """A forked process opens environments of its own, as LMDB demands, by a copy of liblmdb that knows no others."""
+    global _environments, _lock
+    _environments, _lock = weakref.WeakValueDictionary(), threading.Lock()
+    library.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
+
+
 @functools.cache
 def library() -> Any:
     """The private copy. Where the system cannot load a module from memory, it is py-lmdb's own module."""
@@ -36,8 +47,9 @@ def library() -> Any:
         with open(module.__file__, "rb") as source, open(os.memfd_create("fcaffe-lmdb"), "wb") as copy:
             shutil.copyfileobj(source, copy)
             copy.flush()
-            loader = importlib.machinery.ExtensionFileLoader("fcaffe_lmdb.cpython", f"/proc/self/fd/{copy.fileno()}")
-            spec = importlib.util.spec_from_loader("fcaffe_lmdb.cpython", loader)
+            name = f"fcaffe_lmdb_{os.getpid()}.cpython"  # Python loads a name once
+            loader = importlib.machinery.ExtensionFileLoader(name, f"/proc/self/fd/{copy.fileno()}")
+            spec = importlib.util.spec_from_loader(name, loader)
             assert spec is not None
             private = importlib.util.module_from_spec(spec)
             loader.exec_module(private)

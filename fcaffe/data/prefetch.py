@@ -14,10 +14,10 @@ from typing import Protocol
 import numpy as np
 
 from fcaffe import log
-from fcaffe.data.share import Share, Turns
 from fcaffe.engines.base import Pending
 from fcaffe.engines.memory import obtainable_bytes, readable_size
 from fcaffe.errors import DataError
+from fcaffe.share import Share, Turns
 
 END_TIMEOUT = 5.0  # seconds
 LOG_INTERVAL = 1000  # Caffe logs the 1st, 1001st, ... wait

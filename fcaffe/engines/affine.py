@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-Array = Any
+from fcaffe.engines.memory import Array
 
 
 @dataclass(frozen=True)

@@ -134,8 +134,8 @@ class EngineBase:
         return DONE
 
     def is_finite(self, values: Any) -> bool:
-        """Whether all values of a flat float32 array are finite."""
-        return bool(numpy.isfinite(float(abs(values).sum())))
+        """Whether all values of a float32 array are finite."""
+        return bool(self.xp.isfinite(values).all())
 
     def synchronize(self) -> None:
         """Wait until all operators have run."""

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-Array = Any
+from fcaffe.engines.memory import Array
+
 ForEach = Callable[[Callable[..., None], Sequence[tuple[Any, ...]]], None]  # as Engine.for_each
 
 FEWEST, MOST = 16, 64  # values that are added in float32
@@ -84,16 +85,16 @@ def _add_up(a: Array | None, b: Array, shift: Array | None, for_each: ForEach) -
     dtype = np.float64 if b.size <= FEW else np.float32
     left, right = None if a is None else _rows(a, dtype), _rows(b, dtype)
     length = max(FEWEST, min(MOST, len(right) >> 10))
-    together = max(1, PIECE // (length * channels))  # rows that count as one, so that a vector holds many sums
-    step = length * together
-    whole = len(right) - len(right) % together
-    pieces = [(start, min(start + step, whole), together) for start in range(0, whole, step)]
+    rows_at_once = max(1, PIECE // (length * channels))  # rows that count as one, so that a vector holds many sums
+    step = length * rows_at_once
+    whole = len(right) - len(right) % rows_at_once
+    pieces = [(start, min(start + step, whole), rows_at_once) for start in range(0, whole, step)]
     pieces += [(whole, len(right), 1)] if whole < len(right) else []
     found = np.empty((len(pieces), 2, channels))
-    wide = None if shift is None else np.tile(shift, together)
+    wide = None if shift is None else np.tile(shift, rows_at_once)
 
-    def add_up(number: int, start: int, end: int, together: int) -> None:
-        columns = together * channels
+    def add_up(number: int, start: int, end: int, rows_at_once: int) -> None:
+        columns = rows_at_once * channels
         second = widened(right[start:end].reshape(-1, columns))
         first = second if a is b else None if left is None else widened(left[start:end].reshape(-1, columns))
         if wide is not None:
@@ -103,7 +104,7 @@ def _add_up(a: Array | None, b: Array, shift: Array | None, for_each: ForEach) -
         second.sum(axis=0, out=sums[0])
         if first is not None:
             np.einsum("rc,rc->c", first, second, out=sums[1])
-        found[number] = sums.reshape(2, together, channels).sum(axis=1, dtype=np.float64)
+        found[number] = sums.reshape(2, rows_at_once, channels).sum(axis=1, dtype=np.float64)
 
     for_each(add_up, [(number, *piece) for number, piece in enumerate(pieces)])
     return found.sum(axis=0)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fcaffe.engines.channels import Array, channels_last
+from fcaffe.engines.channels import channels_last
 from fcaffe.engines.elementwise import PlainElementwise
+from fcaffe.engines.memory import Array
 from fcaffe.engines.windows import Windows, pad_channels_last, patches
 
 PATCH_BYTES = 8 << 20  # patches of this many bytes are unfolded at a time, so that they stay in cache

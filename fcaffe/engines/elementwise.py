@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 from fcaffe.engines.base import EngineBase
-
-Array = Any
+from fcaffe.engines.memory import Array
 
 FLT_MAX = 3.4028234663852886e38
+SIGMOID_UNIT = 2.0**-54  # half the distance of float64's numbers below 1, which Caffe's tanh rounds to
 
 
 class PlainElementwise(EngineBase):
@@ -40,6 +39,19 @@ class PlainElementwise(EngineBase):
             gain = gain + self.xp.float32(slope) * (y <= 0)
         self.xp.multiply(dy, gain, out=dx)
 
+    def sigmoid(self, x: Array, y: Array) -> None:
+        """y = 0.5 * tanh(0.5 * x) + 0.5, as Caffe computes it in float64: a multiple of SIGMOID_UNIT."""
+        positive = x >= 0
+        self.xp.abs(x, out=y)
+        self.xp.exp(y, out=y)
+        y += 1
+        self.xp.reciprocal(y, out=y)  # the sigmoid of -|x|; that of |x| is 1 less this
+        self.xp.subtract(positive, y, out=y)
+        self.xp.abs(y, out=y)
+        y *= 1 / SIGMOID_UNIT
+        self.xp.rint(y, out=y)
+        y *= SIGMOID_UNIT
+
     def weighted_sum(self, arrays: Sequence[Array], factors: Sequence[float], y: Array) -> None:
         """y = factors[0] * arrays[0] + ...; of the arrays only the first may be y."""
         self.xp.multiply(arrays[0], self.xp.float32(factors[0]), out=y)
@@ -64,14 +76,14 @@ class PlainElementwise(EngineBase):
 
     def concat(self, parts: Sequence[Array], whole: Array, axis: int) -> None:
         """whole = the parts one after the other along the axis."""
-        for part, slice_ in zip(parts, _slices([part.shape[axis] for part in parts], axis), strict=True):
-            self.copy(part, whole[slice_])
+        for part, own in zip(parts, consecutive_slices([part.shape[axis] for part in parts]), strict=True):
+            self.copy(part, whole[(slice(None),) * axis + (own,)])
 
     def split(self, whole: Array, parts: Sequence[Array | None], sizes: Sequence[int], axis: int) -> None:
         """Copy slices of `whole`, of these sizes along the axis, to the parts that are not None."""
-        for part, slice_ in zip(parts, _slices(sizes, axis), strict=True):
+        for part, own in zip(parts, consecutive_slices(sizes), strict=True):
             if part is not None:
-                self.copy(whole[slice_], part)
+                self.copy(whole[(slice(None),) * axis + (own,)], part)
 
     def add_bias(self, y: Array, bias: Array, relu: bool = False) -> None:
         """y (N, C, ...) += bias (C,), followed by ReLU with `relu`."""
@@ -89,7 +101,7 @@ class PlainElementwise(EngineBase):
         return x.sum(axis=(0, *range(2, x.ndim)), dtype=self.xp.float32)
 
 
-def _slices(sizes: Sequence[int], axis: int) -> list[tuple[slice, ...]]:
-    """Indices of parts of these sizes, one after the other along the axis."""
-    ends = list(itertools.accumulate(sizes))
-    return [(slice(None),) * axis + (slice(end - size, end),) for size, end in zip(sizes, ends, strict=True)]
+def consecutive_slices(sizes: Sequence[int]) -> list[slice]:
+    """Slices of these lengths, each of which begins where the one before ends."""
+    ends = itertools.accumulate(sizes)
+    return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fcaffe.engines.elementwise import PlainElementwise
-
-Array = Any
+from fcaffe.engines.memory import Array
 
 
 class PlainInnerProduct(PlainElementwise):

@@ -19,6 +19,7 @@ LARGE = 1 << 26  # bytes; for larger arrays the free memory is checked, since Li
 MOST_ADDRESSES = 4096  # cached
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
+Array = Any  # numpy.ndarray or cupy.ndarray; their common protocol has no types
 
 _addresses: dict[int, tuple[weakref.ref[Any], int]] = {}  # of arrays by their ids
 

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from fcaffe.engines.channels import Array, channels_last
+from fcaffe.engines.channels import channels_last
 from fcaffe.engines.elementwise import PlainElementwise
+from fcaffe.engines.memory import Array
 
 PIECE = 1 << 17  # values of a step of local response normalisation, for the caches
 
@@ -114,9 +115,9 @@ class PlainNormalization(PlainElementwise):
             part.astype(xp.float64) for part in (parts[:, :1], parts[:, 1 : 1 + mean.size], parts[:, 1 + mean.size :])
         )
         share = counts / xp.maximum(1, counts.sum())
-        together = (share * means).sum(axis=0)
-        distance = means - together
-        mean[...], variance[...] = together, (share * (variances + distance * distance)).sum(axis=0)
+        overall = (share * means).sum(axis=0)
+        distance = means - overall
+        mean[...], variance[...] = overall, (share * (variances + distance * distance)).sum(axis=0)
 
     def add_to_statistics(
         self, sums: tuple[Array, Array, Array], mean: Array, variance: Array, unbiased: float, fraction: float
@@ -207,11 +208,11 @@ class PlainNormalization(PlainElementwise):
 def _pieces(x: Array) -> list[tuple[slice, ...]]:
     """Indices that cut x (N, C, H, W) into pieces of about PIECE values: images, or rows of an image."""
     images, channels, height, width = x.shape
-    together = max(1, PIECE // max(1, channels * height * width))
-    rows = height if together > 1 else max(1, PIECE // max(1, channels * width))
+    images_at_once = max(1, PIECE // max(1, channels * height * width))
+    rows = height if images_at_once > 1 else max(1, PIECE // max(1, channels * width))
     return [
-        (slice(image, image + together), slice(None), slice(row, row + rows))
-        for image in range(0, images, together)
+        (slice(image, image + images_at_once), slice(None), slice(row, row + rows))
+        for image in range(0, images, images_at_once)
         for row in range(0, height, rows)
     ]
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
 
 from fcaffe.engines.base import MANY
 from fcaffe.engines.channels import channel_moments, sum_channels
 from fcaffe.engines.engine import Engine
-from fcaffe.threads import shard_threads, wanted_threads
+from fcaffe.threads import renew_in_forks, shard_threads, wanted_threads
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 
 class NumpyEngine(Engine):
@@ -23,6 +25,10 @@ class NumpyEngine(Engine):
         super().__init__(numpy)
         self._threads = max(wanted_threads(), shard_threads())
         self._pool: ThreadPoolExecutor | None = None
+        renew_in_forks(self)
+
+    def after_fork(self) -> None:
+        self._pool = None
 
     def another(self) -> Engine:
         other = self._another()
@@ -44,6 +50,8 @@ class NumpyEngine(Engine):
             super().for_each(work, items)
             return
         if self._pool is None:
+            from concurrent.futures import ThreadPoolExecutor  # slow to load
+
             self._pool = ThreadPoolExecutor(self._threads, "engine")
 
         def some(first: int) -> None:

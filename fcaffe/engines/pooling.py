@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from fcaffe.engines.channels import Array, channels_last
-from fcaffe.engines.elementwise import PlainElementwise
+from fcaffe.engines.channels import channels_last
+from fcaffe.engines.elementwise import FLT_MAX, PlainElementwise
+from fcaffe.engines.memory import Array
 from fcaffe.engines.windows import Windows, pad_channels_last
-
-LOWEST = -3.4028234663852886e38  # -FLT_MAX: what Caffe's MAX gives for a window outside the image
 
 
 class PlainPooling(PlainElementwise):
     """x (N, C, H, W), y (N, C, output_size...). `mask` (N, C, output_size...) holds the index of each
-    maximum in its H * W plane.
+    maximum in its H * W plane. A mask of float32 is exact up to 2^24 only, as Caffe's second top.
 
-    `memory`, float32 of the same shape, is what max_pool_forward saves for max_pool_backward; each engine chooses its
-    contents.
+    `memory`, four bytes a value of the same shape, is what max_pool_forward saves for max_pool_backward; each engine
+    chooses its contents.
     """
 
     def pools_parts_alike(self, images: int, channels: Sequence[int], windows: Windows) -> bool:
@@ -25,25 +25,26 @@ class PlainPooling(PlainElementwise):
 
     def max_pool_forward(self, x: Array, y: Array, memory: Array | None, windows: Windows) -> None:
         """y = the largest values; -FLT_MAX where no element is inside. `memory` None: there is no backward pass."""
-        self.max_pool_with_indices(x, y, self.xp.empty_like(y) if memory is None else memory, windows)
+        indices = self.xp.empty_like(y, dtype="int32") if memory is None else memory.view(self.xp.int32)
+        self.max_pool_with_indices(x, y, indices, windows)
 
     def max_pool_backward(self, dy: Array, memory: Array, dx: Array, windows: Windows) -> None:
         """dx = each dy at the index of its maximum; the gradients of windows with the same maximum add up."""
-        self.index_backward(dy, memory, dx, windows)
+        self.index_backward(dy, memory.view(self.xp.int32), dx, windows)
 
     def max_pool_with_indices(self, x: Array, y: Array, mask: Array, windows: Windows) -> None:
         """y = the first of the largest values in row order; mask -1 and y -FLT_MAX where no element is inside."""
         best, where = channels_last(y), channels_last(mask)
         output_size = best.shape[1:-1]
-        padded = pad_channels_last(self.xp, channels_last(x), windows, output_size, LOWEST)
-        best[...] = LOWEST
+        padded = pad_channels_last(self.xp, channels_last(x), windows, output_size, -FLT_MAX)
+        best[...] = -FLT_MAX
         where[...] = 0
         for offset in windows.offsets():
             element = padded[windows.shifted(offset, output_size)]
             larger = element > best
             self.xp.fmax(best, element, out=best)  # a NaN is never larger
             # Offsets come in row order, so the newest index of a window is also its highest.
-            index = self._plane_index(offset, output_size, x.shape[2:], windows) + 1
+            index = self._plane_index(offset, output_size, x.shape[2:], windows, where.dtype) + 1
             self.xp.maximum(where, index * larger, out=where)
         where -= 1
 
@@ -53,8 +54,8 @@ class PlainPooling(PlainElementwise):
         output_size, size = dy.shape[1:-1], out.shape[1:-1]
         padded = self.xp.zeros((out.shape[0], *windows.padded_size(size, output_size), out.shape[-1]), dy.dtype)
         for offset in windows.offsets():
-            here = where == self._plane_index(offset, output_size, size, windows)
-            padded[windows.shifted(offset, output_size)] += dy * here
+            here = where == self._plane_index(offset, output_size, size, windows, where.dtype)
+            padded[windows.shifted(offset, output_size)] += self.xp.where(here, dy, 0)
         out[...] = padded[windows.interior(size)]
 
     def scatter_to_plane(self, dy: Array, mask: Array, dx: Array) -> None:
@@ -100,7 +101,7 @@ class PlainPooling(PlainElementwise):
         for offset in windows.offsets():
             element = padded[windows.shifted(offset, output_size)]
             running += element
-            index = self._plane_index(offset, output_size, x.shape[2:], windows)
+            index = self._plane_index(offset, output_size, x.shape[2:], windows, where.dtype)
             picked = (where < 0) & (running >= threshold) & self._inside(offset, output_size, x.shape[2:], windows)
             self.xp.copyto(best, element, where=picked)
             self.xp.copyto(where, index, where=picked)
@@ -119,11 +120,11 @@ class PlainPooling(PlainElementwise):
         out[...] = squares / total
 
     def _plane_index(
-        self, offset: tuple[int, ...], output_size: tuple[int, ...], size: tuple[int, ...], windows: Windows
+        self, offset: tuple[int, ...], output_size: tuple[int, ...], size: tuple[int, ...], windows: Windows, dtype: Any
     ) -> Array:
         """(H', W', 1): the index in the H * W plane of element `offset` of every window."""
         rows, columns = self._coordinates(offset, output_size, windows)
-        return (rows[:, None] * size[1] + columns[None, :])[..., None].astype(self.xp.float32)
+        return (rows[:, None] * size[1] + columns[None, :])[..., None].astype(dtype)
 
     def _inside(
         self, offset: tuple[int, ...], output_size: tuple[int, ...], size: tuple[int, ...], windows: Windows

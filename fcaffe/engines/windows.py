@@ -9,12 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fcaffe.engines.memory import check_room
+from fcaffe.engines.memory import Array, check_room
 from fcaffe.errors import NetError
 
 MOST = 2**31 - 1  # of a kernel, stride, pad or dilation: an int of C, as in Caffe and oneDNN
-
-Array = Any
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,9 @@ from fcaffe.engines.memory import obtainable_bytes
 from fcaffe.errors import DataError, FcaffeError
 from fcaffe.input_files import MOST_PACKED, UnreadableError, asking, opened_by
 
+# A file could have any other file of this machine read, and copied into a model or an answer.
+ELSEWHERE = "has its values in another file, which is not read; copy them into this file (h5repack, or h5py)"
+
 
 @contextlib.contextmanager
 def opened(path: str | os.PathLike[str], error: type[FcaffeError]) -> Iterator[Any]:
@@ -39,9 +42,13 @@ def names_in(group: Any) -> list[str]:
 
 
 def member(group: Any, path: str) -> Any:
-    """The group or dataset at a path below a group, or None. Links are followed, as in Caffe."""
+    """The group or dataset at a path below a group, or None. Raises Hdf5Error if a link leads to another file."""
     with asking():
-        return group.get(path)
+        found = group.get(path)
+        is_here = found is None or found.file.filename == group.file.filename
+    if not is_here:
+        raise Hdf5Error(f'"{path}" {ELSEWHERE}')
+    return found
 
 
 def attribute(group: Any, name: str, kinds: str) -> Any:
@@ -72,16 +79,18 @@ def shape_of(dataset: Any) -> tuple[int, ...]:
 
 
 def check_stored(dataset: Any, unwritten: bool = False) -> int:
-    """The bytes that the values of a dataset take in memory. Raises Hdf5Error if the file is too small to hold them.
+    """The bytes that the values of a dataset take in memory. Raises Hdf5Error if they are not in the file.
 
     A dataset without storage, which reads as zeros, is allowed only if `unwritten` is true.
     """
     shape = shape_of(dataset)
     with asking():
-        elsewhere = dataset.is_virtual or dataset.external  # the values are in other files
+        is_elsewhere = dataset.is_virtual or dataset.external
         stored, whole = dataset.id.get_storage_size(), os.path.getsize(dataset.file.filename)
         size = math.prod(shape) * max(dataset.dtype.itemsize, 4)  # no smaller once it is float32
-    if size and not elsewhere and (not (stored or unwritten) or size > MOST_PACKED * whole):
+    if is_elsewhere:
+        raise Hdf5Error(f'"{dataset.name}" {ELSEWHERE}')
+    if size and (not (stored or unwritten) or size > MOST_PACKED * whole):
         raise Hdf5Error(f'"{dataset.name}" of shape {shape} is not in the file; it is damaged')
     return size
 

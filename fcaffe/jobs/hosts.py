@@ -40,6 +40,22 @@ class Plan:
     shell: str = ""
 
 
+class Snapshots:
+    """What a job knows of the states that its ranks write; this one is of a job that writes none."""
+
+    def newest(self) -> str | None:
+        """The newest state that this job has written."""
+        return None
+
+    def source(self) -> str:
+        """Where ranks that start again begin, for a message."""
+        return self.newest() or "the start"
+
+    def remedy(self) -> str:
+        """How to go on after a fault, for the end of its message."""
+        return ""
+
+
 def parse_hosts(text: str, source: str = "--hosts") -> list[Host]:
     """The entries of `a:8,b:8`, or the lines of a hostfile: MPICH's `a:8`, Open MPI's `a slots=8`, or names alone.
 

@@ -18,8 +18,8 @@ from fcaffe import log
 from fcaffe.errors import UsageError
 from fcaffe.jobs.elastic import run_generations
 from fcaffe.jobs.frames import Message
-from fcaffe.jobs.hosts import Plan
-from fcaffe.jobs.launcher import Launcher, Snapshots
+from fcaffe.jobs.hosts import Plan, Snapshots
+from fcaffe.jobs.launcher import Launcher
 from fcaffe.jobs.mpiexec import find_mpiexec
 from fcaffe.jobs.mpiexec_run import MpiexecRun, run_mpiexec
 from fcaffe.jobs.ranks import TO_END

@@ -10,29 +10,13 @@ from typing import Any
 
 from fcaffe.jobs.crew import TICK, Crew
 from fcaffe.jobs.frames import Message
-from fcaffe.jobs.hosts import Plan
+from fcaffe.jobs.hosts import Plan, Snapshots
 from fcaffe.jobs.loop import SILENCE
 from fcaffe.jobs.processes import JOB
 from fcaffe.jobs.started import LAUNCHED
 
 LEAST_SILENCE = 5.0  # seconds: agents send something twice a second
 RANK = [sys.executable, "-m", "fcaffe", "rank"]  # the words that start a rank, which reads its order
-
-
-class Snapshots:
-    """What a job knows of the states that its ranks write; this one is of a job that writes none."""
-
-    def newest(self) -> str | None:
-        """The newest state that this job has written."""
-        return None
-
-    def source(self) -> str:
-        """Where ranks that start again begin, for a message."""
-        return self.newest() or "the start"
-
-    def remedy(self) -> str:
-        """How to go on after a fault, for the end of its message."""
-        return ""
 
 
 class Launcher:

@@ -67,16 +67,12 @@ def is_plain_relu(layer: Layer) -> TypeGuard[ReLU]:
 
 @register("Sigmoid")
 class Sigmoid(Pointwise):
-    """top = 1 / (1 + exp(-x)), computed by tanh, which cannot overflow."""
+    """top = 1 / (1 + exp(-x))."""
 
     traits = replace(Pointwise.traits, reads="tops")
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        y = top[0].data
-        self.xp.multiply(bottom[0].data, 0.5, out=y)
-        self.xp.tanh(y, out=y)
-        y *= 0.5
-        y += 0.5
+        self.engine.sigmoid(bottom[0].data, top[0].data)
 
     def slope(self, bottom: Blob, top: Blob) -> Array:
         y = top.data

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fcaffe import log
 from fcaffe.engines.affine import Affine, normalization, scaling
 from fcaffe.engines.normalization import Normalizer, Whole
 from fcaffe.layers.running_statistics import RunningStatistics
@@ -14,6 +16,7 @@ from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 from fcaffe.net.fillers import fill_blob
 from fcaffe.net.state import Held
 from fcaffe.net.workers import Workers
+from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 
 
@@ -36,6 +39,8 @@ class BatchNorm(Layer):
         for shape in (self.channels,), (self.channels,), (1,):
             self.add_blob(*shape)
         self.statistics = RunningStatistics(self.engine, self.running_statistics, p.moving_average_fraction)
+        if has_scale_and_bias(p):
+            self._leave_statistics_alone(self.param.param)
         for index in range(len(self.blobs)):  # they are no weights: the solver must not touch them
             if index == len(self.param.param):
                 self.param.param.add(lr_mult=0)
@@ -43,6 +48,28 @@ class BatchNorm(Layer):
                 raise self.error(f"its statistics do not learn: param {index} must have lr_mult: 0")
         if has_scale_and_bias(p):
             self.add_affine((self.channels,), p, "scale_filler", "bias_filler")
+
+    def _leave_statistics_alone(self, specs: Any) -> None:
+        """Two specs are those of scale and bias. Others than 0 for statistics become 0, as in NVIDIA's fork."""
+        if len(specs) == 2:
+            specs.extend([pb.ParamSpec(), *specs])
+            for spec in specs[:2]:
+                spec.Clear()
+        elif any(spec.lr_mult for spec in specs[:3]):
+            log.warning(f"layer {self.name}: its statistics do not learn: the lr_mult of params 0 to 2 counts as 0")
+        for spec in specs[:3]:
+            spec.lr_mult = spec.decay_mult = 0
+
+    def in_own_order(self, stored: list[StoredBlob]) -> list[StoredBlob]:
+        """NVIDIA's 0.15 has scale and bias before the statistics. Its blobs may have the shape (1, C, 1, 1)."""
+        if not self.affine_blobs or len(stored) != len(self.blobs):
+            return stored
+        if math.prod(stored[-1].shape) == 1 < math.prod(stored[2].shape):
+            stored = [*stored[2:], *stored[:2]]
+        for own, blob in zip(self.blobs, stored, strict=True):
+            if blob.shape == (1, own.count, 1, 1) and len(own.shape) == 1:
+                blob.shape = own.shape
+        return stored
 
     def prepare(self, bottom: Blob, eps: float, use_global_stats: bool) -> None:
         """Set up all but the parameters."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -46,12 +45,6 @@ class AlongAxis(Layer):
     def sizes(self, blobs: list[Blob]) -> list[int]:
         """Of these blobs along the axis."""
         return [blob.shape[self.axis] for blob in blobs]
-
-
-def consecutive_slices(sizes: Sequence[int]) -> list[slice]:
-    """Slices of these lengths, each of which begins where the one before ends."""
-    ends = itertools.accumulate(sizes)
-    return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
 
 @register("Concat")

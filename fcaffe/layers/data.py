@@ -17,7 +17,6 @@ from fcaffe.data.batches import DatumBatches
 from fcaffe.data.database import Database
 from fcaffe.data.image_list import ListBatches
 from fcaffe.data.prefetch import Batch, BatchSource, Prefetcher, check_batches
-from fcaffe.data.share import Share
 from fcaffe.data.transformer import Transformer
 from fcaffe.data.windows import WindowBatches
 from fcaffe.engines.base import Pending
@@ -25,9 +24,12 @@ from fcaffe.errors import DataError
 from fcaffe.net import Blob, Context, Layer, Traits, register
 from fcaffe.net.state import Held, State
 from fcaffe.rng import CaffeRandom
+from fcaffe.share import Share
+from fcaffe.threads import renew_in_forks
 from fcaffe.timeline import DATA
 
 FOR_BOXES = ("distort_param", "expand_param", "emit_constraint")  # of transform_param
+OF_PARENTS: list[Prefetcher | None] = []  # what forked processes have inherited and do not use
 
 
 @contextmanager
@@ -50,7 +52,11 @@ class Reader(Layer):
     def __init__(self, param: Any, context: Context) -> None:
         super().__init__(param, context)
         self._handing_out = threading.Lock()
+        renew_in_forks(self)
         self._left = 0  # samples of the present batch that no pass has had
+
+    def after_fork(self) -> None:
+        self._handing_out = threading.Lock()
 
     @contextmanager
     def samples(self, share: Share) -> Iterator[slice]:
@@ -103,6 +109,7 @@ class ReadingLayer(Reader):
     field: str  # the message with batch_size
     source: Callable[[Any, Transformer, CaffeRandom], BatchSource]  # makes the reader of batches from this message
     size_logged_at = "data_layer.cpp:45"  # where Caffe logs the size of the output
+    _prefetcher: Prefetcher | None = None
 
     def transformer(self) -> Transformer:
         """The transformer of `transform_param`."""
@@ -121,7 +128,16 @@ class ReadingLayer(Reader):
             raise self.error("data_param.prefetch must be positive")
         if getattr(self.param, self.field).batch_size < 1:
             raise self.error(f"{self.field}.batch_size must be positive")
-        random = self.context.random
+        self._prefetcher = self._open()
+        source = self._prefetcher.source
+        self._state = source.state()
+        rows = self.context.workers.rows(self.share)
+        images = rows.stop - rows.start
+        self._reshape(top, (images, *source.shape[1:]), self.label_shape(images))
+        log.output_data_size(source.shape, self.size_logged_at)
+
+    def _open(self) -> Prefetcher:
+        random, depth = self.context.random, self.param.data_param.prefetch
         with reading_errors(self):
             transformer = self.transformer()
             transformer.seed(random)  # Caffe seeds it twice, before and after opening the source; the second counts
@@ -131,12 +147,24 @@ class ReadingLayer(Reader):
             source.divide(self.share, self.context.turns)
             check_batches([source.shape, source.shape[:1]], depth)
         random.draw()  # in Caffe the seed of the reading thread, which has no use for it
-        self.prefetcher = Prefetcher(source, depth, self.engine.host_array)
-        self._state = source.state()
-        rows = self.context.workers.rows(self.share)
-        images = rows.stop - rows.start
-        self._reshape(top, (images, *source.shape[1:]), self.label_shape(images))
-        log.output_data_size(source.shape, self.size_logged_at)
+        return Prefetcher(source, depth, self.engine.host_array)
+
+    @property
+    def prefetcher(self) -> Prefetcher:
+        """In a forked process it is opened when it is first needed, and begins where the net has got to."""
+        if self._prefetcher is None:
+            random = self.context.random.state()
+            with log.quiet():
+                self._prefetcher = self._open()
+            self.context.random.set_state(random)
+            self.set_reader_state(*self._state)
+        return self._prefetcher
+
+    def after_fork(self) -> None:
+        """The thread and its open files remain the parent's. They are neither used nor closed here."""
+        super().after_fork()
+        OF_PARENTS.append(self._prefetcher)
+        self._prefetcher = None
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         with self.samples(self.share) as rows:
@@ -178,8 +206,9 @@ class ReadingLayer(Reader):
         self._state = self.prefetcher.source.state()
 
     def close(self) -> None:
-        self.prefetcher.stop()
-        self.prefetcher.source.close()
+        if self._prefetcher is not None:
+            self._prefetcher.stop()
+            self._prefetcher.source.close()
 
     def _reshape(self, top: list[Blob], shape: tuple[int, ...], labels: tuple[int, ...]) -> None:
         top[0].reshape(*shape)

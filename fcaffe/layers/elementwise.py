@@ -8,6 +8,9 @@ from typing import Any
 
 from fcaffe.layers.activations import Activation, Pointwise
 from fcaffe.net import ALL_BOTTOMS, Array, Blob, Layer, register
+from fcaffe.net.arithmetic import sign
+
+LARGEST_EXPONENT = math.log(3.4028234663852886e38)  # of a finite float32
 
 
 @register("AbsVal")
@@ -20,7 +23,7 @@ class AbsVal(Pointwise):
         self.xp.abs(bottom[0].data, out=top[0].data)
 
     def slope(self, bottom: Blob, top: Blob) -> Array:
-        return self.xp.sign(bottom.data)
+        return sign(bottom.data)
 
 
 @register("Exp")
@@ -32,7 +35,8 @@ class Exp(Pointwise):
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.exp_param
         self.rate = p.scale * log_of_base(self, p)
-        self.factor = math.exp(p.shift * log_of_base(self, p))
+        shift = p.shift * log_of_base(self, p)
+        self.factor = math.exp(shift) if shift < LARGEST_EXPONENT else math.inf
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         y = top[0].data

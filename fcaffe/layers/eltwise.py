@@ -73,7 +73,7 @@ class Eltwise(Layer):
             elif self.operation == SUM:
                 self.engine.weighted_sum([dy], [self.coeffs[index]], blob.diff)
             else:
-                self.xp.multiply(dy, self.largest.data == index, out=blob.diff)
+                blob.diff[...] = self.xp.where(self.largest.data == index, dy, 0)
 
     def _multiply(self, xs: list[Array], y: Array) -> None:
         self.xp.multiply(xs[0], xs[1], out=y)

@@ -28,7 +28,8 @@ class HDF5Output(Layer):
             h5py()  # say at once if it is missing
             folder = os.path.dirname(self.path) or "."
             if not self.path or not os.access(folder, os.W_OK):
-                raise DataError(f'cannot write hdf5_output_param.file_name "{self.path}": no such folder to write in')
+                problem = f"{folder} may not be written" if os.path.isdir(folder) else f"there is no folder {folder}"
+                raise DataError(f'cannot write hdf5_output_param.file_name "{self.path}": {problem}')
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         if any(len(blob.shape) > 4 for blob in bottom) or bottom[0].num != bottom[1].num:

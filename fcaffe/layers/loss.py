@@ -213,9 +213,7 @@ class SigmoidCrossEntropyLoss(LossLayer):
             return
         x, dx = bottom[0].data, bottom[0].diff
         target = bottom[1].data.reshape(x.shape)
-        self.xp.tanh(0.5 * x, out=dx)
-        dx *= 0.5
-        dx += 0.5
+        self.engine.sigmoid(x, dx)
         dx -= target
         dx *= top[0].diff / self.divisor.data
         ignored = self._ignored(target)

@@ -84,7 +84,7 @@ class ContrastiveLoss(LossLayer):
         distance = xp.sqrt(squares)
         gap = xp.maximum(0, p.margin - (squares if p.legacy_version else distance))
         losses = xp.where(alike, squares, gap if p.legacy_version else gap**2)
-        unlike = xp.sign(gap) if p.legacy_version else gap / (distance + TINY)
+        unlike = xp.where(gap > 0, 1 if p.legacy_version else gap / (distance + TINY), 0)
         self.slopes.data[...] = xp.where(alike, 1, -unlike)
         self.samples = self.count_samples(bottom)
         top[0].data[...] = losses.sum() / (2 * self.samples)
@@ -92,7 +92,8 @@ class ContrastiveLoss(LossLayer):
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if propagate_down[2]:
             bottom[2].diff[...] = 0
-        gradients = top[0].diff / self.samples * self.slopes.data[:, None] * self.difference.data
+        slopes, scale = self.slopes.data[:, None], top[0].diff / self.samples
+        gradients = self.xp.where(slopes == 0, 0, scale * slopes * self.difference.data)
         for blob, down, sign in zip(bottom, propagate_down, (1, -1), strict=False):
             if down:
                 copy_values(sign * gradients, blob.diff)

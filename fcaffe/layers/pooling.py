@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from fcaffe.engines.windows import Windows
-from fcaffe.net import Blob, Half, Layer, Traits, register
+from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 from fcaffe.proto import caffe_pb2 as pb
 
 MAX, AVE, STOCHASTIC = pb.PoolingParameter.MAX, pb.PoolingParameter.AVE, pb.PoolingParameter.STOCHASTIC
@@ -97,7 +97,7 @@ class Pooling(Layer):
                 y *= self.gain
         elif self.phase == pb.TRAIN:
             dice = self.engine.from_numpy(self.context.uniform(self.name, y.shape))
-            self.engine.stochastic_pool_forward(x, y, self.memory.data, dice, self.windows)
+            self.engine.stochastic_pool_forward(x, y, self._indices(), dice, self.windows)
         else:
             self.engine.stochastic_pool_test(x, y, self.windows)
 
@@ -112,7 +112,11 @@ class Pooling(Layer):
         elif self.method == MAX:
             self.engine.max_pool_backward(dy, self.memory.data, dx, self.windows)
         else:
-            self.engine.index_backward(dy, self.memory.data, dx, self.windows)
+            self.engine.index_backward(dy, self._indices(), dx, self.windows)
+
+    def _indices(self) -> Array:
+        """`memory` as indices in the plane."""
+        return self.memory.data.view(self.xp.int32)
 
     @property
     def fills_windows(self) -> bool:

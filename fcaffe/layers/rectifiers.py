@@ -21,7 +21,10 @@ class ELU(Pointwise):
         y += negative
 
     def slope(self, bottom: Blob, top: Blob) -> Array:
-        return self.xp.where(bottom.data > 0, 1, top.data + self.param.elu_param.alpha)
+        slope = top.data + self.param.elu_param.alpha
+        slope *= bottom.data <= 0
+        slope += bottom.data > 0
+        return slope
 
 
 @register("PReLU")
@@ -58,12 +61,16 @@ class PReLU(Activation):
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         dy, x = top[0].diff, self.kept_bottom(bottom, top).data
+        negative = x <= 0
         if self.param_propagate_down[0]:
-            gradients = dy * self.xp.minimum(x, 0)
+            gradients = dy * x
+            gradients *= negative
             shared = self.param.prelu_param.channel_shared
             self.blobs[0].diff[...] += gradients.sum() if shared else self.engine.channel_sums(gradients)
         if propagate_down[0]:
-            self.xp.multiply(dy, self.xp.where(x > 0, 1, self._slope(x)), out=bottom[0].diff)
+            slopes = self._slope(x) * negative
+            slopes += x > 0
+            self.xp.multiply(dy, slopes, out=bottom[0].diff)
 
     def _slope(self, x: Array) -> Array:
         """As a view that repeats over all of x."""
@@ -103,10 +110,8 @@ class Swish(Pointwise):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, gate = bottom[0].data, self.gate.data
-        self.xp.multiply(x, 0.5 * self.param.swish_param.beta, out=gate)
-        self.xp.tanh(gate, out=gate)
-        gate *= 0.5
-        gate += 0.5
+        self.xp.multiply(x, self.param.swish_param.beta, out=gate)
+        self.engine.sigmoid(gate, gate)
         self.xp.multiply(x, gate, out=top[0].data)
 
     def slope(self, bottom: Blob, top: Blob) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from fcaffe.net import Array, Blob, Layer, Traits, register
+from fcaffe.net.arithmetic import sign
 from fcaffe.proto import caffe_pb2 as pb
 
 SUM, ASUM, SUMSQ, MEAN = (getattr(pb.ReductionParameter, name) for name in ("SUM", "ASUM", "SUMSQ", "MEAN"))
@@ -40,7 +41,7 @@ class Reduction(Layer):
         operation, x, dx = self.param.reduction_param.operation, bottom[0].data, bottom[0].diff
         dy = self._spread(self.coeff * top[0].diff, x)
         if operation == ASUM:
-            self.xp.multiply(dy, self.xp.sign(x), out=dx)
+            self.xp.multiply(dy, sign(x), out=dx)
         elif operation == SUMSQ:
             self.xp.multiply(2 * dy, x, out=dx)
         else:

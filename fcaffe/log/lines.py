@@ -16,13 +16,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from fcaffe.errors import FcaffeError
+from fcaffe.errors import CONTROLS, FcaffeError
 from fcaffe.log.outlet import Outlet
 
 LEVELS = "IWEF"
 FULL = (errno.ENOSPC, errno.EDQUOT)  # a run goes on, and starts, without a log file
 
 _lock = threading.Lock()
+if hasattr(os, "register_at_fork"):  # a thread that is not in the forked process may hold it
+    os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]
 _files: list[Outlet] = []
 _level = os.environ.get("GLOG_minloglevel", "")  # noqa: SIM112 - glog's name
 _minimum = int(_level) if _level.isdecimal() else 0
@@ -42,7 +44,7 @@ def write(level: str, message: str, source: str | None = None, depth: int = 2) -
     if source is None:
         frame = sys._getframe(depth)
         source = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-    line = prefix(level, source) + message + ("" if message.endswith("\n") else "\n")
+    line = prefix(level, source) + message.translate(CONTROLS) + ("" if message.endswith("\n") else "\n")
     with _lock:
         (_show or _emit)(line)
         for file in _files:

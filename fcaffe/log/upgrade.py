@@ -78,12 +78,6 @@ def unknown_v0_parameter(field: str, kind: str) -> None:
     error(f"Unknown parameter {field} for layer type {kind}", f"upgrade_proto.cpp:{_V0_FIELDS[field]}")
 
 
-# A net has both notations. Caffe 1.0 fails at this line; the text is that of earlier versions.
-layer_beside_layers = Sentence(
-    "Input NetParameter to be upgraded already specifies 'layer' fields; these will be ignored for the upgrade.",
-    "upgrade_proto.cpp:671",
-    level="E",
-)
 v0_layer_in_v1 = Sentence(
     "Input NetParameter has V0 layer -- ignoring.", "upgrade_proto.cpp:870",
     "Upgrade of input layer {index:d} failed.", "upgrade_proto.cpp:684",

@@ -11,16 +11,15 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fcaffe.model_files import caffemodel
-from fcaffe.model_files.arrays import BlobSizes, read_arrays
-from fcaffe.model_files.model import Model, StoredLayer, take_shared
-from fcaffe.model_files.safetensors import is_safetensors
+from fcaffe.model_files.model import BlobSizes, Model, StoredLayer, take_shared
 from fcaffe.proto import file_start
 from fcaffe.proto.binary import HDF5_MAGIC, ZIP_MAGIC
 
 __all__ = ["BlobSizes", "Model", "StoredLayer", "read_model", "take_shared", "write_hdf5", "write_model"]
 
 Path = str | os.PathLike[str]
+
+LARGEST_HEADER = 100_000_000  # bytes of a safetensors file's JSON, as in the format's own library
 
 
 class Format(NamedTuple):
@@ -31,6 +30,11 @@ class Format(NamedTuple):
 
     def load(self) -> Any:
         return importlib.import_module(self.module)
+
+
+def is_safetensors(start: bytes) -> bool:
+    """Whether a file with these first bytes is a safetensors file: a length, and the beginning of a JSON object."""
+    return len(start) > 9 and start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= LARGEST_HEADER
 
 
 FORMATS = {  # by the ending of the file's name
@@ -54,9 +58,13 @@ def read_model(path: Path, sizes: BlobSizes | None = None) -> Model:
     start = file_start(path)
     for format in FORMATS.values():
         if format.recognises(start):
+            from fcaffe.model_files.arrays import read_arrays
+
             model = read_arrays(format.load().opened, path, sizes)
             take_shared(model)  # a file may hold a shared blob only once
             return model
+    from fcaffe.model_files import caffemodel
+
     return caffemodel.read(path)
 
 
@@ -69,6 +77,8 @@ def write_model(path: Path, model: Model, nvidia: bool = False) -> None:
     if ending in FORMATS:
         FORMATS[ending].load().write(path, model)
     else:
+        from fcaffe.model_files import caffemodel
+
         caffemodel.write(path, model, nvidia)
 
 

@@ -19,13 +19,12 @@ from google.protobuf.message import DecodeError
 from fcaffe.engines.memory import obtainable_bytes
 from fcaffe.errors import SnapshotError
 from fcaffe.input_files import UnreadableError
-from fcaffe.model_files.model import Model, StoredLayer, check_text
+from fcaffe.model_files.model import BlobSizes, Model, StoredLayer, check_text
 from fcaffe.proto import StoredBlob, blob_shape
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.in_file import InFile
 
 MOST_BLOBS = 1000  # of a layer
-BlobSizes = Mapping[str, Sequence[int]]  # of a net: the number of values in each blob of each layer
 
 _NAME = re.compile(r"(.+)/(\d{1,9})(/diff)?")
 
@@ -111,7 +110,7 @@ def model_of(contents: Contents, sizes: BlobSizes | None = None) -> Model:
                 f'layer "{layer.name}": {name.kind} {name.blob} has the shape {array.shape}, not {blob.shape}; '
                 "the file is damaged"
             )
-        if _is_wanted(sizes, layer, name.blob, array.shape):
+        if _is_wanted(sizes, layer, array.shape):
             wanted.append((blob, name.kind, array))
     total = sum(array.nbytes for _, _, array in wanted if isinstance(array, Packed))
     if total > (obtainable_bytes(np) or total):
@@ -175,8 +174,8 @@ def layer_from_outline(outline: Any) -> StoredLayer:
     return StoredLayer(outline, blobs)
 
 
-def _is_wanted(sizes: BlobSizes | None, layer: StoredLayer, index: int, shape: tuple[int, ...]) -> bool:
-    """Whether a net needs a blob of a file: its own blob has as many values, or another layer may share it.
+def _is_wanted(sizes: BlobSizes | None, layer: StoredLayer, shape: tuple[int, ...]) -> bool:
+    """Whether a net needs a blob of a file: a blob of its layer has as many values, or another layer may share it.
 
     Other blobs are not read, since a damaged file may claim any number of values. Without `sizes` all are wanted.
     """
@@ -184,5 +183,4 @@ def _is_wanted(sizes: BlobSizes | None, layer: StoredLayer, index: int, shape: t
         return True
     if layer.name not in sizes:
         return any(spec.name for spec in layer.param.param)
-    counts = sizes[layer.name]
-    return index < len(counts) and counts[index] == math.prod(shape)
+    return math.prod(shape) in sizes[layer.name]

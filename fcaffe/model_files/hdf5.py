@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ def write(path: str | os.PathLike[str], model: Model) -> None:
     """Write a model. /diff exists if any blob has gradients. Raises SnapshotError."""
     owners = {(layer.name, index): owner.blobs[owned] for layer, index, owner, owned in model.shared()}
     with_diffs = any(blob.has_diff for layer in model.layers for blob in layer.blobs)
-    _check_names(model)
+    check_names(model.layers)
     with new_file(path, "model", SnapshotError) as file:
         data = file.group(file.root, "data")
         _put_message(file, data, _NET, without_fork_fields(model.param))
@@ -91,13 +92,19 @@ def _layers(data: Any) -> Iterator[tuple[str, Any]]:
         prefix, parent = waiting.pop(0)
         for key in names_in(parent):
             group = member(parent, key)
-            if not isinstance(group, library.Group) or address(group) in seen:
+            if not isinstance(group, library.Group):
+                if not prefix:
+                    raise SnapshotError(f'"{parent.name}/{key}" is no group with the blobs of a layer; it is no model')
+                continue
+            if address(group) in seen:
                 continue
             seen.add(address(group))
-            name, names = prefix + key, names_in(group)
-            if attribute(group, _LAYER, "V") is not None or not names or any(one.isdecimal() for one in names):
+            name = prefix + key
+            if attribute(group, _LAYER, "V") is not None or not names_in(group) or any(_datasets(group)):
                 yield name, group
             waiting.append((f"{name}/", group))
+    if not seen:
+        raise SnapshotError("there are no layers in it")
 
 
 def _datasets(group: Any) -> Iterator[tuple[int, Any]]:
@@ -127,11 +134,17 @@ def _put_message(file: Hdf5Writer, group: Any, name: str, message: Any) -> None:
         file.attribute(group, name, np.void(content))
 
 
-def _check_names(model: Model) -> None:
-    names = set()
-    for layer in model.layers:
-        if not layer.name or not {"", ".", ".."}.isdisjoint(layer.name.split("/")):
+def check_names(layers: Iterable[Any]) -> None:
+    """Raise SnapshotError unless HDF5 can hold these layers, which have names and blobs."""
+    blobs: dict[str, int] = {}
+    for layer in layers:
+        if not {"", ".", ".."}.isdisjoint(layer.name.split("/")):
             raise SnapshotError(f'HDF5 cannot hold a layer with the name "{layer.name}"; give it another')
-        if layer.name in names:
+        if layer.name in blobs:
             raise SnapshotError(f'HDF5 cannot hold two layers with the name "{layer.name}"; rename one')
-        names.add(layer.name)
+        blobs[layer.name] = len(layer.blobs)
+    for name in blobs:
+        for outer, inner in itertools.pairwise(itertools.accumulate(name.split("/"), "{}/{}".format)):
+            index = inner[len(outer) + 1 :]
+            if index.isdecimal() and int(index) < blobs.get(outer, 0):
+                raise SnapshotError(f'HDF5 cannot hold layers with the names "{outer}" and "{name}"; rename one')

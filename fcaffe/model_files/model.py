@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,8 @@ from fcaffe.errors import SnapshotError
 from fcaffe.proto import StoredBlob, without_fork_fields
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.blobs import put_shape
+
+BlobSizes = Mapping[str, Sequence[int]]  # of a net: the number of values in each blob of each layer
 
 
 @dataclass

@@ -19,6 +19,7 @@ import numpy as np
 
 from fcaffe.errors import SnapshotError
 from fcaffe.input_files import open_input, reading
+from fcaffe.model_files import LARGEST_HEADER
 from fcaffe.model_files.arrays import ArrayName, Contents, outline_from, stored_arrays
 from fcaffe.model_files.model import Model
 from fcaffe.output_files import replacing
@@ -26,9 +27,9 @@ from fcaffe.proto.in_file import InFile, Source
 
 NET = "caffe.net"  # key of the metadata
 
-_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "|u1"}
+_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1"}
+_DTYPES |= {"U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1"}
 _CODES = {np.dtype(code): name for name, code in _DTYPES.items()}
-_LARGEST_HEADER = 100_000_000  # bytes, as in the format's own library
 
 
 class Content(NamedTuple):
@@ -38,11 +39,6 @@ class Content(NamedTuple):
     metadata: dict[str, str]
 
 
-def is_safetensors(start: bytes) -> bool:
-    """Whether a file with these first bytes is a safetensors file: a length, and the beginning of a JSON object."""
-    return len(start) > 9 and start[8:9] == b"{" and struct.unpack("<Q", start[:8])[0] <= _LARGEST_HEADER
-
-
 def read_content(path: str | os.PathLike[str]) -> Content:
     """The tensors of any safetensors file. Raises SnapshotError."""
     with reading(path, SnapshotError):
@@ -50,7 +46,7 @@ def read_content(path: str | os.PathLike[str]) -> Content:
         size = source.file.seek(0, os.SEEK_END)
         source.file.seek(0)
         length = struct.unpack("<Q", source.file.read(8).ljust(8, b"\xff"))[0]
-        if length > min(_LARGEST_HEADER, size - 8):
+        if length > min(LARGEST_HEADER, size - 8):
             raise SnapshotError(f"{path} is cut off, or no safetensors file")
         header = source.file.read(length)
     try:

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.data.share import Share, Turns
 from fcaffe.engines import Engine
 from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom, counter
+from fcaffe.share import Share, Turns
 from fcaffe.timeline import Timeline
 
 

@@ -18,11 +18,11 @@ class GradientExchange:
     final. They are summed in buckets, from the end of the buffer to the front. The solver calls `finish` before it uses
     sums, or `finish_front` for those of the first layers.
 
-    An exchange that `takes_momentum` applies SGD's momentum and clipping itself, to each worker's own gradients. The
-    solver gives it these numbers by `take_momentum`, which it calls for no other exchange.
+    An exchange that `applies_momentum` applies SGD's momentum and clipping itself, to each worker's own gradients. The
+    solver gives it these numbers by `set_momentum`, which it calls for no other exchange.
 
     Attributes:
-        takes_momentum: Whether it applies momentum and clipping.
+        applies_momentum: Whether it applies momentum and clipping.
         compression: The name of the compression scheme; empty if there is none.
         held: How the workers hold the state.
         exposed: Seconds for which the training has waited for sums.
@@ -30,13 +30,13 @@ class GradientExchange:
             them. One worker has no sums to wait for.
     """
 
-    takes_momentum: bool = False
+    applies_momentum: bool = False
     compression: str = ""
     held: Held = Held.SUM
     exposed: float = 0.0
     on_streams: bool = True
 
-    def take_momentum(self, momentum: float, clip: float) -> None:
+    def set_momentum(self, momentum: float, clip: float) -> None:
         """Set the momentum, and the L2 norm to clip to (negative: none)."""
         raise NotImplementedError
 
@@ -55,10 +55,10 @@ class GradientExchange:
         """From the next iteration on, sum the front bucket after so many others. All workers must say the same."""
 
     def begin(self, gradients: Array) -> None:
-        """Begin an iteration's exchange of these flat gradients, or rows of them, whose sum comes into the first."""
+        """Begin an iteration's exchange of these flat gradients, or of rows of them; row 0 then receives the sum."""
 
     def ready(self, start: int) -> None:
-        """Take over the gradients from offset `start` on, which are final."""
+        """Receive the gradients from offset `start` on, which are final."""
 
     def finish(self, stop: float = math.inf) -> None:
         """Wait for the sums of all buckets that begin before offset `stop`. Raises the error of a sum that failed."""
@@ -74,7 +74,7 @@ class GradientExchange:
 
     @property
     def front_position(self) -> int:
-        """After how many other sums this worker would have summed the front bucket of the last iteration."""
+        """Best position of the front bucket in the order of sums of the last iteration, as seen by this worker."""
         return 0
 
     @property

@@ -13,6 +13,7 @@ from fcaffe.net.context import Context
 from fcaffe.net.state import Held, State
 from fcaffe.net.storage import Storage
 from fcaffe.net.traits import Count, Traits
+from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 
 
@@ -129,6 +130,10 @@ class Layer:
     def state_blobs(self) -> dict[str, Blob]:
         """Blobs of float32 values that later passes depend on, by their names in a state."""
         return {}
+
+    def in_own_order(self, stored: list[StoredBlob]) -> list[StoredBlob]:
+        """The blobs that a model has for this layer, in the order of its own."""
+        return stored
 
     def state(self) -> State:
         """Copies of everything that later passes depend on; empty if there is nothing."""

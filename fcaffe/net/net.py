@@ -13,7 +13,7 @@ import numpy as np
 from fcaffe import log
 from fcaffe.engines.base import Pending
 from fcaffe.net.arena import START, Arena, Memory, memory_of
-from fcaffe.net.arithmetic import is_finite, silent_arithmetic
+from fcaffe.net.arithmetic import silent_arithmetic
 from fcaffe.net.blob import Blob
 from fcaffe.net.context import Context
 from fcaffe.net.debug_info import debug_backward, debug_forward
@@ -86,8 +86,9 @@ class Net(Graph):
     def forward(self, start: int = 0, end: int | None = None) -> float:
         """Run the layers from index `start` to `end`, both included; returns the weighted sum of the losses."""
         loss: float = self.start_forward(start, end).value()
-        may_hide_errors = self.context.engine.asynchronous and end is None
-        if may_hide_errors and not all(is_finite(blob.data) for _, blob, _ in self.outputs()):
+        engine = self.context.engine
+        may_hide_errors = engine.asynchronous and end is None
+        if may_hide_errors and not all(engine.is_finite(blob.data) for _, blob, _ in self.outputs()):
             self.explain()
         return loss
 
@@ -284,13 +285,14 @@ class Net(Graph):
 
         Each worker searches by itself, without sums over workers.
         """
+        engine = self.context.engine
         with self.context.unheard():
             for node in self._recomputed():
                 for index, blob in enumerate(node.layer.blobs):
-                    if not is_finite(blob.data):
+                    if not engine.is_finite(blob.data):
                         return f'parameter {index} of layer "{node.name}"'
                 for index, blob in zip(node.top_ids, node.tops, strict=True):
-                    if not is_finite(self.context.engine.as_float32(blob.data)):
+                    if not engine.is_finite(engine.as_float32(blob.data)):
                         return f'blob "{self.blob_names[index]}" (top of layer "{node.name}")'
         return None
 

@@ -117,8 +117,9 @@ class OnDemand:
                 self._preserved[storage] = storage.buffer.copy()
 
     def runs(self, blob: Blob) -> bool:
-        """Whether it is one of this net's."""
-        return any(blob is other for other in self._net.blobs)
+        """Whether it is one of this net's, or a parameter."""
+        parameters = (other for node in self._net.nodes for other in node.layer.blobs)
+        return any(blob is other for other in (*self._net.blobs, *parameters))
 
     @functools.cached_property
     def _whole_program(self) -> Program:

@@ -145,7 +145,8 @@ class Parameters:
 
     def debug(self) -> None:
         """Log the norms of all data and diffs."""
-        data, diff = zip(*((p.blob.data.reshape(-1), p.blob.diff.reshape(-1)) for p in self.owned), strict=True)
+        data = [parameter.blob.data.reshape(-1) for parameter in self.owned]
+        diff = [parameter.blob.diff.reshape(-1) for parameter in self.owned]
         l1 = [sum(float(abs(a).sum()) for a in arrays) for arrays in (data, diff)]
         l2 = [sum(float(a @ a) for a in arrays) ** 0.5 for arrays in (data, diff)]
         log.debug_all_params((l1[0], l1[1]), (l2[0], l2[1]))

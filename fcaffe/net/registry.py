@@ -1,13 +1,14 @@
 """The registry of layer types: what `type: "..."` in a prototxt stands for.
 
-Loading a module registers its types. Code that builds nets imports `fcaffe.layers`, and `fcaffe.pycaffe` for the type
-"Python".
+Loading a module registers its types. `declare` says which module has a type, and the first net that names the type
+loads it. Code that builds nets imports `fcaffe.layers`, and `fcaffe.pycaffe` for the type "Python".
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, TypeVar
 
 from fcaffe import log
@@ -16,7 +17,10 @@ from fcaffe.net.context import Context
 from fcaffe.net.layer import Layer
 from fcaffe.proto.forks import PYTHON_INSTEAD, fork_of_layer_type
 
-_registry: dict[str, Callable[[Any, Context], Layer]] = {}
+Creates = Callable[[Any, Context], Layer]  # a class of layers, or a function that chooses one
+
+_registry: dict[str, Creates] = {}
+_modules: dict[str, list[str]] = {}  # the modules to load for a type that was declared
 _of_tools: set[str] = set()
 
 LayerClass = TypeVar("LayerClass", bound=Callable[[Any, Context], Layer])
@@ -30,8 +34,9 @@ def register(layer_type: str, of_tool: bool = False) -> Any:
     """
 
     def add(cls: LayerClass) -> LayerClass:
-        if layer_type in _registry:
-            raise ValueError(f"layer type {layer_type} is registered twice: {_registry[layer_type]} and {cls}")
+        other: Any = _registry.get(layer_type) or _modules.get(layer_type, [cls.__module__])[0]
+        if other != cls.__module__:
+            raise ValueError(f"layer type {layer_type} is registered twice: {other} and {cls}")
         _registry[layer_type] = cls
         if of_tool:
             _of_tools.add(layer_type)
@@ -40,16 +45,36 @@ def register(layer_type: str, of_tool: bool = False) -> Any:
     return add
 
 
+def declare(package: str, modules: Mapping[str, str]) -> None:
+    """Let the first net that names one of these types load its module.
+
+    Args:
+        package: The package of the modules.
+        modules: By the name of each module, the types that need it, with blanks between them. The first module of a
+            type registers it.
+    """
+    for module, types in modules.items():
+        for layer_type in types.split():
+            _modules.setdefault(layer_type, []).append(f"{package}.{module}")
+
+
 def layer_types() -> list[str]:
-    """All registered type names that a prototxt may have, in alphabetical order."""
-    return sorted(_registry.keys() - _of_tools)
+    """All type names that a prototxt may have, in alphabetical order."""
+    return sorted((_registry.keys() | _modules.keys()) - _of_tools)
+
+
+def registered(layer_type: str) -> Creates | None:
+    """The class of a layer type, or the function that chooses one; None for an unknown type. Loads its modules."""
+    for module in _modules.get(layer_type, ()):
+        import_module(module)
+    return _registry.get(layer_type)
 
 
 def create_layer(param: Any, context: Context) -> Layer:
     """The layer for a LayerParameter; an unknown type names its nearest known ones, or the fork that has it."""
     log.making_layer(param.name)
-    if param.type in _registry:
-        return _registry[param.type](param, context)
+    if create := registered(param.type):
+        return create(param, context)
     message = f'layer "{param.name}": unknown layer type "{param.type}"'
     fork = fork_of_layer_type(param.type)
     by_letters = {name.lower(): name for name in layer_types()}  # most mistakes are of case: Relu, INNER_PRODUCT

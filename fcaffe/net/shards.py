@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.data.share import Share, split_batch
 from fcaffe.errors import UsageError
 from fcaffe.net.workers import Workers
+from fcaffe.share import Share, split_batch
 from fcaffe.threads import shard_threads
 from fcaffe.tree_order import Node, Tree, sum_in_tree_order
 

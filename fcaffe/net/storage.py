@@ -12,13 +12,11 @@ from typing import Any
 
 import numpy
 
-from fcaffe.engines.memory import address, aligned_zeros, foreign, logical_view
+from fcaffe.engines.memory import Array, address, aligned_zeros, foreign, logical_view
 from fcaffe.errors import OutOfMemoryError
 
 CHANNELS_LAST_AXES = (4, 5)
 MOST_VIEWS = 8  # shapes whose views are cached
-
-Array = Any  # numpy.ndarray or cupy.ndarray, of a blob float32 but for activations of half width
 
 
 class Storage:

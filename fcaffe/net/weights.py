@@ -40,7 +40,7 @@ def copy_weights(net: Net, model: Model, source: str) -> None:
             log.ignoring_source_layer(stored.name)
             continue
         # HDF5 keeps a shared blob with its owner only.
-        blobs = stored.blobs + [StoredBlob((), None)] * (len(layer.blobs) - len(stored.blobs))
+        blobs = layer.in_own_order(stored.blobs) + [StoredBlob((), None)] * (len(layer.blobs) - len(stored.blobs))
         pairs = list(zip(layer.blobs, blobs, strict=False))
         if len(blobs) == len(layer.blobs):
             for index, (blob, values) in enumerate(pairs):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any
 
-from fcaffe.data.share import Share
 from fcaffe.errors import UsageError
+from fcaffe.share import Share
 
 
 class Workers:

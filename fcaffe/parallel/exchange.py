@@ -50,7 +50,7 @@ class ReducingExchange(GradientExchange):
         self.watchdog = watchdog or Watchdog()
         self.timeline = timeline or Timeline()
         self.exposed = 0.0
-        self.takes_momentum = reduction.takes_momentum
+        self.applies_momentum = reduction.applies_momentum
         self.compression = reduction.compression
         self.on_streams = not reduction.host_waits
         self._lane = Lane(reduction, self.timeline)
@@ -69,8 +69,8 @@ class ReducingExchange(GradientExchange):
     def agree_on_front(self, position: int) -> None:
         self._front_after = position
 
-    def take_momentum(self, momentum: float, clip: float) -> None:
-        self.reduction.take_momentum(momentum, clip)
+    def set_momentum(self, momentum: float, clip: float) -> None:
+        self.reduction.set_momentum(momentum, clip)
         if clip >= 0:
             self.bucket = math.inf  # the norm needs all gradients at once
 

@@ -37,14 +37,15 @@ class Bucket:
 class Lane:
     """Sums buckets by a reduction, in the same order on all ranks.
 
-    The front bucket, that of the first layers, is complete last and needed first. It comes after `front_after` others,
-    which are summed in the order in which they were put. After an error no more buckets are summed: they fail too.
+    Buckets are summed in the order of `put`, except for the front bucket, that of the first layers. It is complete last
+    and needed first, so it overtakes buckets that wait. All ranks sum it after the same number of others. After an
+    error no more buckets are summed: they fail too.
 
     Attributes:
         seconds: What sums have taken so far.
-        front_after: The position of the front bucket in this iteration.
-        front_position: The position that would have suited this rank best in the last iteration: after the sums that
-            had begun when the bucket came, or one later if the thread was waiting for it.
+        front_after: After how many others the front bucket is summed in this iteration.
+        front_position: The best such number for this rank in the last iteration: that of the sums that had begun when
+            the front bucket was put, or one more if the thread was waiting for it.
     """
 
     def __init__(self, reduction: Reduction, timeline: Timeline) -> None:
@@ -104,18 +105,17 @@ class Lane:
 
     def _run(self) -> None:
         while self._wakes.get():
-            while (bucket := self._take()) is not None:
+            while (bucket := self._next()) is not None:
                 self.sum(bucket, EXCHANGE)
 
-    def _take(self) -> Bucket | None:
-        """The bucket that comes next; None if it has not been put yet."""
+    def _next(self) -> Bucket | None:
+        """Remove the bucket that is summed next, and return it; None if it has not been put yet."""
         with self._lock:
-            is_fronts_turn = self._begun >= self.front_after
-            if self._front is not None and (is_fronts_turn or not self._buckets):
-                bucket, self._front = self._front, None
-                self.front_after = math.inf
+            front_is_due = self._begun >= self.front_after
+            if self._front is not None and (front_is_due or not self._buckets):
+                bucket, self._front, self.front_after = self._front, None, math.inf
                 return bucket
-            if is_fronts_turn or not self._buckets:
+            if front_is_due or not self._buckets:
                 return None
             self._begun += 1
             return self._buckets.popleft()

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.data.share import Share, split_batch
-from fcaffe.errors import UsageError
+from fcaffe.errors import NetError
 from fcaffe.net.blob import Array
 from fcaffe.net.workers import Workers
 from fcaffe.parallel.reductions.reduction import Reduction
 from fcaffe.parallel.waiting import wait_until
 from fcaffe.parallel.watchdog import Watchdog
+from fcaffe.share import Share, split_batch
 from fcaffe.timeline import WAIT, Timeline
 from fcaffe.tree_order import sum_in_tree_order
 
@@ -46,7 +46,7 @@ class MpiWorkers(Workers):
         if self.per_worker:
             return Share(self.rank * batch_size, batch_size, self.size * batch_size)
         if batch_size < self.size:
-            raise UsageError(
+            raise NetError(
                 f"{self.size} workers cannot split a batch of {batch_size}: use at most {batch_size}, or "
                 "--batch per-worker to give each worker a batch of its own"
             )

@@ -37,6 +37,8 @@ def read_solver(path: str | os.PathLike[str]) -> pb.SolverParameter:
     The default snapshot_prefix is the path without its extension. A folder as prefix is joined with that name.
     """
     param = read_text(path, pb.SolverParameter)
+    if not param.ListFields():
+        raise ProtoError(f"{path} is empty: name the prototxt of a solver")
     upgrade_solver(param, os.fspath(path))
     stem, _ = os.path.splitext(os.fspath(path))
     if not param.HasField("snapshot_prefix"):

@@ -8,7 +8,6 @@ from fcaffe import log
 from fcaffe.errors import ProtoError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.upgrade_forks import has_fork_fields, upgrade_fork_fields
-from fcaffe.proto.upgrade_v0 import upgrade_v0_layers
 from fcaffe.proto.upgrade_v1 import find_transform_fields, move_transform_fields, upgrade_v1_layers
 
 SOLVER_TYPES = {
@@ -34,7 +33,15 @@ def upgrade_net(param: pb.NetParameter, name: str) -> bool:
     """
     complete = True
     try:
+        if param.layer and param.layers:
+            raise ProtoError(
+                "Refusing to upgrade inconsistent NetParameter. This definition includes both 'layer' and 'layers' "
+                "fields. Manually switch the definition to 'layer' format to continue: layer { type: \"Pooling\" ... } "
+                "instead of layers { type: POOLING ... }"
+            )
         if any(layer.HasField("layer") for layer in param.layers):
+            from fcaffe.proto.upgrade_v0 import upgrade_v0_layers  # for nets of 2013
+
             log.upgrading("V0", name)
             complete &= upgrade_v0_layers(param)
             log.upgraded("V0", complete)

@@ -6,7 +6,6 @@ from typing import Any
 
 from fcaffe import log
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.crop_offsets import crop_offsets
 
 _IRREGULAR = {
     "ABSVAL": "AbsVal",
@@ -41,21 +40,18 @@ _TRANSFORMED = {"DATA": "data_param", "IMAGE_DATA": "image_data_param", "WINDOW_
 
 def upgrade_v1_layers(param: pb.NetParameter) -> bool:
     """Replace `layers` by `layer`. Returns False, and logs it, if something was lost. Raises ProtoError."""
-    complete = True
-    if param.layer:
-        log.layer_beside_layers()
-        complete = False
-    upgraded = []
+    complete, upgraded = True, []
     for index, v1 in enumerate(param.layers):
         if v1.HasField("layer"):
             log.v0_layer_in_v1(index)
             complete = False
         upgraded.append(_upgrade_layer(v1))
     param.ClearField("layers")
-    param.ClearField("layer")
     param.layer.extend(upgraded)
     for index, layer in enumerate(param.layer):
         if layer.type == "Crop":
+            from fcaffe.proto.crop_offsets import crop_offsets  # for nets of a fork
+
             layer.crop_param.offset.extend(crop_offsets(param.layer, index))
     return complete
 

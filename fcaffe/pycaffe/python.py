@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe import log
-from fcaffe.as_caffe import provide_caffe
+from fcaffe import as_caffe, log
 from fcaffe.errors import LayerError
 from fcaffe.net.blob import Blob
 from fcaffe.net.host_arrays import HostViews, host_views
@@ -23,10 +22,6 @@ from fcaffe.net.state import State
 from fcaffe.net.traits import Traits
 from fcaffe.pycaffe.blob import Blob as BlobFace
 from fcaffe.pycaffe.layer import Layer, Phase, UserLayer
-
-# Whether the current folder stays in sys.path, so that methods of a layer may import modules from it. Only the command
-# line sets this.
-keeps_current_folder = False
 
 FCAFFE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")  # the folder of the package, with a slash
 
@@ -55,7 +50,7 @@ class Python(UserLayer):
         self.views.prepare([*bottom, *top])
         if not bottom:
             self.refuse_shards("reads batches, or whatever it does without bottoms, in code that knows of no shards")
-        provide_caffe()
+        as_caffe.provide_caffe()
         self.user_layer = self._make_user_layer()
         self._call("setup", bottom, top)
 
@@ -124,7 +119,7 @@ class Python(UserLayer):
         try:
             return self._import_from_path(name)
         finally:
-            if added and not keeps_current_folder:
+            if added and not as_caffe.keeps_current_folder:
                 with contextlib.suppress(ValueError):
                     sys.path.remove("")
 

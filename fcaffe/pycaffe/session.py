@@ -22,6 +22,7 @@ TRAIN: int = pb.TRAIN
 TEST: int = pb.TEST
 
 random = CaffeRandom(None)
+noise_seed = 0  # of the stream `counter`
 noise = "caffe"
 
 
@@ -52,7 +53,7 @@ def engine() -> Engine:
 
 def context() -> Context:
     """Return the Context for a new net."""
-    return Context(engine(), random, noise, on_demand=True, shares_memory=True)
+    return Context(engine(), random, noise, noise_seed, on_demand=True, shares_memory=True)
 
 
 def set_mode_cpu() -> None:
@@ -95,7 +96,9 @@ def _is_usable(call: str, load: Callable[[], object]) -> bool:
 
 
 def set_random_seed(seed: int) -> None:
-    """Seed the generator of fillers, and of noise under `set_rng('caffe')`; existing nets use it too."""
+    """Seed the generator of fillers and noise. Existing nets use it too, but for noise under `set_rng('counter')`."""
+    global noise_seed
+    noise_seed = seed
     random.set_state(CaffeRandom(seed).state())
 
 
@@ -103,7 +106,8 @@ def set_rng(stream: str) -> None:
     """Set the stream for Dropout and other noise, in nets and solvers created from now on.
 
     'caffe' (the default here): Caffe's generator, in Caffe's order. 'counter': a stream that depends on (seed, layer,
-    iteration, index of the sample) only, whatever the number of workers.
+    iteration, index of the sample) only, whatever the number of workers. A net of a script counts its forward passes as
+    iterations.
     """
     global noise
     if stream not in ("caffe", "counter"):

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fcaffe.errors import SnapshotError
-from fcaffe.rng import ziggurat
 
 Floats = npt.NDArray[np.float32]
 
@@ -83,6 +82,8 @@ class CaffeRandom:
         Each draw is first treated as the start of a try. Then the slow tries, which need further draws, are processed
         in order. The draws that they take were not starts.
         """
+        from fcaffe.rng import ziggurat  # whose exact decimals are slow to load
+
         widths, limits = _first_glance()
         low_byte = (draws & 255).astype(np.intp)
         values = (draws >> 8).astype(np.float32) * widths[low_byte]
@@ -161,6 +162,8 @@ def _first_glance() -> tuple[Floats, npt.NDArray[np.uint32]]:
     A draw below its limit is accepted without further draws. Boost compares the float32 position with the double width
     of the next strip. The limit is the draw at which the result of that comparison changes.
     """
+    from fcaffe.rng import ziggurat
+
     table = ziggurat.normal_table()
     low_byte = np.arange(256)
     strip = low_byte >> 1

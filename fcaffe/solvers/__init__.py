@@ -1,8 +1,7 @@
 """Solvers: the loop, update rules, learning-rate policies, snapshots."""
 
-from fcaffe import layers  # noqa: F401 - registers the types of layers
-from fcaffe.solvers.actions import Action
-from fcaffe.solvers.observer import Observer
+from fcaffe import layers  # noqa: F401 - declares the types of layers
+from fcaffe.solvers.control import Action, Observer
 from fcaffe.solvers.rules import solver_types
 from fcaffe.solvers.solver import Solver
 

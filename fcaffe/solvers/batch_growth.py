@@ -33,8 +33,8 @@ class GrowingBatch(Schedule):
     """The phases of a training, from the solver's parameters alone: each pass has `samples`, and all at most
     `largest`.
 
-    Passes are whole numbers; what part of a drop they do not make up for, the rate takes. Raises SolverError if the
-    policy has no drops to replace, or if the batch is that large already.
+    The number of passes is rounded down; the learning rate is lowered by the rest of the drop. Raises SolverError if
+    the policy has no drops to replace, or if the batch is that large already.
     """
 
     def __init__(self, param: Any, samples: int, largest: int) -> None:
@@ -47,7 +47,7 @@ class GrowingBatch(Schedule):
         self.most_passes = largest // samples
         self.phases = list(phases(param, self.most_passes))
         self._max_iter = self.phases.pop().first
-        self._told = param.iter_size
+        self._logged_passes = param.iter_size
         iterations = f"{self.max_iter} iterations replace {param.max_iter}"
         log.info(f"The batch grows where the rate would drop, up to {largest} samples: {iterations}")
 
@@ -60,9 +60,9 @@ class GrowingBatch(Schedule):
 
     def next_step(self, iteration: int, current_step: int) -> int:
         """How many drops of the rate the growth has replaced."""
-        if (passes := self.passes(iteration)) != self._told:
+        if (passes := self.passes(iteration)) != self._logged_passes:
             log.info(f"Effective batch: {passes * self.samples} samples an iteration from {iteration} on")
-            self._told = passes
+            self._logged_passes = passes
         return self._index(iteration)
 
     def rate(self, iteration: int, current_step: int) -> float:

@@ -5,13 +5,15 @@ This is the usual way; `fcaffe.solvers.sharded_batches` computes a batch shard b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from fcaffe import log
 from fcaffe.engines.base import Pending
-from fcaffe.solvers.actions import Action, agree
+from fcaffe.net.workers import Workers
+from fcaffe.solvers.control import Action, agree
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Run
 from fcaffe.solvers.update import Update
@@ -19,11 +21,32 @@ from fcaffe.timeline import BACKWARD, FORWARD
 from fcaffe.tree_order import sum_in_tree_order
 
 
+class Numbers(NamedTuple):
+    """The numbers of an iteration that workers exchange. After `gathered` each array has a row for each worker.
+
+    Attributes:
+        losses: The loss of each pass.
+        action: The action that signals request.
+        front_position: See GradientExchange.
+        outputs: The values of the training net's outputs, if they are scalars.
+    """
+
+    losses: np.ndarray
+    action: np.ndarray
+    front_position: np.ndarray
+    outputs: np.ndarray
+
+    def gathered(self, workers: Workers) -> Numbers:
+        """The numbers of all workers, from one message. Collective."""
+        rows = workers.gather_array(np.concatenate(self))
+        return Numbers(*np.split(rows, np.cumsum([len(array) for array in self])[:-1], axis=1))
+
+
 class WholeBatches:
     """Each pass is over all that this worker has of a batch; the last one's gradients leave while backward runs.
 
-    The workers gather all numbers of an iteration in one small array: losses, what signals ask for, outputs. On an
-    asynchronous engine, each has a sum of its own, and the host waits for losses only when it has started backward.
+    Workers on CPUs exchange all numbers of an iteration in one message. On an asynchronous engine each number has a sum
+    of its own, and the host waits for losses only when it has started backward.
     """
 
     def __init__(self, run: Run, nan_policy: NanPolicy, requested_action: Callable[[], Action], update: Update) -> None:
@@ -31,42 +54,38 @@ class WholeBatches:
         self.update = update
         self.nan_policy = nan_policy
         self.requested_action = requested_action
-        self._told: np.ndarray | None = None  # the numbers of all workers in this iteration, a row for each
-        self._passes = 0  # of this iteration
+        self._gathers = run.workers.size > 1 and not run.engine.asynchronous
+        self._numbers: Numbers | None = None  # those of all workers in this iteration, if they are gathered
 
     def forward_backward(self) -> np.float32:
         """Leaves the gradients of this iteration's passes, over all workers, in `diff`; returns the mean loss."""
         run, pending = self.run, []
-        share, passes = run.share, run.passes
-        self._passes = passes
-        together = run.workers.size > 1 and not run.engine.asynchronous
-        for number in range(passes):
-            run.context.begin_pass(run.iteration, number * share.total + share.first)
-            pending.append(self._start_forward())
-            if number < passes - 1:
+        for number in range(run.passes):
+            if number:
                 with run.timeline.span(BACKWARD):
                     run.net.backward()
-        if together:
-            agreed = [list(Action).index(self.requested_action()), run.exchange.front_position]
-            outputs = run.output_values() if run.scalar_outputs else []
-            own = np.concatenate([[loss.value() for loss in pending], agreed, *outputs])
-        if run.exchange.takes_momentum:  # a script may have changed it since the last step
-            run.exchange.take_momentum(run.param.momentum, run.param.clip_gradients)
+            run.context.begin_pass(run.iteration, number * run.share.total + run.share.first)
+            pending.append(self._start_forward())
+        own = self._own_numbers(pending) if self._gathers else None  # before backward, which reuses memory of outputs
+        if run.exchange.applies_momentum:  # a script may have changed it since the last step
+            run.exchange.set_momentum(run.param.momentum, run.param.clip_gradients)
         with run.timeline.span(BACKWARD):
             run.net.backward(exchange=run.exchange)
-        self._told = run.workers.gather_array(own) if together else None
-        if self._told is not None:
-            run.exchange.agree_on_front(int(self._told[:, passes + 1].max()))
+        if own is not None:
+            self._numbers = own.gathered(run.workers)
+            run.exchange.agree_on_front(int(self._numbers.front_position.max()))
         if not run.exchange.on_streams:
             run.exchange.finish_front()  # `update` waits for the other buckets
-        losses = self._sums(slice(passes), np.float64) if together else map(self._sum, pending)
+        losses: Iterable[float] = map(self._sum, pending)
+        if self._numbers is not None:
+            losses = sum_in_tree_order(self._numbers.losses)
         return _mean([self._checked(loss) for loss in losses])
 
     def agreed_action(self) -> Action:
-        """The most far-reaching action that any worker was asked for; all workers must call this after the passes."""
-        if self._told is None:
+        """The most urgent action that any worker requests. Collective, after the passes of an iteration."""
+        if self._numbers is None:
             return agree(self.requested_action(), self.run.workers)
-        return list(Action)[int(self._told[:, self._passes].max())]
+        return Action(int(self._numbers.action.max()))
 
     def forward(self) -> np.float32:
         """The loss of one more batch."""
@@ -77,6 +96,15 @@ class WholeBatches:
         """Run the net forward. Returns this worker's loss."""
         with self.run.timeline.span(FORWARD):
             return self.run.net.start_forward(need=self.update.need)
+
+    def _own_numbers(self, losses: Sequence[Pending]) -> Numbers:
+        run = self.run
+        return Numbers(
+            np.array([loss.value() for loss in losses]),
+            np.array([self.requested_action()]),
+            np.array([run.exchange.front_position]),
+            np.concatenate([np.empty(0), *(run.output_values() if run.scalar_outputs else ())]),
+        )
 
     def _sum(self, loss: Pending) -> float:
         """A loss over all workers."""
@@ -90,30 +118,27 @@ class WholeBatches:
             self.nan_policy.check_loss(np.float32(loss), self.run.iteration)
         return loss
 
-    def _sums(self, numbers: slice, dtype: type) -> np.ndarray:
-        """The sums over the workers of some of the numbers that they have gathered."""
-        assert self._told is not None
-        everyones: np.ndarray = self._told[:, numbers].astype(dtype)
-        return sum_in_tree_order(everyones)
-
     def log_outputs(self) -> None:
-        """Show the training net's outputs in the last batch, over all workers, all of whom must call this."""
+        """Log the training net's outputs in the last batch, over all workers. Collective."""
         run = self.run
-        if self._told is not None and run.scalar_outputs:
-            values = list(self._sums(slice(self._passes + 2, None), np.float32)[:, None])
+        if self._numbers is not None and run.scalar_outputs:
+            values = list(sum_in_tree_order(self._numbers.outputs.astype(np.float32))[:, None])
         else:
             pairs = zip(run.net.outputs(), run.output_values(), strict=True)
             values = [self._over_workers(blob.shape, own) for (_, blob, _), own in pairs]
         log.net_outputs("Train", run.net.outputs(), values)
 
     def _over_workers(self, shape: Sequence[int], values: np.ndarray) -> np.ndarray:
-        """An output over the whole batch, for worker 0: the sum of the workers' values; or, where there is one for each
-        sample, those of all samples in the order of the batch, of which the workers may have unequal numbers."""
+        """An output over the whole batch, on worker 0.
+
+        Values are summed over the workers. Per-sample outputs are concatenated in rank order; shares may differ in
+        size.
+        """
         run = self.run
         if run.workers.size == 1:
             return values
-        for_each = bool(run.share.count) and shape[:1] == (run.share.count,)
-        if run.workers.sum(for_each) < run.workers.size:
+        per_sample = bool(run.share.count) and shape[:1] == (run.share.count,)
+        if run.workers.sum(per_sample) < run.workers.size:
             return run.workers.sum_array(values)
         return np.concatenate(run.workers.gather(values) or [values])
 

@@ -14,14 +14,23 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.errors import SolverError
+from fcaffe.net.arithmetic import silent_arithmetic
 
 f32 = np.float32
 Policy = Callable[[Any, int, int], float]
 
 
+def _pow(base: float, exponent: float) -> float:
+    """C's pow, which gives infinity or NaN where Python's raises an error."""
+    try:
+        return math.pow(base, exponent)
+    except (OverflowError, ValueError):
+        return float(np.power(np.float64(base), np.float64(exponent)))
+
+
 def _power(base: float, exponent: float) -> np.float32:
     """C's powf: computed wide, rounded once."""
-    return f32(math.pow(float(f32(base)), float(f32(exponent))))
+    return f32(_pow(float(f32(base)), float(f32(exponent))))
 
 
 def fixed(param: Any, iteration: int, current_step: int) -> float:
@@ -32,12 +41,12 @@ def step(param: Any, iteration: int, current_step: int) -> float:
     """base_lr * gamma ^ floor(iteration / stepsize)"""
     if param.stepsize < 1:
         raise SolverError("lr_policy 'step' needs a positive stepsize")
-    return param.base_lr * math.pow(param.gamma, iteration // param.stepsize)
+    return param.base_lr * _pow(param.gamma, iteration // param.stepsize)
 
 
 def exponential(param: Any, iteration: int, current_step: int) -> float:
     """base_lr * gamma ^ iteration"""
-    return param.base_lr * math.pow(param.gamma, iteration)
+    return param.base_lr * _pow(param.gamma, iteration)
 
 
 def inverse(param: Any, iteration: int, current_step: int) -> float:
@@ -48,13 +57,19 @@ def inverse(param: Any, iteration: int, current_step: int) -> float:
 
 def multistep(param: Any, iteration: int, current_step: int) -> float:
     """base_lr * gamma ^ current_step"""
-    return param.base_lr * math.pow(param.gamma, current_step)
+    return param.base_lr * _pow(param.gamma, current_step)
 
 
 def polynomial(param: Any, iteration: int, current_step: int) -> float:
     """base_lr * (1 - iteration / max_iter) ^ power"""
     base = f32(1) - f32(iteration) / f32(param.max_iter)
-    return f32(param.base_lr) * _power(base, param.power)
+    factor = _power(base, param.power)
+    if base < 0 and np.isnan(factor):
+        raise SolverError(
+            f"lr_policy 'poly' with power: {param.power:g} has no rate at iteration {iteration}, beyond max_iter: "
+            f"{param.max_iter}; set max_iter to the last iteration"
+        )
+    return f32(param.base_lr) * factor
 
 
 def sigmoid(param: Any, iteration: int, current_step: int) -> float:
@@ -83,6 +98,7 @@ POLICIES: dict[str, Policy] = {
 }
 
 
+@silent_arithmetic
 def learning_rate(param: Any, iteration: int, current_step: int = 0) -> float:
     """The rate of the update from `iteration` to `iteration` + 1, rounded to float32."""
     policy = POLICIES.get(param.lr_policy)

@@ -27,13 +27,15 @@ class MemoryNeed:
     recomputes: bool  # the pass does (`--recompute`)
 
     @classmethod
-    def of(cls, net: Net, histories: int = 0, nets: int = 1, of_one: int = 0) -> MemoryNeed:
-        """Of a net, or so many over the same parameters, that is trained by a solver with so many histories; only one
-        of the nets has `of_one` of the gradients."""
+    def of(cls, net: Net, histories: int = 0, nets: int = 1, unshared: int = 0) -> MemoryNeed:
+        """The need of `nets` nets over the same parameters, and of a solver with so many histories.
+
+        Each net has gradients of its own, but for `unshared` values, which only one of them has.
+        """
         memory, recomputes = net.memory(), net.arena.recompute
         learnt = 0 if net.context.inference else 4 * net.parameters.count
         passes = nets * memory.peak, nets * net.batch_size, recomputes
-        return cls(memory.parameters, nets * learnt - (nets - 1) * 4 * of_one, histories * learnt, *passes)
+        return cls(memory.parameters, nets * learnt - (nets - 1) * 4 * unshared, histories * learnt, *passes)
 
     @property
     def fixed(self) -> int:
@@ -43,6 +45,11 @@ class MemoryNeed:
     @property
     def total(self) -> int:
         return self.fixed + self.activations
+
+    @property
+    def _can_recompute(self) -> bool:
+        """Whether --recompute would save memory."""
+        return bool(self.gradients) and not self.recomputes
 
     def __str__(self) -> str:
         return (
@@ -58,7 +65,7 @@ class MemoryNeed:
         ways = []
         if fits := (available - self.fixed) * self.batch // max(1, self.activations):
             ways.append(f"set batch_size to {min(fits, self.batch - 1)} or less, with iter_size to make up for it")
-        if self.gradients and not self.recomputes:
+        if self._can_recompute:
             ways.append("use --recompute")
         return " or ".join(ways) or "one sample alone does not fit: a larger device or a smaller net is needed"
 
@@ -68,17 +75,19 @@ class MemoryNeed:
         message = f"out of memory: {'training' if self.gradients else 'running'} this net takes {self}"
         if available is None or self.total <= available:
             of = "" if available is None else f", of {readable_size(available)} that this process can have"
-            return NetError(f"{message}{of}; lower batch_size, or use --recompute ({problem})")
+            return NetError(
+                f"{message}{of}; lower batch_size{', or use --recompute' * self._can_recompute} ({problem})"
+            )
         return NetError(f"{message}, but this process can have {readable_size(available)}: {self.advice(available)}")
 
 
-def check_memory(net: Net, histories: int = 0, nets: int = 1, of_one: int = 0) -> MemoryNeed:
+def check_memory(net: Net, histories: int = 0, nets: int = 1, unshared: int = 0) -> MemoryNeed:
     """What a net and its solver's histories need. Raises NetError, which says what would fit, if that is not there.
 
     To be asked before they run: Linux grants more memory than there is, and kills the process later without a word. On
     a GPU the allocation itself fails.
     """
-    need, xp = MemoryNeed.of(net, histories, nets, of_one), net.context.engine.xp
+    need, xp = MemoryNeed.of(net, histories, nets, unshared), net.context.engine.xp
     available = obtainable_bytes(xp) if xp is np else None
     if available is not None and need.total > available:
         raise need.error(None, available)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,14 +11,15 @@ import numpy as np
 from fcaffe import log
 from fcaffe.errors import SnapshotError, SolverError
 from fcaffe.solvers.run import Run
-from fcaffe.solvers.snapshot.carried import Point
-from fcaffe.solvers.snapshot.write import save
 
-WEIGHTS_CHECKED = 100  # iterations between checks of the weights
+CHECKED_EVERY = 100  # iterations between checks of the weights, and between copies of the state
 
 
 class NanPolicy:
     """`on_nan` is 'continue', as in Caffe; 'stop'; or 'snapshot', which writes the last good state before it stops.
+
+    That state is a copy in memory, from before an iteration whose loss was finite. A copy of all weights in each
+    iteration would take time and memory bandwidth, so it is renewed every `CHECKED_EVERY` iterations.
 
     Only one worker may have values that are not finite, so these methods are collective.
     """
@@ -32,16 +34,13 @@ class NanPolicy:
         """Whether a value that is not finite ends the run."""
         return self.on_nan != "continue"
 
-    @property
-    def saves_states(self) -> bool:
-        return self.on_nan == "snapshot"
-
     @contextlib.contextmanager
     def saving_state(self) -> Iterator[None]:
-        """Save the state before the body, an iteration's passes, as the last good one if they raise nothing."""
-        before = _SavedState(self.run) if self.saves_states else None
+        """Copy the state before the body, if due. It is good if the body, an iteration's passes, raises nothing."""
+        due = self._last_good is None or self.run.iteration % CHECKED_EVERY == 0
+        before = _SavedState(self.run) if due and self.on_nan == "snapshot" else None
         yield
-        self._last_good = before
+        self._last_good = before or self._last_good
 
     def check_loss(self, loss: np.float32, iteration: int, bad_blob: str | None = None) -> None:
         """Stop if the loss over all workers is not finite.
@@ -52,8 +51,8 @@ class NanPolicy:
             self._stop(f"loss = {log.number(float(loss))}", bad_blob or self.run.net.first_bad_blob(), iteration)
 
     def checks_weights(self, due: bool) -> bool:
-        """Whether `check_weights` reads the weights after this iteration, or the next one saves them first."""
-        return self.stops and (due or self.saves_states or self.run.iteration % WEIGHTS_CHECKED == 0)
+        """Whether `check_weights` reads the weights after this iteration, or the next iteration copies them first."""
+        return self.stops and (due or self.run.iteration % CHECKED_EVERY == 0)
 
     def check_weights(self, due: bool) -> None:
         """Stop at a weight that is not finite, every so many iterations and if `due`: before a snapshot and at the end.
@@ -69,7 +68,7 @@ class NanPolicy:
     def _stop(self, what: str, bad_blob: str | None, iteration: int) -> None:
         found = [bad for bad in self.run.workers.gather(bad_blob) or [] if bad]
         bad, saved = found[0] if found else "the loss itself", ""
-        if self.saves_states and self._last_good is not None:
+        if self._last_good is not None:
             saved = self._save(self._last_good)
         raise SolverError(
             f"iteration {iteration}: {what}; the first value that is not finite is in {bad}"
@@ -78,6 +77,8 @@ class NanPolicy:
 
     def _save(self, state: _SavedState) -> str:
         """Write the state as a snapshot; returns its path, or why it could not be written, for a message."""
+        from fcaffe.solvers.snapshot.write import save
+
         state.restore_to(self.run)
         try:
             return f"; the last good state is in {save(self.run)}"
@@ -89,10 +90,12 @@ class _SavedState:
     """A copy in memory of everything that a snapshot holds."""
 
     def __init__(self, run: Run) -> None:
+        from fcaffe.solvers.snapshot.carried import Point
+
         self.data = run.data.copy()
         self.histories = [history.copy() for history in run.history]
         self.iteration, self.current_step = run.iteration, run.current_step
-        self.point = Point.of(run).copy()
+        self.point = copy.deepcopy(Point.of(run))
 
     def restore_to(self, run: Run) -> None:
         run.data[...] = self.data

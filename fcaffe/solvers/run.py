@@ -3,136 +3,134 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from fcaffe import log
-from fcaffe.data.share import Share, Turns
 from fcaffe.engines import Engine
 from fcaffe.engines.memory import aligned_zeros
 from fcaffe.errors import SolverError
-from fcaffe.layers.forks.detection_files import needs_order
 from fcaffe.net import Context, Net
 from fcaffe.net.blob import Array
 from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.shards import Shards
 from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom
+from fcaffe.share import Share, Turns
 from fcaffe.solvers import trust_ratio
-from fcaffe.solvers.batch_growth import GrowingBatch
-from fcaffe.solvers.evaluation import check_evaluation
+from fcaffe.solvers.control import Observer
 from fcaffe.solvers.learning_rate import Schedule, learning_rate
 from fcaffe.solvers.losses import SmoothedLoss
 from fcaffe.solvers.memory_need import check_memory
 from fcaffe.solvers.nets import check_same, finetune, missing_fields, test_net_params, train_net_param
-from fcaffe.solvers.observer import Observer
+from fcaffe.solvers.packed_slices import PackedSlices
 from fcaffe.solvers.rules import Rule, create_rule
-from fcaffe.solvers.snapshot.paths import check_writable
-from fcaffe.solvers.twin import twin_of, why_no_twins
-from fcaffe.solvers.wide_products import slices_between, wide_products
+from fcaffe.solvers.snapshot.paths import check_layer_names, check_writable
 from fcaffe.threads import shard_threads
 from fcaffe.timeline import Timeline
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a training is told beside the solver's parameters and the engine.
+
+    Attributes:
+        noise, sync_batch_norm, whole_passes, recompute, on_demand: See Context.
+        random: Caffe's generator; a `random_seed` in the solver's parameters restarts it.
+        workers: The workers, each of which has one Run in step with the others.
+        exchange: Sums the gradients of all workers.
+        shards: 0, or the number of shards of a batch: the weights have the same bits on any number of workers up to
+            that (see ShardedBatches).
+        grow_batch: 0, or the samples up to which the batch grows where the rate would drop (see GrowingBatch).
+    """
+
+    noise: str = "caffe"
+    random: CaffeRandom = field(default_factory=lambda: CaffeRandom(None))
+    workers: Workers = field(default_factory=Workers)
+    exchange: GradientExchange = field(default_factory=GradientExchange)
+    timeline: Timeline = field(default_factory=Timeline)
+    sync_batch_norm: bool = True
+    whole_passes: bool = True
+    recompute: bool = False
+    on_demand: bool = False
+    shards: int = 0
+    grow_batch: int = 0
 
 
 class Run:
     """A training net, its test nets, all parameters in flat buffers, and the current iteration.
 
-    With several workers, each has one Run in step with the others. They split every batch, and the `exchange` sums
-    their gradients. They take turns with test batches. Worker 0 alone logs and writes snapshots.
-
-    Args:
-        noise: The stream that Dropout draws from (see Context).
-        random: Caffe's generator; a `random_seed` in the solver's parameters restarts it.
-        sync_batch_norm, whole_passes, recompute, on_demand: See Context.
-        shards: 0, or the number of shards of a batch: the weights have the same bits on any number of workers up to
-            that (see ShardedBatches).
-        grow_batch: 0, or the samples up to which the batch grows where the rate would drop (see GrowingBatch).
+    Several workers split every batch, and the `exchange` sums their gradients. They take turns with test batches.
+    Worker 0 alone logs and writes snapshots.
 
     Attributes:
+        rate: The learning rate of the last update.
         data, diff, history: Float32 arrays of all parameters, in layer order, and one more for each history. The nets'
             blobs are views.
         nets: The training net, and with shards its twins, one for each further thread.
         gradients: `diff`, or with shards a row for each sum that this worker gives to the exchange. The rows lack the
             gradients that wide products compute.
-        summed: The slices of the flat gradients that the exchange sums.
+        summed: The slices of the flat gradients that the exchange sums, packed in the rows of `gradients`.
     """
 
-    def __init__(
-        self,
-        param: Any,
-        engine: Engine,
-        noise: str = "caffe",
-        random: CaffeRandom | None = None,
-        workers: Workers | None = None,
-        exchange: GradientExchange | None = None,
-        sync_batch_norm: bool = True,
-        shards: int = 0,
-        timeline: Timeline | None = None,
-        whole_passes: bool = True,
-        recompute: bool = False,
-        grow_batch: int = 0,
-        on_demand: bool = False,
-    ) -> None:
-        self.param = param
-        self.engine = engine
-        self.workers = workers = Workers() if workers is None else workers
-        self.exchange = GradientExchange() if exchange is None else exchange
-        self.timeline = Timeline() if timeline is None else timeline
-        self.observers: list[Observer] = []
-        self.iteration = 0
-        self.current_step = 0
-        self.rate = 0.0  # of the last update
-        self.smoothed = SmoothedLoss(param.average_loss)
-
+    def __init__(self, param: Any, engine: Engine, options: Options) -> None:
         log.initializing_solver(str(param))
+        self.param, self.engine, self.options = param, engine, options
+        self.workers, self.exchange, self.timeline = options.workers, options.exchange, options.timeline
+        self.observers: list[Observer] = []
+        self.iteration = self.current_step = 0
+        self.rate = 0.0
+        self.smoothed = SmoothedLoss(param.average_loss)
         self.rule = _checked_rule(param, engine, self.exchange)
         for line in missing_fields(param):
             log.warning(line)
-        if workers.rank == 0:
+        if self.workers.rank == 0:
             check_writable(param)
-        of_all_nets = {
-            "engine": engine,
-            "noise": noise,
-            "timeline": self.timeline,
-            "whole_passes": whole_passes,
-            "as_worker_0": workers.broadcast_object,
-            **self._random_and_seed(random),
-        }
-        self.shards = Shards(workers, shards) if shards else None
-        self.context = Context(
-            **of_all_nets,
-            workers=self.shards or workers,
-            sync_batch_norm=sync_batch_norm,
-            recompute=recompute and whole_passes,
-            on_demand=on_demand,
+
+        self._seed = self._start_random()
+        self.shards = Shards(self.workers, options.shards) if options.shards else None
+        self.context = self._context(
+            workers=self.shards or self.workers,
+            sync_batch_norm=options.sync_batch_norm,
+            recompute=options.recompute and options.whole_passes,
         )
-        self.net = self._train_net()
-        self.nets = [self.net, *self._twins()]
-        self.schedule = self._schedule(grow_batch)
-        self.test_nets = self._test_nets({**of_all_nets, "inference": whole_passes, "on_demand": on_demand})
-        check_evaluation(param, self.test_nets)
-        of_one = sum(product.part.stop - product.part.start for product in self.context.wide_products.values())
-        need = check_memory(self.net, self.rule.histories, len(self.nets), of_one)
-        if whole_passes and workers.rank == 0:
-            log.info(f"Memory for training: {need}")
+        self.net, self.nets = self._train_nets()
+        self.schedule = self._schedule()
+        self.test_nets = self._test_nets()
         self._allocate()
 
-    def _random_and_seed(self, random: CaffeRandom | None) -> dict[str, Any]:
-        """Return the generator and the seed of all nets, which worker 0 chooses and `random_seed` replaces."""
-        random = CaffeRandom(None) if random is None else random
-        seed = int.from_bytes(os.urandom(4), "little")
+    def _start_random(self) -> int:
+        """Set the generator, and return the seed, of all workers' nets: worker 0's, or the solver's `random_seed`."""
+        random, seed = self.options.random, int.from_bytes(os.urandom(4), "little")
         if self.param.random_seed >= 0:
             seed = self.param.random_seed
             random.set_state(CaffeRandom(seed).state())
         random.set_state(self.workers.broadcast_object(random.state()))
-        return {"random": random, "seed": self.workers.broadcast_object(seed)}
+        return int(self.workers.broadcast_object(seed))
 
-    def _train_net(self) -> Net:
-        net_param, field = self._net_param = train_net_param(self.param)
+    def _context(self, **settings: Any) -> Context:
+        """A Context with these settings, and those that all nets of the run share."""
+        return Context(
+            self.engine,
+            self.options.random,
+            self.options.noise,
+            self._seed,
+            timeline=self.timeline,
+            whole_passes=self.options.whole_passes,
+            on_demand=self.options.on_demand,
+            as_worker_0=self.workers.broadcast_object,
+            **settings,
+        )
+
+    def _train_nets(self) -> tuple[Net, list[Net]]:
+        """Build the training net, and the list of it and its twins."""
+        net_param, field = train_net_param(self.param)
         check_same(self.workers, "the solver and its training net", self.param, net_param)
         log.creating_train_net(field, "" if field.endswith("_param") else getattr(self.param, field))
         net = Net(net_param, self.context)
+        check_layer_names(self.param, net.layers)
         finetune(net, self.param.weights, tell=True)
         if not any(node.has_loss for node in net.nodes):
             log.warning(
@@ -142,37 +140,44 @@ class Run:
         parts = self.shards or self.workers  # as the training net's layers see them
         if parts.size > 1 and self.context.share is None and not parts.per_worker:
             raise SolverError(f"the training net has no layer that reads a batch, {parts.splitting}")
-        return net
+        return net, [net, *(self._twins(net, net_param, self.shards) if self.shards else ())]
 
-    def _twins(self) -> list[Net]:
+    def _twins(self, net: Net, net_param: Any, shards: Shards) -> list[Net]:
         """Further training nets, for the threads that compute shards beside this one."""
-        if self.shards is None:
-            return []
-        if not (why_no_twins(self.net, True) or self.param.debug_info):
-            self.context.wide_products.update(wide_products(self.net, self.shards))
+        from fcaffe.solvers.twin import twin_of, why_no_twins
+        from fcaffe.solvers.wide_products import wide_products
+
+        if not (why_no_twins(net, True) or self.param.debug_info):
+            self.context.wide_products.update(wide_products(net, shards))
             if self.context.wide_products:
-                self.shards.run_shards_in_step()
-        in_step = self.shards.in_step
-        if problem := why_no_twins(self.net, in_step):
+                shards.run_shards_in_step()
+        in_step = shards.in_step
+        if problem := why_no_twins(net, in_step):
             if in_step:
                 raise SolverError(
-                    f"--reproducible {self.shards.size} cannot give each shard a net of its own, which layers such as "
+                    f"--reproducible {shards.size} cannot give each shard a net of its own, which layers such as "
                     f"BatchNorm, Accuracy per class and LSTM need: this net has {problem}"
                 )
             return []
-        threads = len(self.shards.own) if in_step else min(shard_threads(), len(self.shards.own))
-        return [twin_of(self.net, self._net_param[0]) for _ in range(threads - 1)]
+        threads = len(shards.own) if in_step else min(shard_threads(), len(shards.own))
+        return [twin_of(net, net_param) for _ in range(threads - 1)]
 
-    def _schedule(self, grow_batch: int) -> Schedule:
-        if grow_batch and self.exchange.takes_momentum:
+    def _schedule(self) -> Schedule:
+        if not self.options.grow_batch:
+            return Schedule(self.param)
+        if self.exchange.applies_momentum:
             raise SolverError(
                 "batch growth does not go with a compression that applies the momentum of SGD (topk): it would add up "
                 "gradients of batches of different sizes"
             )
-        return GrowingBatch(self.param, self.share.total, grow_batch) if grow_batch else Schedule(self.param)
+        from fcaffe.solvers.batch_growth import GrowingBatch
 
-    def _test_nets(self, settings: dict[str, Any]) -> list[Net]:
-        """Build the test nets, in a Context of these settings."""
+        return GrowingBatch(self.param, self.share.total, self.options.grow_batch)
+
+    def _test_nets(self) -> list[Net]:
+        """Build the test nets, and check that they can be evaluated."""
+        from fcaffe.solvers.evaluation import check_evaluation, needs_order
+
         sources = test_net_params(self.param)
         check_same(self.workers, "the test nets", *(net_param for net_param, _ in sources))
         nets = []
@@ -182,21 +187,25 @@ class Run:
             if needs_order(net_param) and self.workers.size > 1:
                 log.info(f"Worker 0 runs test net #{index} alone: its layers need all images in their order")
                 turns = Turns()
-            nets.append(Net(net_param, Context(**settings, turns=turns)))
+            nets.append(Net(net_param, self._context(inference=self.options.whole_passes, turns=turns)))
             finetune(nets[-1], self.param.weights)
             nets[-1].debug_info = self.param.debug_info
+        check_evaluation(self.param, nets)
         return nets
 
     def _allocate(self) -> None:
-        """Allocate the flat buffers, and copy worker 0's initial weights to all workers."""
+        """Check the memory, allocate the flat buffers, and copy worker 0's initial weights to all workers."""
         count = self.net.parameters.extent
-        self.data: Array = aligned_zeros(self.engine.xp, count)
-        self.summed = slices_between([product.part for product in self.context.wide_products.values()], count)
-        summed = sum(part.stop - part.start for part in self.summed)
+        self.summed = PackedSlices(count, [product.part for product in self.context.wide_products.values()])
+        need = check_memory(self.net, self.rule.histories, len(self.nets), count - self.summed.count)
+        if self.options.whole_passes and self.workers.rank == 0:
+            log.info(f"Memory for training: {need}")
         rows = max(map(len, self.shards.nodes)) if self.shards else 1
-        gradients = self.exchange.allocate(self.engine.xp, summed, rows)
-        self.gradients: Array = gradients.reshape(rows, summed)
-        self.diff: Array = self.gradients[0] if summed == count else aligned_zeros(self.engine.xp, count)
+        self.data: Array = aligned_zeros(self.engine.xp, count)
+        gradients = self.exchange.allocate(self.engine.xp, self.summed.count, rows)
+        self.gradients: Array = gradients.reshape(rows, self.summed.count)
+        all_summed = self.summed.count == count
+        self.diff: Array = self.gradients[0] if all_summed else aligned_zeros(self.engine.xp, count)
         for twin in self.nets[1:]:
             twin.parameters.flatten(self.data, aligned_zeros(self.engine.xp, count))
         self.net.parameters.flatten(self.data, self.diff)
@@ -248,16 +257,16 @@ def _checked_rule(param: Any, engine: Engine, exchange: GradientExchange) -> Rul
     if param.regularization_type not in ("L1", "L2"):
         raise SolverError(f"unknown regularization_type '{param.regularization_type}'; known ones: L1, L2")
     learning_rate(param, 0)  # refuses an unknown policy
-    trust_ratio.check(param, exchange.takes_momentum)
+    trust_ratio.check(param, exchange.applies_momentum)
     if engine.scales_gradients:
         for is_given, what in (
             (trust_ratio.is_wanted(param), "rates of each layer's own"),
-            (exchange.takes_momentum, "a compression with momentum"),
+            (exchange.applies_momentum, "a compression with momentum"),
             (not rule.all_at_once, f"solver type {param.type}"),
         ):
             if is_given:
                 raise SolverError(f"--math fp16 scales gradients, and does not go with {what}: use --math bf16")
-    if exchange.takes_momentum:
+    if exchange.applies_momentum:
         rule = rule.with_momentum_applied()
-        exchange.take_momentum(param.momentum, param.clip_gradients)
+        exchange.set_momentum(param.momentum, param.clip_gradients)
     return rule

@@ -11,17 +11,17 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import numpy as np
 
 from fcaffe import log
-from fcaffe.data.share import split_batch
 from fcaffe.errors import SolverError
 from fcaffe.net.blob import Array
 from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.net import Net
 from fcaffe.net.shards import Shards
-from fcaffe.solvers.actions import Action, agree
+from fcaffe.share import split_batch
+from fcaffe.solvers.control import Action, agree
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Run
 from fcaffe.timeline import BACKWARD, FORWARD, SHARDS
-from fcaffe.tree_order import Sums, Tree, bring_into, part_of_sums, sum_in_tree_order
+from fcaffe.tree_order import Sums, Tree, copy_into, part_of_sums, sum_in_tree_order
 
 BLOCK = 1 << 17  # gradients that are added at a time: they stay in a core's cache from one addition to the next
 
@@ -62,7 +62,7 @@ class Passes:
 
     def add(self, tree: Tree, shard: int) -> None:
         """Take in the gradients of a shard that is not the last one."""
-        tree.join(self.sums, {(shard, shard + 1): self.gradients}, into_given=True, add=self._add)
+        tree.join(self.sums, {(shard, shard + 1): self.gradients}, into_others=True, add=self._add)
 
     def _add(self, left: Array, right: Array, out: Array) -> Array:
         for part in self.parts:
@@ -103,7 +103,7 @@ class ShardedBatches:
         self.shards = shards
         parts = [split_batch(len(shards.own), thread, len(run.nets)) for thread in range(len(run.nets))]
         self.passes = [
-            Passes(net, shards.own[part.first : part.first + part.count], run.summed)
+            Passes(net, shards.own[part.first : part.first + part.count], run.summed.slices)
             for net, part in zip(run.nets, parts, strict=True)
         ]
         self._threads = ThreadPoolExecutor(max(len(parts) - 1, 1), "shards")
@@ -162,9 +162,8 @@ class ShardedBatches:
                 one.result()
         if backward:
             run.exchange.finish()
-            for part in run.summed:
-                start = self._summed_offset(part.start)
-                bring_into(run.diff[part], run.gradients[0][start : start + part.stop - part.start])
+            for flat, packed in run.summed.blocks(0, run.diff.size, run.diff.size):
+                copy_into(run.diff[flat], run.gradients[0][packed])
         return self._add_up_results()
 
     def _compute_shards(self, passes: Passes, number: int, backward: bool) -> None:
@@ -201,33 +200,27 @@ class ShardedBatches:
 
     def _add_final(self, passes: Passes, start: int) -> None:
         """Hand over to the exchange what is final in all threads, now that it is from offset `start` on in this one."""
-        with self._lock, self.run.timeline.span(SHARDS):
+        run = self.run
+        with self._lock, run.timeline.span(SHARDS):
             passes.final_from = start
             final_from = max(one.final_from for one in self.passes)
             if final_from and self._summed_from - final_from < BLOCK:
                 return
-            for part in self.run.summed:
-                first = max(part.start, int(final_from))
-                for start in range(first, min(part.stop, self._summed_from), BLOCK):
-                    self._add_up(slice(start, min(start + BLOCK, part.stop, self._summed_from)))
+            for flat, packed in run.summed.blocks(int(final_from), self._summed_from, BLOCK):
+                self._add_up(flat, packed)
             self._summed_from = int(final_from)
-            self.run.exchange.ready(self._summed_offset(self._summed_from))
+            run.exchange.ready(run.summed.offset(self._summed_from))
 
-    def _summed_offset(self, offset: int) -> int:
-        """The offset in `run.gradients`, which has the summed slices one after the other."""
-        return sum(max(min(part.stop, offset) - part.start, 0) for part in self.run.summed)
-
-    def _add_up(self, part: slice) -> None:
-        """Bring the sums of this part of the gradients into the rows of `run.gradients`."""
-        tree, joined = self.shards.tree, Sums()
+    def _add_up(self, flat: slice, packed: slice) -> None:
+        """Add up a slice of the flat gradients over this worker's shards, into its slice of the rows of `gradients`."""
+        tree, sums = self.shards.tree, Sums()
         for passes in self.passes:
-            tree.join(joined, part_of_sums(passes.sums, part))
-            last = {(passes.own[-1], passes.own[-1] + 1): passes.gradients[part]}
-            tree.join(joined, last, into_given=passes is self.passes[0])
+            tree.join(sums, part_of_sums(passes.sums, flat))
+            last = {(passes.own[-1], passes.own[-1] + 1): passes.gradients[flat]}
+            tree.join(sums, last, into_others=passes is self.passes[0])
         nodes = self.shards.nodes[self.run.workers.rank]
-        start = self._summed_offset(part.start)
         for row, node in reversed(list(enumerate(nodes))):  # the first row may still have the sum of another node
-            bring_into(self.run.gradients[row][start : start + part.stop - part.start], joined[node])
+            copy_into(self.run.gradients[row][packed], sums[node])
 
     def _add_up_results(self) -> np.float32:
         """The loss over all shards; the outputs are kept."""

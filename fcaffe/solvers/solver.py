@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fcaffe import log
 from fcaffe.engines import Engine
-from fcaffe.solvers import testing
-from fcaffe.solvers.actions import Action, agree
 from fcaffe.solvers.batches import WholeBatches
+from fcaffe.solvers.control import Action, agree
 from fcaffe.solvers.memory_need import memory_errors
 from fcaffe.solvers.nan_policy import NanPolicy
-from fcaffe.solvers.run import Run
-from fcaffe.solvers.sharded_batches import ShardedBatches
-from fcaffe.solvers.snapshot.carried import Point
+from fcaffe.solvers.run import Options, Run
 from fcaffe.solvers.snapshot.paths import remove_temporary, temporary_prefix
-from fcaffe.solvers.snapshot.read import restore
-from fcaffe.solvers.snapshot.write import save
-from fcaffe.solvers.testing import mean_statistics
 from fcaffe.solvers.update import Update
 from fcaffe.timeline import TEST, UPDATE
+
+if TYPE_CHECKING:
+    from fcaffe.solvers.sharded_batches import ShardedBatches
+    from fcaffe.solvers.snapshot.carried import Point
+
+# Modules for shards, snapshots and tests are imported where they are used: many trainings do without, and start sooner.
 
 
 class Solver(Run):
     """Fits the training net of a run, measures it by the test nets, and writes snapshots.
 
-    `on_nan` as in NanPolicy; `requested_action` tells what signals ask for; further arguments are those of Run.
+    Args:
+        noise: See Context.
+        on_nan: See NanPolicy.
+        requested_action: Returns the action that a signal requests.
+        options: Those of `Options`, by name; None stands for the default.
     """
 
     def __init__(
@@ -38,16 +42,23 @@ class Solver(Run):
         *,
         on_nan: str = "continue",
         requested_action: Callable[[], Action] = lambda: Action.NONE,
-        **of_run: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(param, engine, noise, **of_run)
+        given = {name: value for name, value in options.items() if value is not None}
+        super().__init__(param, engine, Options(noise=noise, **given))
         self.nan_policy = NanPolicy(self, on_nan)
         self.update = Update(self)
-        parts = self, self.nan_policy, self._requested_action
-        self.batches = ShardedBatches(*parts, self.shards) if self.shards else WholeBatches(*parts, self.update)
         self.requested_action = requested_action
-        self._before_test: Point | None = None  # where the run stood before the test that is going on
+        self.batches = self._batches()
+        self._before_test: Point | None = None  # before the test that is going on
         log.solver_done()
+
+    def _batches(self) -> WholeBatches | ShardedBatches:
+        if not self.shards:
+            return WholeBatches(self, self.nan_policy, lambda: self.requested_action(), self.update)
+        from fcaffe.solvers.sharded_batches import ShardedBatches
+
+        return ShardedBatches(self, self.nan_policy, lambda: self.requested_action(), self.shards)
 
     def solve(self, resume: str | None = None) -> None:
         """Train up to max_iter, then snapshot, display and test once more, as the solver's parameters ask."""
@@ -145,7 +156,10 @@ class Solver(Run):
             self.update.begin()
 
     def test_all(self) -> Action:
-        """Test with all test nets; returns the action that has stopped it ahead of time, or Action.NONE."""
+        """Test with all test nets. Returns the action that ended the tests ahead of time, or Action.NONE."""
+        from fcaffe.solvers.snapshot.carried import Point
+        from fcaffe.solvers.testing import mean_statistics, test
+
         stopped = Action.NONE
 
         def asked_to_stop() -> bool:
@@ -163,30 +177,33 @@ class Solver(Run):
         with memory, self.timeline.span(TEST), mean_statistics(self), self.engine.fixed_weights():
             for index in range(len(self.test_nets)):
                 if stopped is Action.NONE:
-                    testing.test(self, index, asked_to_stop)
+                    test(self, index, asked_to_stop)
         if stopped is Action.NONE:
             self._before_test = None
         return stopped
 
     def snapshot(self) -> str:
         """Write model and state; returns the state's path, or "" on workers other than 0. All workers call this."""
-        self.update.finish()
-        return save(self, self._before_test)
+        return self._save()
 
     def save_temporarily(self) -> None:
         """Write a temporary snapshot, and remove all of those but the last two."""
-        self.update.finish()
-        save(self, self._before_test, temporary_prefix(self.param.snapshot_prefix))
+        self._save(temporary_prefix(self.param.snapshot_prefix))
         if self.workers.rank == 0:
             remove_temporary(self.param.snapshot_prefix, but=2)
 
+    def _save(self, prefix: str = "") -> str:
+        from fcaffe.solvers.snapshot.write import save
+
+        self.update.finish()
+        return save(self, self._before_test, prefix)
+
     def restore(self, path: str) -> None:
         """Go on from a solver state. Raises SnapshotError, and changes nothing, if it is damaged or does not fit."""
+        from fcaffe.solvers.snapshot.read import restore
+
         restore(self, path)
         self._before_test = None
-
-    def _requested_action(self) -> Action:
-        return self.requested_action()
 
     def _is_due(self, every: int) -> bool:
         return bool(every) and self.iteration % every == 0

@@ -30,8 +30,8 @@ def is_wanted(param: Any) -> bool:
     return bool(param.local_lr_auto or param.larc)
 
 
-def check(param: Any, takes_momentum: bool) -> None:
-    """Raises SolverError if the parameters ask for rates that cannot be. `takes_momentum`: as in GradientExchange."""
+def check(param: Any, applies_momentum: bool) -> None:
+    """Raises SolverError if the parameters ask for rates that cannot be. `applies_momentum`: as in GradientExchange."""
     if not is_wanted(param):
         return
     name = "local_lr_auto" if param.local_lr_auto else "larc"
@@ -41,7 +41,7 @@ def check(param: Any, takes_momentum: bool) -> None:
         raise SolverError(f"unknown larc_policy '{param.larc_policy}'; known ones: {', '.join(LARC_POLICIES)}")
     if param.type not in SOLVER_TYPES:
         raise SolverError(f"{name} goes with the solver types {', '.join(SOLVER_TYPES)}, not with {param.type}")
-    if takes_momentum:
+    if applies_momentum:
         raise SolverError(
             f"{name} needs the gradients themselves: it does not go with a compression that applies the momentum of "
             "SGD (topk)"

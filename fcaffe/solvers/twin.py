@@ -29,10 +29,10 @@ def twin_of(net: Net, param: Any) -> Net:
 
 
 def why_no_twins(net: Net, in_step: bool) -> str:
-    """Why not any net may run the next pass: what leaves something behind for later passes, besides the readers.
+    """The reason why twins cannot be used: the first layer that carries state from pass to pass, besides the readers.
 
-    With `in_step` each shard has a net of its own, which may have the states of the shard's streams. Empty if nothing
-    does.
+    With `in_step` each shard has a net of its own, so layers may carry the state of the shard's streams. Empty if twins
+    can be used.
     """
     if net.context.engine.asynchronous:
         return "an engine for GPUs"

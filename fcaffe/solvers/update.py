@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
-from fcaffe.engines.update import Part, Settings
 from fcaffe.net.arithmetic import silent_arithmetic
 from fcaffe.net.parameters import Parameter
 from fcaffe.solvers import trust_ratio
@@ -91,8 +90,11 @@ class Update:
         engine.for_each(update, blocks)
 
     def _apply_at_once(self) -> None:
-        """Update all parameters by one operator of the engine."""
-        run, param, engine = self.run, self.run.param, self.run.engine
+        """Update all parameters by one operator of an engine on a GPU."""
+        from fcaffe.engines.cuda.update import Part, Settings
+
+        run, param = self.run, self.run.param
+        engine: Any = run.engine
         owned = list(zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True))
         weight_decay = np.float32(param.weight_decay)
         parts = [Part(own, float(weight_decay * np.float32(p.decay_mult)), p.lr_mult) for p, own in owned]
@@ -125,10 +127,12 @@ class Update:
             data[own] = values
 
     def _clip(self) -> None:
-        """Scale all gradients down to the L2 norm clip_gradients, if they exceed it together. All workers have the same
-        gradients and come to the same norm, bit for bit."""
+        """Scale all gradients so that the L2 norm of all of them is at most clip_gradients.
+
+        All workers have the same gradients, and compute the same norm bit for bit.
+        """
         run, limit = self.run, self.run.param.clip_gradients
-        if limit < 0 or run.exchange.takes_momentum:
+        if limit < 0 or run.exchange.applies_momentum:
             return
         norm = float(trust_ratio.norm(run.engine.xp, run.diff, run.engine.for_each)) / run.engine.gradient_scale()
         if norm > limit and np.isfinite(norm):

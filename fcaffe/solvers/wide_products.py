@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.data.share import Share, split_batch
 from fcaffe.engines import Engine
 from fcaffe.layers.inner_product import InnerProduct
 from fcaffe.net import Net
 from fcaffe.net.node import Node
 from fcaffe.net.shards import Shards
+from fcaffe.share import Share, split_batch
 
 WORTH = 4  # how many times fewer the inputs and outputs must be than the weights
 BLOCK = 512  # outputs, or inputs in the gradient of the bottom, that one thread computes at a time
@@ -142,13 +142,6 @@ def wide_products(net: Net, shards: Shards) -> dict[str, WideProduct]:
         for node in net.nodes
         if _is_wide(node, share.total) and id(node.layer.blobs[0]) not in shared
     }
-
-
-def slices_between(parts: list[slice], count: int) -> list[slice]:
-    """The slices of `count` flat gradients that no part has."""
-    starts = [0, *(part.stop for part in parts)]
-    stops = [*(part.start for part in parts), count]
-    return [slice(start, stop) for start, stop in zip(starts, stops, strict=True) if start < stop]
 
 
 def _blocks(width: int) -> list[slice]:

@@ -14,6 +14,8 @@ from fcaffe.errors import DataError
 from fcaffe.input_files import read_input, reading
 from fcaffe.proto import caffe_pb2 as pb
 
+INT = 2**31
+
 
 class Annotated(NamedTuple):
     """The objects of a file, with the height and width of the picture that their corners refer to.
@@ -50,12 +52,14 @@ def annotated_record(
         annotated = pb.AnnotatedDatum(datum=datum, type=pb.AnnotatedDatum.BBOX)
         groups: dict[int, Any] = {}
         found = read(path, height, width)
-        if found.height < 1 or found.width < 1:
+        if not (0 < found.height < INT and 0 < found.width < INT):
             raise DataError(f"{path}: the picture has the size {found.width} x {found.height}; give its true size")
         for name, corners, difficult in found.objects:
             if labels is not None and name not in labels:
                 raise DataError(f'{path}: the label map has no "{name}", only {", ".join(sorted(labels))}')
             label = int(name) if labels is None else labels[name]
+            if not -INT <= label < INT:
+                raise DataError(f"{path}: the label {name} is no number of 32 bits")
             if label not in groups:
                 groups[label] = annotated.annotation_group.add(group_label=label)
             xmin, ymin, xmax, ymax = corners
@@ -102,7 +106,7 @@ def read_json(path: str, *_: int) -> Annotated:
             x, y, w, h = map(float, one["bbox"])
             objects.append((str(one["category_id"]), [x, y, x + w, y + h], bool(one["iscrowd"])))
         return Annotated(int(content["image"]["height"]), int(content["image"]["width"]), objects)
-    except (ValueError, KeyError, TypeError) as problem:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as problem:
         raise DataError(f"{path} is not an annotation in COCO's form for SSD: {problem!r}") from problem
 
 

@@ -133,7 +133,7 @@ def convert(source: str, target: str, net: str | None = None, to: str = "bvlc", 
 
 def is_state_dict(path: str) -> bool:
     """Whether a file is a safetensors file with PyTorch's names of tensors."""
-    if os.path.isdir(path) or not safetensors.is_safetensors(file_start(path)):
+    if os.path.isdir(path) or not FORMATS[".safetensors"].recognises(file_start(path)):
         return False
     content = safetensors.read_content(path)
     return safetensors.NET not in content.metadata and any(name.endswith(".weight") for name in content.tensors)

@@ -107,11 +107,13 @@ def _is_affine(layer: Any) -> bool:
         return False
     if any(layer.loss_weight) or not all(layer.propagate_down):
         return False
+    trains = layer.HasField("phase") and layer.phase == pb.TRAIN  # a stated phase holds in each net
     if layer.type == "BatchNorm":
         p = layer.batch_norm_param
-        return not p.HasField("use_global_stats") or p.use_global_stats
+        return bool(p.use_global_stats) if p.HasField("use_global_stats") else not trains
     if layer.type == "BN":
-        return not is_segnets(layer.bn_param) or layer.bn_param.bn_mode == pb.BNParameter.INFERENCE
+        p = layer.bn_param
+        return p.bn_mode == pb.BNParameter.INFERENCE if is_segnets(p) else not trains or p.frozen
     p = {"Scale": layer.scale_param, "Bias": layer.bias_param}.get(layer.type)
     return p is not None and p.axis == 1 and p.num_axes == 1
 

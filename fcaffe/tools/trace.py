@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -52,6 +51,8 @@ def events_of(timeline: Timeline, rank: int, hosts: Sequence[str]) -> list[dict[
 
 def write(path: str, events: list[dict[str, Any]], summary: Sequence[str] = ()) -> None:
     """Write the file of a trace, with the lines of the log's summary. Raises FcaffeError."""
+    import json  # which most trainings do without
+
     with replacing(path, "trace") as temporary, open(temporary, "w") as file:
         json.dump({"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"summary": summary}}, file)
 

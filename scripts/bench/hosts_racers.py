@@ -113,7 +113,7 @@ def _ddp(which: str, who: str, net: str, batch: int, layout: str, answers: Any) 
     from twins import torch_net
 
     from fcaffe import log
-    from fcaffe.data.share import split_batch
+    from fcaffe.share import split_batch
 
     log.set_minimum(1)
     torch.set_num_threads(1)

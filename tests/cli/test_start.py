@@ -73,3 +73,41 @@ def test_the_table_of_commands() -> None:
 def test_flags_may_stand_before_the_command(words: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(words.split()) == 134
     assert "none.prototxt does not exist" in capfd.readouterr().err
+
+
+TWO_LAYERS = """
+base_lr: 0.01 lr_policy: "fixed" max_iter: 1 snapshot_after_train: false net_param {
+  layer { name: "x" type: "DummyData" top: "x" top: "t" dummy_data_param { shape { dim: 4 dim: 8 } shape { dim: 4 } } }
+  layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y"
+    inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+  layer { name: "loss" type: "SoftmaxWithLoss" bottom: "y" bottom: "t" top: "loss" } }
+"""
+# Modules of Python and others that take long to load, and that a training like this one has no use for.
+UNUSED = {"concurrent", "decimal", "email", "importlib.metadata", "lmdb", "logging", "statistics", "zipfile"}
+UNUSED |= {"h5py", "mpi4py", "numba", "cupy", "cv2", "fcaffe.data", "fcaffe.hdf5", "fcaffe.engines.cuda"}
+MOST = 180  # modules of fcaffe; it had 284 before layers and parts were loaded on demand
+
+
+def test_a_training_loads_what_it_uses(tmp_path: Path) -> None:
+    solver = tmp_path / "solver.prototxt"
+    solver.write_text(TWO_LAYERS)
+    names, code = loaded("train", "--solver", str(solver))
+    assert code == 0
+    assert names & UNUSED == set()
+    assert {name for name in names if name.startswith("fcaffe.layers.forks.")} == set()
+    assert {name for name in names if name.startswith("fcaffe.pycaffe.")} == set()
+    assert {"fcaffe.layers.inner_product", "fcaffe.layers.dummy_data"} <= names
+    assert sum(name.startswith("fcaffe") for name in names) <= MOST
+
+
+def test_a_script_loads_the_layers_of_its_net(tmp_path: Path) -> None:
+    net = tmp_path / "net.prototxt"
+    net.write_text('layer { name: "in" type: "Input" top: "a" input_param { shape { dim: 1 dim: 2 } } }')
+    code = (
+        f"import json, sys; sys.path.append('fcaffe/pycaffe/top_level'); import caffe; caffe.Net({str(net)!r}, 1);"
+        "print('\\n' + json.dumps(sorted(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    names = set(json.loads(done.stdout.splitlines()[-1]))
+    assert not names & (UNUSED - {"fcaffe.engines.cuda", "fcaffe.data", "lmdb"})
+    assert {name for name in names if name.startswith("fcaffe.layers.forks.")} == set()

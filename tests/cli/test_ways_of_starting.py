@@ -126,7 +126,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Plan, dict[str, Any]]
         jobs.append((plan, json.loads(json.dumps(order(None)))))
         return 7
 
-    monkeypatch.setattr(TRAIN, "launch", launch)
+    monkeypatch.setattr("fcaffe.jobs.launch.launch", launch)
     return jobs
 
 

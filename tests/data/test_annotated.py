@@ -7,12 +7,12 @@ from fcaffe.data.annotated import CORNERS, AnnotatedBatches, draw_windows, proje
 from fcaffe.data.backends import new_database, open_database
 from fcaffe.data.images import encode_image
 from fcaffe.data.prefetch import Batch
-from fcaffe.data.share import Share, Turns
 from fcaffe.data.transformer import Transformer
 from fcaffe.errors import DataError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.rng import CaffeRandom
+from fcaffe.share import Share, Turns
 
 HEIGHT, WIDTH = 60, 80
 BOXES = np.array([[0.1, 0.2, 0.5, 0.6], [0.55, 0.3, 0.9, 0.95]])  # of two colours, and far apart

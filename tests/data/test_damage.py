@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fcaffe import input_files
 from fcaffe.data import array_to_datum, datum_to_array, parse_datum
-from fcaffe.data.hdf5 import count_rows, read_hdf5_list, read_rows
+from fcaffe.data.hdf5 import read_hdf5_list, read_rows, shapes_of_rows
 from fcaffe.data.image_list import read_image_list
 from fcaffe.data.images import decode_image, encode_image, read_file
 from fcaffe.data.mean import read_mean
@@ -114,7 +114,7 @@ ENDLESS = {
     "window file": (read_window_file, "", 0.5, 0.5),
     "mean": (read_mean,),
     "picture": (read_file,),
-    "HDF5 file": (count_rows, "x"),
+    "HDF5 file": (shapes_of_rows, ["x"]),
 }
 
 

@@ -142,3 +142,5 @@ class TestWithH5py:
         write("c.h5", x=np.zeros(6), y=np.zeros((6, 3)))
         with pytest.raises(DataError, match=r'"c\.h5": rows of "y" have the shape \(3,\), those before \(2,\)'):
             rows.read(12)
+        with pytest.raises(DataError, match=r'"c\.h5": rows of "y"'):
+            parts()  # before any row of it is read

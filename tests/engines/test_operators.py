@@ -246,6 +246,7 @@ def test_value_by_value_and_by_channel(engine: Any, shape: Shape) -> None:
     check(engine, [a], [shape], lambda e, a, y: e.weighted_sum([a], [-0.5], y))
     check(engine, [a, b, c], [shape], lambda e, a, b, c, y: e.weighted_sum([a, b, c], [1, -0.5, 2], y), 2)
     check(engine, [a, b], [shape], lambda e, a, b, y: e.multiply(a, b, y))
+    check(engine, [Wide(4 * a)], [Wide(shape)], lambda e, a, y: e.sigmoid(a, y))
     check(engine, [a, shift], [shape], lambda e, a, shift, y: (e.copy(a, y), e.add_bias(y, shift)), 2)
     check(engine, [a], [channels], lambda e, a, sums: e.copy(e.channel_sums(a), sums))
     check(engine, [a], [channels], lambda e, a, db: [e.bias_backward(a, db, add) for add in (False, True)])

@@ -17,12 +17,14 @@ import pytest
 from fcaffe.engines import NumpyEngine, cpu_engine, find_onednn
 from fcaffe.engines.convolution import Folded
 from fcaffe.engines.windows import Windows
+from fcaffe.errors import UsageError
 from tests import engine_choice
 from tests.cases import case
 from tests.golden_values import assert_close
 from tests.layers import test_contract
 from tests.layers.replay import golden_cases, replay
 from tests.net.test_inference_nets import net_of
+from tests.pycaffe.test_forked_processes import in_fork
 from tests.solvers.recurrent_runs import solver_of
 
 pytest.importorskip("numba", reason="--math winograd needs Numba")
@@ -262,3 +264,13 @@ def test_the_matrices_give_a_convolution(size: int) -> None:
     middle = (of_kernel @ g @ of_kernel.T) * (transforms.B_T @ d @ transforms.B_T.T)
     expected = [[(d[i : i + size, j : j + size] * g).sum() for j in range(out)] for i in range(out)]
     np.testing.assert_allclose(transforms.of_output(out) @ middle @ transforms.of_output(out).T, expected, atol=1e-12)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_forked_process_is_told_to_be_spawned() -> None:
+    """Numba would end it by SIGTERM."""
+    engine = cpu_engine("winograd")
+    with pytest.raises(UsageError, match="spawn"):
+        in_fork(lambda: engine._run(lambda: None))
+    with pytest.raises(UsageError, match="spawn"):
+        in_fork(lambda: cpu_engine("winograd").name)

@@ -80,6 +80,7 @@ EXAMPLES: dict[str, list[Example]] = {
         Example(f"convolution_param {{ num_output: 2 kernel_size: 1 bias_term: false {CONVOLUTION} }}", IMAGES),
         Example(f"convolution_param {{ num_output: 2 kernel_size: 2 dilation: 2 pad: 1 {CONVOLUTION} }}", IMAGES),
         Example(f"convolution_param {{ num_output: 2 kernel_size: 2 {CONVOLUTION} }}", ((2, 2, 3, 2, 3),)),
+        Example(f"convolution_param {{ num_output: 2 kernel_size: 2 {CONVOLUTION} }}", ((1, 2, 3, 2, 2, 3),)),
     ],
     "Crop": [
         Example("", (IMAGE, (2, 1, 3, 2)), constants=(1,)),
@@ -96,6 +97,7 @@ EXAMPLES: dict[str, list[Example]] = {
         Example(f"convolution_param {{ num_output: 2 kernel_size: 1 bias_term: false {CONVOLUTION} }}", IMAGES),
         Example(f"convolution_param {{ num_output: 2 kernel_size: 2 dilation: 2 pad: 1 {CONVOLUTION} }}", IMAGES),
         Example(f"convolution_param {{ num_output: 2 kernel_size: 2 axis: 2 {CONVOLUTION} }}", ((2, 1, 2, 2, 3),)),
+        Example(f"convolution_param {{ num_output: 2 kernel_size: 2 {CONVOLUTION} }}", ((1, 2, 2, 2, 2, 2),)),
     ],
     "Dropout": [
         Example("dropout_param { dropout_ratio: 0.3 }", IMAGES, in_place=True),

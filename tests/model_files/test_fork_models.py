@@ -10,7 +10,7 @@ import pytest
 
 from fcaffe.model_files import Model, StoredLayer, read_model, write_model
 from fcaffe.net import Net
-from fcaffe.net.weights import to_model
+from fcaffe.net.weights import load_weights, to_model
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 from tests.conftest import GOLDEN
@@ -111,3 +111,53 @@ def test_fields_of_forks_are_not_written(tmp_path: Path, net_from: Callable[...,
     plain = net_from(NET)
     write_model(tmp_path / "plain.caffemodel", to_model(plain))
     assert (tmp_path / "plain.caffemodel").read_bytes() == (tmp_path / "x.caffemodel").read_bytes()
+
+
+BATCH_NORM = """force_backward: true
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 dim: 4 dim: 4 } } }
+layer { name: "bn" type: "BatchNorm" bottom: "x" top: "y" batch_norm_param { scale_bias: true } %s }"""
+
+
+@pytest.mark.parametrize("ending", [".caffemodel", ".npz", ".safetensors"])
+@pytest.mark.parametrize("axes", [1, 4])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (3, 4, 0, 1, 2)], ids=["0.16", "0.15"])
+def test_blobs_of_nvidias_batch_norm(
+    order: tuple[int, ...], axes: int, ending: str, tmp_path: Path, net_from: Callable[..., Net]
+) -> None:
+    values = (
+        np.float32([0.5, 1, 2]),
+        np.float32([1, 4, 9]),
+        np.float32([1]),
+        np.float32([2, 3, 4]),
+        np.float32([5, 6, 7]),
+    )
+    net = net_from(BATCH_NORM % "", "TEST")
+    for own, array in zip(net.layers[1].blobs, values, strict=True):
+        own.data[...] = array
+    net.blob("x").data[...] = x = np.random.default_rng(1).standard_normal((2, 3, 4, 4))
+    net.forward()
+    expected = np.array(net.blob("y").data)
+    shaped = [array.reshape((1, -1, 1, 1) if axes == 4 else -1) for array in values]
+    stored = [StoredBlob(shaped[index].shape, shaped[index]) for index in order]
+    layer = StoredLayer(pb.LayerParameter(name="bn", type="BatchNorm"), stored)
+    write_model(tmp_path / f"m{ending}", Model(pb.NetParameter(), [layer]))
+    other = net_from(BATCH_NORM % "", "TEST")
+    load_weights(other, tmp_path / f"m{ending}")
+    other.blob("x").data[...] = x
+    other.forward()
+    np.testing.assert_array_equal(other.blob("y").data, expected)
+
+
+@pytest.mark.parametrize(
+    ("specs", "rates"),
+    [
+        ("", [0, 0, 0, 1, 1]),
+        ("param { lr_mult: 2 } param { lr_mult: 3 }", [0, 0, 0, 2, 3]),
+        ("param { lr_mult: 1 } " * 3 + "param { lr_mult: 2 } param { lr_mult: 3 }", [0, 0, 0, 2, 3]),
+        ("param { lr_mult: 0 } " * 4, [0, 0, 0, 0, 1]),
+    ],
+)
+def test_rates_of_nvidias_batch_norm(specs: str, rates: list[float], net_from: Callable[..., Net]) -> None:
+    layer = net_from(BATCH_NORM % specs).layers[1]
+    found = [spec.lr_mult for spec in layer.param.param] + [1.0] * (5 - len(layer.param.param))
+    assert found == rates

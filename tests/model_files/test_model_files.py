@@ -311,3 +311,25 @@ def test_without_h5py_it_says_what_to_install(use: Any, tmp_path: Path, monkeypa
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(FcaffeError, match=r"pip install 'fcaffe\[hdf5\]'"):
         use(path)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"])
+def test_arrays_of_integers(kind: str, tmp_path: Path) -> None:
+    """They become float32 in the net, and keep their type in a file that has it."""
+    np.savez(tmp_path / "x.npz", **{"ip/0": np.arange(6).reshape(2, 3).astype(kind)})
+    for ending in ENDINGS:
+        if ending != ".dcmodel":
+            write_model(tmp_path / f"y{ending}", read_model(tmp_path / "x.npz"))
+            (blob,) = blobs_of(read_model(tmp_path / f"y{ending}")).values()
+            np.testing.assert_array_equal(blob.data, np.arange(6).reshape(2, 3))
+
+
+def test_hdf5_without_layers(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_group("data")
+    with pytest.raises(SnapshotError, match=r"x\.h5: there are no layers in it"):
+        read_model(tmp_path / "x.h5")
+    with h5py.File(tmp_path / "x.h5", "a") as file:
+        file["data/ip"] = np.zeros(3)
+    with pytest.raises(SnapshotError, match=r'x\.h5: "/data/ip" is no group'):
+        read_model(tmp_path / "x.h5")

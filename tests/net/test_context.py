@@ -2,11 +2,11 @@
 
 import pytest
 
-from fcaffe.data.share import Share, split_batch
 from fcaffe.errors import NetError
 from fcaffe.net import Context
 from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom
+from fcaffe.share import Share, split_batch
 from tests.engine_choice import engine
 
 

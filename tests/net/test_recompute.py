@@ -175,6 +175,8 @@ def test_need_and_advice():
     assert "--recompute" in text and "batch_size to 3 or less" in text and "batch of 6" in text
     assert "parameters alone" in str(need.error(MemoryError("no"), need.parameters))
     assert "that this process can have; lower batch_size" in str(need.error(MemoryError("no"), 2 * need.total))
+    less = MemoryNeed.of(build(residual(), recompute=True), histories=1)
+    assert not any("--recompute" in str(less.error(MemoryError("no"), size)) for size in (None, less.fixed, less.total))
 
 
 @pytest.mark.parametrize("recompute", [False, True])

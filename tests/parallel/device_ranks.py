@@ -155,8 +155,8 @@ def compress() -> None:
     for scheme in compressions():
         host, device = make_compression(scheme, comm), make_compression(scheme, comm, cupy)
         for reduction in (host, device):
-            if reduction.takes_momentum:
-                reduction.take_momentum(0.9, -1)
+            if reduction.applies_momentum:
+                reduction.set_momentum(0.9, -1)
         on_host, on_device = ReducingExchange(host, 4 * 100), ReducingExchange(device, 4 * 100)
         plain, gradients = on_host.allocate(np, count), on_device.allocate(cupy, count)
         for iteration in range(5):

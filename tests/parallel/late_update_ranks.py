@@ -18,7 +18,7 @@ from fcaffe.parallel.workers import MpiWorkers
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net
 from fcaffe.solvers import Observer, Solver
-from fcaffe.solvers.actions import Action
+from fcaffe.solvers.control import Action
 
 SETTINGS: list[dict[str, object]] = [
     {},

@@ -13,7 +13,6 @@ import numpy as np
 from mpi4py import MPI
 
 from fcaffe import log
-from fcaffe.data.share import split_batch
 from fcaffe.engines import cpu_engine
 from fcaffe.layers.fused.batch_norm_scale import BatchNormScale
 from fcaffe.net import Context, Net
@@ -22,6 +21,7 @@ from fcaffe.parallel.workers import MpiWorkers
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_net
 from fcaffe.rng import CaffeRandom
+from fcaffe.share import split_batch
 from tests.net.random_residual_nets import RandomResidualNet
 
 WITHIN = 3e-4  # of the largest value of an array

@@ -141,7 +141,7 @@ def refusals() -> None:
     for buffer in (whole.T, whole[None], whole[:, 0], whole[0].astype(np.float64)):
         with refused(FcaffeError, "flat, contiguous float32"):
             create_reduction("ring", comm).sum(buffer)
-    with refused(UsageError, r"did you mean 'hierarchical'\?\); known are .*ring"):
+    with refused(UsageError, r"did you mean hierarchical\?\); known are .*ring"):
         create_reduction("hierachical", comm)
     with refused(UsageError, "did you mean ring"):
         create_reduction("hierarchical:rign", comm)

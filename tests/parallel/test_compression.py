@@ -45,7 +45,7 @@ def compressed(scheme: str, steps: np.ndarray) -> Any:
     compression = make_compression(scheme, ALONE)
     buffer = compression.allocate(steps.shape[1])
     if isinstance(compression, TopK):
-        compression.take_momentum(0.5, -1)
+        compression.set_momentum(0.5, -1)
     for step in steps:
         before = compression.residual.copy()
         if isinstance(compression, TopK):
@@ -203,7 +203,7 @@ def test_topk_follows_the_paper() -> None:
     """Momentum before the choice, both sums cleared where something is sent, a limit for each worker's own norm."""
     compression = make_compression("topk:density=0.5,warmup=0", ALONE)
     buffer = compression.allocate(2)
-    compression.take_momentum(0.5, 10)  # type: ignore[attr-defined]
+    compression.set_momentum(0.5, 10)  # type: ignore[attr-defined]
     for step, sent in (([4, 3], [4, 0]), ([1, 0], [0, 4.5]), ([8, 0], [9.5, 0]), ([30, 40], [0, 8])):
         buffer[...] = step
         compression.sum(buffer)

@@ -7,12 +7,12 @@ import sys
 import numpy as np
 from mpi4py import MPI
 
-from fcaffe.data.share import split_batch
 from fcaffe.errors import UsageError
 from fcaffe.parallel import waiting
 from fcaffe.parallel.reductions import create_reduction
 from fcaffe.parallel.reductions.hierarchical import BLOCK
 from fcaffe.parallel.reductions.hosts import Hosts
+from fcaffe.share import split_batch
 from fcaffe.tree_order import Node, Tree
 from tests.parallel.refusals import refused
 

@@ -75,14 +75,16 @@ def test_a_v0_field_of_another_type_is_left_out_and_logged(capsys):
     assert errors[1].endswith("continuing anyway.")
 
 
-def test_layers_beside_layer_win_and_it_is_logged(capsys):
-    net = parse_text('layers { name: "old" type: RELU } layer { name: "new" type: "ReLU" }', pb.NetParameter)
-    upgrade_net(net, "x")
-    assert [layer.name for layer in net.layer] == ["old"]
-    assert (
-        "E",
-        "Warning: had one or more problems upgrading V1LayerParameter (see above); continuing anyway.",
-    ) in logged(capsys)
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith(("old_v0", "old_v1"))])
+def test_layer_beside_layers_is_refused(name):
+    """Caffe drops neither: "Refusing to upgrade inconsistent NetParameter"."""
+    param = read_text(GOLDEN / name, pb.NetParameter)
+    assert param.layers
+    param.layer.add(name="new", type="ReLU")
+    with pytest.raises(ProtoError, match=r"^old\.prototxt: Refusing to upgrade inconsistent NetParameter\. .*'layers'"):
+        upgrade_net(param, "old.prototxt")
+    with pytest.raises(ProtoError, match=r"^old_solver\.prototxt: Refusing to upgrade"):
+        upgrade_solver(pb.SolverParameter(test_net_param=[param]), "old_solver.prototxt")
 
 
 REFUSED = {

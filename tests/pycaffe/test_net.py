@@ -255,17 +255,19 @@ def test_set_rng_chooses_the_stream_of_noise(tmp_path: Path) -> None:
     file = tmp_path / "dropout.prototxt"
     file.write_text(DROPOUT)
 
-    def passes(stream: str) -> list[np.ndarray]:
-        caffe.set_random_seed(1)
+    def passes(stream: str, seed: int = 1, number: int = 2) -> list[np.ndarray]:
+        caffe.set_random_seed(seed)
         caffe.set_rng(stream)
         net = caffe.Net(str(file), caffe.TRAIN)
         net.blobs["data"].data[...] = 1
-        return [net.forward()["drop"].copy() for _ in range(2)]
+        return [net.forward()["drop"].copy() for _ in range(number)]
 
     try:
         first, second = passes("caffe")
         assert np.array_equal(first, passes("caffe")[0]) and not np.array_equal(first, second)
-        assert np.array_equal(passes("counter")[0], passes("counter")[0])
+        assert np.array_equal(passes("counter"), passes("counter"))
+        several = np.array([passes("counter", seed, 8) for seed in (1, 2)]).reshape(16, -1)
+        assert len(np.unique(several, axis=0)) == 16 and set(np.unique(several)) == {0, 2}
         with pytest.raises(UsageError, match="'caffe' or 'counter'"):
             caffe.set_rng("mersenne")
     finally:

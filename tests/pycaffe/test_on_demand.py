@@ -94,6 +94,7 @@ class Script:
             (self._write_parameter, 1),
             (self._part, 0.7 + self.goes_backward),
             (self._reshape, 0.7 * self.reshapes),
+            (self._reshape_parameter, 0.4),
             (self._share, 0.4),
             (self._load, 0.4),
             (self._backward, 1.5 * self.goes_backward),
@@ -193,6 +194,15 @@ class Script:
             net.reshape()
         self._feed(net, batch)
         net.forward()
+
+    def _reshape_parameter(self, net: Any) -> None:
+        """For a moment, in which a blob is read."""
+        if net.params:
+            blob = self.random.choice(list(net.params[self.random.choice(list(net.params))]))
+            shape = tuple(blob.shape)
+            blob.reshape(blob.count)
+            self._look(net)
+            blob.reshape(*shape)
 
     def _share(self, net: Any) -> None:
         self.nets[1].share_with(self.nets[0])

@@ -104,4 +104,4 @@ def test_what_cannot_be_is_refused(solver_from: Callable[..., Solver], fields: d
 
 def test_gradients_with_momentum_are_refused() -> None:
     with pytest.raises(SolverError, match="needs the gradients themselves"):
-        trust_ratio.check(parse_text(LARS, pb.SolverParameter), takes_momentum=True)
+        trust_ratio.check(parse_text(LARS, pb.SolverParameter), applies_momentum=True)

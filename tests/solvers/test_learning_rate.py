@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fcaffe.cli.solver import rates
+from fcaffe.cli.solver import _print_rates, rates
 from fcaffe.errors import SolverError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.solvers.learning_rate import learning_rate, next_step, scale_rate
 from tests.conftest import GOLDEN
 
+f32 = np.float32
 CURVES = json.loads((GOLDEN / "solvers" / "lr_policies.json").read_text())
 
 
@@ -51,3 +57,43 @@ def test_yolos_stages_end_with_their_iteration() -> None:
 def test_gamma_below_0_is_taken_as_by_caffe_1_0() -> None:
     param = parse_text('lr_policy: "step" gamma: -0.5 stepsize: 2 base_lr: 1', pb.SolverParameter)
     assert [learning_rate(param, iteration) for iteration in range(6)] == [1, 1, -0.5, -0.5, 0.25, 0.25]
+
+
+NUMBERS = st.floats(-4, 4, width=32) | st.sampled_from([0.0, 1.1, -1.0, 1e-30, 3e38])
+POWERS = {
+    "exp": lambda p, i: p.base_lr * np.power(p.gamma, i),
+    "step": lambda p, i: p.base_lr * np.power(p.gamma, i // p.stepsize),
+    "inv": lambda p, i: (
+        f32(p.base_lr) * f32(np.power(np.float64(f32(1) + f32(p.gamma) * f32(i)), np.float64(-p.power)))
+    ),
+    "poly": lambda p, i: f32(p.base_lr) * f32(np.power(np.float64(f32(1) - f32(i) / f32(p.max_iter)), p.power)),
+}
+
+
+@given(
+    st.sampled_from(sorted(POWERS)),
+    NUMBERS,
+    NUMBERS,
+    NUMBERS,
+    st.integers(1, 10**6),
+    st.integers(0, 10**7) | st.integers(0, 9),
+)
+def test_rates_are_those_of_c_at_any_iteration(
+    policy: str, base_lr: float, gamma: float, power: float, most: int, iteration: int
+) -> None:
+    """Infinite or NaN where C's are, never an error of Python's. Only beyond max_iter poly may have no rate."""
+    param = pb.SolverParameter(
+        lr_policy=policy, base_lr=base_lr, gamma=gamma, power=power, stepsize=most, max_iter=most
+    )
+    with np.errstate(all="ignore"):
+        expected = f32(POWERS[policy](param, np.float64(iteration)))
+    try:
+        found = learning_rate(param, iteration)
+    except SolverError as error:
+        assert policy == "poly" and iteration > most and np.isnan(expected)
+        assert "lr_policy 'poly'" in str(error) and f"max_iter: {most};" in str(error)
+    else:
+        np.testing.assert_allclose(f32(found), expected, rtol=1e-6)
+    with contextlib.redirect_stdout(io.StringIO()) as table:
+        _print_rates(param, rates(param))  # of `fcaffe solver`
+    assert "Learning rate" in table.getvalue()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fcaffe.net.state import Held
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.solvers.actions import Action
+from fcaffe.solvers.control import Action
 from fcaffe.solvers.snapshot.carried import part_of_worker
 from fcaffe.solvers.snapshot.paths import paths
 from fcaffe.solvers.snapshot.state_files import CarriedArray, State, read_state, write_state

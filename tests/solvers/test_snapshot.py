@@ -133,6 +133,33 @@ def test_an_old_snapshot_survives_a_failing_write(interop: Any, monkeypatch: pyt
     assert not list(Path().glob("*.tmp")) and not list(Path().glob(".*.tmp"))
 
 
+def test_a_state_with_an_odd_path_of_its_model_is_refused_by_its_own_name(interop: Any, tmp_path: Path) -> None:
+    """Whatever lies at that path: nothing, a folder, a prototxt, an empty file, or no path at all."""
+    solver = interop(snapshot_prefix="ours")
+    state = pb.SolverState.FromString(Path(solver.snapshot()).read_bytes())
+    Path("folder").mkdir()
+    Path("net.prototxt").write_text('name: "x"')
+    Path("empty").touch()
+    draw = np.random.default_rng(1)
+    odd = ["".join(map(chr, draw.integers(0, 0x300, draw.integers(1, 300)))) for _ in range(40)]
+    for path in ("folder", "net.prototxt", "empty", "a\0b", "\0", "/", ".", "x" * 5000, *odd):
+        state.learned_net = path
+        Path("odd.solverstate").write_bytes(state.SerializeToString())
+        with pytest.raises(SnapshotError, match=r"^odd\.solverstate: .*model"):
+            solver.restore("odd.solverstate")
+        assert newest_of_auto(solver) is None
+
+
+def newest_of_auto(solver: Any) -> str | None:
+    """What `--snapshot auto` takes if the odd state is the newest."""
+    Path("odd.solverstate").replace("auto_iter_9.solverstate")
+    solver.param.snapshot_prefix = "auto"
+    try:
+        return restore_newest(solver)
+    finally:
+        Path("auto_iter_9.solverstate").unlink()
+
+
 def test_nan_names_the_blob_and_keeps_the_last_good_state(interop: Any) -> None:
     solver = interop(snapshot_prefix="ours", base_lr=1e30)
     solver.nan_policy.on_nan = "snapshot"
@@ -145,8 +172,8 @@ def test_nan_names_the_blob_and_keeps_the_last_good_state(interop: Any) -> None:
     assert np.isfinite(losses_of(again, 1)[0])
 
 
-def test_the_last_good_state_is_the_one_before_the_bad_iteration(
-    interop: Any, solver_from: Callable[..., Solver]
+def test_the_last_good_state_is_from_before_the_bad_iteration(
+    interop: Any, solver_from: Callable[..., Solver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A gradient of iteration 4 is NaN. A run that resumes from the state does what one without NaN does."""
 
@@ -157,15 +184,16 @@ def test_the_last_good_state_is_the_one_before_the_bad_iteration(
         if bad.iteration == 4:
             bad.diff[0] = np.nan
 
+    monkeypatch.setattr("fcaffe.solvers.nan_policy.CHECKED_EVERY", 3)
     straight, bad = noisy("straight"), noisy("bad")
     expected = losses_of(straight, 9)
     bad.nan_policy.on_nan = "snapshot"
     watch(bad, gradients_ready=spoil)
-    with pytest.raises(SolverError, match="last good state is in bad_iter_4"):
+    with pytest.raises(SolverError, match="last good state is in bad_iter_3"):
         bad.step(9)
     resumed = noisy("resumed")
-    resumed.restore("bad_iter_4.solverstate")
-    assert losses_of(resumed, 5) == expected[4:]
+    resumed.restore("bad_iter_3.solverstate")
+    assert losses_of(resumed, 6) == expected[3:]
     assert np.array_equal(resumed.data, straight.data)
 
 

@@ -60,10 +60,25 @@ def soft_link(file: Any, name: str, folder: Path) -> None:
     file[name] = h5py.SoftLink("/aside")
 
 
-@pytest.mark.parametrize("elsewhere", [external, virtual, external_link, soft_link])
-def test_values_may_be_elsewhere(elsewhere: Callable[..., None], tmp_path: Path) -> None:
+@pytest.mark.parametrize("elsewhere", [external, virtual, external_link])
+def test_values_in_another_file_are_refused_by_name(elsewhere: Callable[..., None], tmp_path: Path) -> None:
+    """A model could have any file of the machine read."""
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["values"] = np.full((2, 2), 42, np.float32)
+    for kind, name, read in READERS:
+        path = tmp_path / "x.h5"
+        WRITERS[kind](path)
+        with h5py.File(path, "a") as file:
+            del file[name]
+            elsewhere(file, name, tmp_path)
+        with pytest.raises(
+            FcaffeError, match=f'{name.split("/")[-1]}"? (has its values in another file|is no)'
+        ) as raised:
+            read(path)
+        assert str(path) in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_links_within_a_file_are_followed(tmp_path: Path) -> None:
     values: dict[tuple[str, str], Callable[[Any], Any]] = {
         ("model", "data/a/0"): lambda path: read_model(path).layers[0].blobs[0].data,
         ("state", "history/0"): lambda path: read_state(path).history[0].data,
@@ -74,7 +89,7 @@ def test_values_may_be_elsewhere(elsewhere: Callable[..., None], tmp_path: Path)
         WRITERS[kind](path)
         with h5py.File(path, "a") as file:
             del file[name]
-            elsewhere(file, name, tmp_path)
+            soft_link(file, name, tmp_path)
         np.testing.assert_array_equal(read(path), np.full((2, 2), 42))
 
 

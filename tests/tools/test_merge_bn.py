@@ -130,6 +130,25 @@ def test_what_stays(layers: list[str], left: list[str]) -> None:
         np.testing.assert_allclose(after[name], values, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("phase", ["", "phase: TRAIN", "phase: TEST"])
+@pytest.mark.parametrize(
+    "norm",
+    [
+        *[f'type: "BatchNorm" batch_norm_param {{ {p} }}' for p in ("", "use_global_stats: true", "scale_bias: true")],
+        'type: "BatchNorm" batch_norm_param { use_global_stats: false }',
+        *[f'type: "BN" bn_param {{ {p} }}' for p in ("", "frozen: true", "bn_mode: LEARN", "bn_mode: INFERENCE")],
+    ],
+)
+def test_a_layer_is_folded_if_it_uses_running_statistics(norm: str, phase: str) -> None:
+    """A layer's own phase holds in the net of phase TEST too."""
+    layer = f'layer {{ name: "n" {norm} {phase} bottom: "c" top: "n" }}'
+    text = "\n".join([INPUT, first("Convolution", WEIGHTED["Convolution"]), layer])
+    result, before, after = merged(text)
+    norm_layer = deploy_net(parsed(text)).layers[-1]
+    assert bool(result.folded) == getattr(norm_layer, "use_global_stats", "INFERENCE" in norm)
+    np.testing.assert_allclose(after["n"], before["n"], rtol=1e-4, atol=1e-4 * np.abs(before["n"]).max())
+
+
 def test_what_weights_a_loss_is_of_stay() -> None:
     weighted = first("Convolution", "loss_weight: 2 " + WEIGHTED["Convolution"])
     result, before, after = merged("\n".join([INPUT, weighted, NORM.replace('top: "c"', 'top: "n"')]))

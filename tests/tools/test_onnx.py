@@ -53,7 +53,7 @@ EACH = [
 
 
 def test_every_layer_type_is_written_or_refused() -> None:
-    own = {name for name in layer_types() if registry._registry[name].__module__.startswith("fcaffe.")}
+    own = {name for name in layer_types() if registry.registered(name).__module__.startswith("fcaffe.")}
     assert {*_writers, *OWN} >= own
 
 

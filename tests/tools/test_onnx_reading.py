@@ -200,14 +200,30 @@ CASES: list[tuple[Any, ...]] = [
         for way, n in (("forward", 1), ("reverse", 1), ("bidirectional", 2))
         for weights in [{"w": (n, 12, 4), "r": (n, 12, 3), "b": (n, 24), "h": (n, 2, 3), "c": (n, 2, 3)}]
     ),
+    ("y = Div (x, k)", IMAGE, {}, floats(k=2)),
+    ("y = Div (x, k)", IMAGE, {}, floats(k=[[[2]], [[3]], [[-4]], [[0.5]]])),
+    ("y = MaxPool <kernel_shape = [3], strides = [2], pads = [1, 0]> (x)", {"x": (2, 4, 9)}),
+    ("y = AveragePool <kernel_shape = [4], pads = [2, 1], ceil_mode = 1> (x)", {"x": (2, 4, 9)}),
+    ("y = BatchNormalization (x, s, b, b, s)", IMAGE, {}, floats(s=[1, 2, 3, 4], b=[0, 1, -1, 2]), 7),
+    ("y = Clip <min = -0.5, max = 0.25> (x)", IMAGE, {}, {}, 8),
+    ('y = Upsample <mode = "nearest", scales = [1.0, 1.0, 2.0, 2.0]> (x)', IMAGE, {}, {}, 7),
+    *(
+        (
+            f"s = Shape (x) i = Constant <value_int = {axis}> () n = Gather (s, i) two = Constant <value_int = 2> () "
+            "q = Equal (n, two) y = If (q) <then_branch = a () => (float ya) { ya = Relu (x) }, "
+            "else_branch = b () => (float yb) { c = Sigmoid (x) yb = Neg (c) }>",
+            IMAGE,
+        )
+        for axis in (0, 1)
+    ),
     ("y = LSTM <hidden_size = 3> (x, w, r)", {"x": (5, 2, 4)}, {"w": (1, 12, 4), "r": (1, 12, 3)}),
     ("y = Relu (x) y2 = Sigmoid (y) y3 = Identity (x)", IMAGE),
 ]
 
 
-@pytest.mark.parametrize("forks", [False, True], ids=["BVLC", "forks"])
+@pytest.mark.parametrize("forks", ["", "forks", "forks, constants by nodes"])
 @pytest.mark.parametrize("case", CASES, ids=[f"{case[0][-60:]} {case[1]}" for case in CASES])
-def test_operators(case: tuple[Any, ...], forks: bool, tmp_path: Path) -> None:
+def test_operators(case: tuple[Any, ...], forks: str, tmp_path: Path) -> None:
     body, inputs, weights, constants, opset, more = (*case, *(None,) * (6 - len(case)))
     model = model_of(body, {} if more else inputs, weights, opset or 17, constants)
     if more:  # an input of integers
@@ -215,7 +231,13 @@ def test_operators(case: tuple[Any, ...], forks: bool, tmp_path: Path) -> None:
         helper = pytest.importorskip("onnx").helper
         shape = [int(dim) for dim in dims.split(",")]
         model.graph.input.append(helper.make_tensor_value_info(name, getattr(helper.TensorProto, kind.upper()), shape))
-    made, path = converted(tmp_path, model, forks=forks)
+    if "nodes" in forks:
+        make, nodes = pytest.importorskip("onnx").helper.make_node, list(model.graph.node)
+        del model.graph.node[:]
+        model.graph.node.extend(make("Constant", [], [one.name], value=one) for one in model.graph.initializer)
+        model.graph.node.extend(nodes)
+        del model.graph.initializer[:]
+    made, path = converted(tmp_path, model, forks=bool(forks))
     assert largest_difference(made, path) <= 1e-5
     if not forks:
         assert not [layer.type for layer in made.net.layer if fork_of_layer_type(layer.type)]

@@ -7,6 +7,7 @@ from typing import Any
 from fcaffe.engines.convolution import PlainConvolution
 from fcaffe.engines.cuda.operands import FLOAT, Operands
 from fcaffe.engines.cuda.plans import Plans
+from fcaffe.engines.memory import Array
 from fcaffe.engines.windows import Windows
 
 X, WEIGHTS, Y = 1, 2, 3  # numbers of the tensors in a graph
@@ -16,7 +17,6 @@ OPERATIONS = {  # method of the graph, names of its operands
     "weights": ("conv_wgrad", "image", "loss"),
 }
 
-Array = Any
 Shape = tuple[int, ...]
 
 

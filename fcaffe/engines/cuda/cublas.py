@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-Array = Any
+from fcaffe.engines.memory import Array
 
 TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}  # cudaDataType_t
 KEEP, TRANSPOSE = 0, 1  # cublasOperation_t

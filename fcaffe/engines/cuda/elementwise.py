@@ -10,10 +10,9 @@ import numpy as np
 from fcaffe.engines.cuda.kernels import CPP_TYPES, FLOATS, MOST_BLOCKS, THREADS, Kernels, blocks_for
 from fcaffe.engines.cuda.operands import BYTES, NULL, is_flat, pack_of, rows_of_channels
 from fcaffe.engines.elementwise import PlainElementwise
+from fcaffe.engines.memory import Array
 
 SOURCE = "elementwise"
-
-Array = Any
 
 
 class Elementwise(PlainElementwise):

@@ -14,16 +14,15 @@ from fcaffe.engines.cuda.elementwise import Elementwise
 from fcaffe.engines.cuda.graphs import Graphs
 from fcaffe.engines.cuda.inner_product import InnerProduct
 from fcaffe.engines.cuda.kernels import Kernels
-from fcaffe.engines.cuda.loss_scale import LossScale, note_overflow
+from fcaffe.engines.cuda.loss_scale import LossScale
 from fcaffe.engines.cuda.noise import Noise
 from fcaffe.engines.cuda.normalization import Normalization
 from fcaffe.engines.cuda.plans import Plans
 from fcaffe.engines.cuda.pooling import Pooling
 from fcaffe.engines.cuda.rows import Rows
 from fcaffe.engines.cuda.transfers import Transfers
-from fcaffe.engines.cuda.update import Update, UpdateTable
+from fcaffe.engines.cuda.update import Settings, Update, UpdateTable
 from fcaffe.engines.engine import Engine
-from fcaffe.engines.update import Settings
 
 
 class CudaEngine(
@@ -55,7 +54,6 @@ class CudaEngine(
     parameter_step = 4  # 16 bytes, as cuDNN requires of weights
     weights_channels_last = True
     asynchronous = True
-    updates_at_once = True
 
     def __init__(
         self,
@@ -105,9 +103,7 @@ class CudaEngine(
 
     def is_finite(self, values: Any) -> bool:
         self.make_current()
-        found = self.xp.zeros(1, np.int32)
-        note_overflow(self.kernels, values, found)
-        return not int(found[0])
+        return super().is_finite(values)
 
     def synchronize(self) -> None:
         self.stream.synchronize()
@@ -127,7 +123,7 @@ class CudaEngine(
         history: Sequence[Any],
         settings: Settings,
     ) -> None:
-        """See PlainUpdate. Also finds gradients beyond float16 and adapts the scale of the loss."""
+        """See Update. Also finds gradients beyond float16 and adapts the scale of the loss."""
         if self.loss_scale:
             self.loss_scale.check(diff)
         super().update_all(rule, table, data, diff, history, settings)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fcaffe.engines.cuda.cublas import Cublas
 from fcaffe.engines.inner_product import PlainInnerProduct
-
-Array = Any
+from fcaffe.engines.memory import Array
 
 
 class InnerProduct(PlainInnerProduct):

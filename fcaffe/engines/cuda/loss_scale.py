@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from fcaffe.engines.cuda.kernels import THREADS, Kernels, blocks_for
-
-Array = Any
+from fcaffe.engines.memory import Array
 
 FIRST, SMALLEST, LARGEST = 2.0**16, 1.0, 2.0**24  # of an adapted scale
 PATIENCE = 2000  # updates without overflow before it is doubled

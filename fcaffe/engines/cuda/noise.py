@@ -9,9 +9,8 @@ import numpy as np
 
 from fcaffe.engines.cuda.kernels import THREADS, Kernels, blocks_for
 from fcaffe.engines.cuda.operands import is_flat
-from fcaffe.engines.noise import PlainNoise
-
-Array = Any
+from fcaffe.engines.engine import PlainNoise
+from fcaffe.engines.memory import Array
 
 
 class Noise(PlainNoise):

@@ -10,11 +10,10 @@ import numpy as np
 from fcaffe.engines.cuda.elementwise import finish_sums
 from fcaffe.engines.cuda.kernels import MOST_BLOCKS, THREADS, blocks_for
 from fcaffe.engines.cuda.operands import FLOAT, NULL, Operands, common_type, pack_of
+from fcaffe.engines.memory import Array
 from fcaffe.engines.normalization import Normalizer, PlainNormalization, Whole
 
 SOURCE = "normalization"
-
-Array = Any
 
 MULTIPROCESSORS = 132  # of an H100 or H200; on any device sums have as many parts, so that bits are the same
 FORWARD, BACKWARD = 4 * MULTIPROCESSORS, 3 * MULTIPROCESSORS  # blocks of batch normalisation, all running at once

@@ -9,10 +9,9 @@ import numpy as np
 from fcaffe.engines.channels import is_channels_last
 from fcaffe.engines.cuda.kernels import Kernels
 from fcaffe.engines.elementwise import PlainElementwise
+from fcaffe.engines.memory import Array
 
-Array = Any
-
-FLOAT = np.dtype(np.float32)
+FLOAT, INT = np.dtype(np.float32), np.dtype(np.int32)
 BYTES = 16  # of an access to memory, and the alignment that cuDNN requires
 NULL = np.uint64(0)  # in the position of an optional array
 

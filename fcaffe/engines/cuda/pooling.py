@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from fcaffe.engines.cuda.kernels import THREADS, blocks_for
-from fcaffe.engines.cuda.operands import FLOAT, NULL, Operands, common_type, pack_of
+from fcaffe.engines.cuda.operands import FLOAT, INT, NULL, Operands, common_type, pack_of
+from fcaffe.engines.memory import Array
 from fcaffe.engines.pooling import PlainPooling
 from fcaffe.engines.windows import Windows
 from fcaffe.errors import FcaffeError
-
-Array = Any
 
 LARGEST = 2**31 - 1
 
@@ -25,15 +24,15 @@ class Pooling(Operands, PlainPooling):
         if memory is None:
             self._pool("max_pool_forward", x, y, windows, NULL)
         else:
-            self.max_pool_with_indices(x, y, memory, windows)
+            super().max_pool_forward(x, y, memory, windows)
 
     def max_pool_with_indices(self, x: Array, y: Array, mask: Array, windows: Windows) -> None:
-        indices = self.result(mask, FLOAT)
+        indices = self.result(mask, INT)
         self._pool("max_pool_forward", x, y, windows, indices)
         self.deliver(indices, mask)
 
     def index_backward(self, dy: Array, mask: Array, dx: Array, windows: Windows) -> None:
-        self._pool_backward("max_pool_backward", dy, dx, windows, self.operand(mask, FLOAT))
+        self._pool_backward("max_pool_backward", dy, dx, windows, self.operand(mask, INT))
 
     def scatter_to_plane(self, dy: Array, mask: Array, dx: Array) -> None:
         """Adds in the order of the values, so that two runs give the same bits."""

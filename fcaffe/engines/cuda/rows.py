@@ -5,15 +5,12 @@ CuPy also assigns in any order, so `scattered` selects the last value of equal i
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from fcaffe.engines.channels import is_channels_last
 from fcaffe.engines.cuda.kernels import MOST_BLOCKS, THREADS, Kernels
-from fcaffe.engines.rows import PlainRows
-
-Array = Any
+from fcaffe.engines.engine import PlainRows
+from fcaffe.engines.memory import Array
 
 
 class Rows(PlainRows):

@@ -11,9 +11,7 @@ import numpy as np
 
 from fcaffe.engines.base import DONE, Pending
 from fcaffe.engines.elementwise import PlainElementwise
-from fcaffe.engines.memory import address
-
-Array = Any
+from fcaffe.engines.memory import Array, address
 
 
 class Transfers(PlainElementwise):

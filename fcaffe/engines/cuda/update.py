@@ -5,18 +5,34 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
+from fcaffe.engines.base import EngineBase
 from fcaffe.engines.cuda.kernels import THREADS, Kernels
 from fcaffe.engines.cuda.loss_scale import LossScale
-from fcaffe.engines.update import Part, PlainUpdate, Settings
-
-Array = Any
+from fcaffe.engines.memory import Array
 
 CHUNK = 4096  # values that a block of threads updates; a multiple of 4, which are read at once
 RULES = {"SGD": 0, "Nesterov": 1, "AdaGrad": 2, "RMSProp": 3, "AdaDelta": 4, "Adam": 5}  # as in sources/update.cu
+
+
+class Part(NamedTuple):
+    """A parameter's slice of the flat buffers, its weight decay and its multiplier of the rate."""
+
+    span: slice
+    decay: float
+    lr_mult: float
+
+
+class Settings(NamedTuple):
+    """The numbers of a solver that its rule may need, by the names that they have in its prototxt."""
+
+    momentum: float = 0.0
+    momentum2: float = 0.0
+    delta: float = 0.0
+    rms_decay: float = 0.0
 
 
 @dataclass
@@ -31,7 +47,7 @@ class UpdateTable:
     regularization: str
 
 
-class Update(PlainUpdate):
+class Update(EngineBase):
     """The plain rules, bit for bit, in one pass over memory.
 
     Numbers that change from step to step are read on the device. `step` has the rate and the factor of the gradients;
@@ -43,7 +59,10 @@ class Update(PlainUpdate):
     overflow: Array  # int32 (1,)
     loss_scale: LossScale | None
 
+    updates_at_once = True
+
     def prepare_update(self, parts: Sequence[Part], regularization: str) -> UpdateTable:
+        """The table of parameters that update_all takes; the regularization is "L1" or "L2"."""
         chunks: list[tuple[int, int, float, float]] = []
         for slice_, decay, lr_mult in parts:
             cuts = [slice_.start, *range(slice_.start // CHUNK * CHUNK + CHUNK, slice_.stop, CHUNK), slice_.stop]
@@ -71,6 +90,10 @@ class Update(PlainUpdate):
         history: Sequence[Array],
         settings: Settings,
     ) -> None:
+        """Scale the gradients, regularise, and apply the rule of solver type `rule` to all parameters of the `table`.
+
+        `CudaEngine.set_step` has set the rate, which includes Adam's bias correction, and the factor of the gradients.
+        """
         self.kernels.launch(
             "update",
             "update",

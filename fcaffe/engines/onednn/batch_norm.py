@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from fcaffe.engines.channels import channel_products, is_channels_last, is_near
+from fcaffe.engines.elementwise import FLT_MAX
+from fcaffe.engines.memory import Array
 from fcaffe.engines.normalization import Normalizer, PlainNormalization, Whole
 from fcaffe.engines.onednn import dnnl
-from fcaffe.engines.onednn.library import LARGEST, type_of
+from fcaffe.engines.onednn.library import type_of
 from fcaffe.engines.onednn.operation import SMALL
 from fcaffe.engines.onednn.primitives import Layout
 from fcaffe.engines.onednn.steps import Step, Steps
 
 WIDTH = 512  # values of a row; shorter ones are slow
-POSITIVE: Sequence[Step] = ((dnnl.LINEAR, LARGEST, 0), (dnnl.CLIP, 0, 1))  # 1 for positive values, 0 for others and NaN
-
-Array = Any
+POSITIVE: Sequence[Step] = ((dnnl.LINEAR, FLT_MAX, 0), (dnnl.CLIP, 0, 1))  # 1 for positive values, 0 for others and NaN
 
 
 class BatchNorm(Steps, PlainNormalization):
@@ -94,9 +93,9 @@ class BatchNorm(Steps, PlainNormalization):
 
         The array of a step is laid out like x, or has one value per channel, as that of the first step has.
         """
-        channels, together = x.shape[1], _side_by_side(x)
+        channels, rows_at_once = x.shape[1], _side_by_side(x)
         images = 1 if is_channels_last(x) else x.shape[0]
-        shape = images, channels * together, x.size // (images * channels * together), 1
+        shape = images, channels * rows_at_once, x.size // (images * channels * rows_at_once), 1
         inner = (1, shape[1]) if is_channels_last(x) else (shape[2], 1)
 
         def layout(array: Array) -> Layout:
@@ -107,7 +106,7 @@ class BatchNorm(Steps, PlainNormalization):
         def repeated(step: Step) -> Step:
             if len(step) == 3 or step[1].ndim > 1:
                 return step
-            return step[0], np.tile(step[1].astype(np.float32, copy=False), together)
+            return step[0], np.tile(step[1].astype(np.float32, copy=False), rows_at_once)
 
         self.in_steps(x, y, list(map(repeated, steps)), relu, layout)
 
@@ -126,9 +125,9 @@ def _normalizing(norm: Normalizer) -> list[Step]:
 
 def _side_by_side(x: Array) -> int:
     """How many rows of a channels-last array count as one. At least two are left."""
-    together = 1
+    rows_at_once = 1
     if is_channels_last(x):
         rows = x.size // x.shape[1]
-        while together * x.shape[1] < WIDTH and rows % (2 * together) == 0 and rows > 2 * together:
-            together *= 2
-    return together
+        while rows_at_once * x.shape[1] < WIDTH and rows % (2 * rows_at_once) == 0 and rows > 2 * rows_at_once:
+            rows_at_once *= 2
+    return rows_at_once

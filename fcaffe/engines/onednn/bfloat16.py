@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe.engines.memory import Array
 from fcaffe.engines.numpy_engine import NumpyEngine
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.dnnl import BF16
 from fcaffe.engines.onednn.engine import OneDnnEngine
 from fcaffe.engines.onednn.library import BFLOAT16
 from fcaffe.errors import UsageError
-
-Array = Any
 
 
 class Copies:
@@ -68,18 +67,21 @@ def _is_narrow(thing: Any) -> bool:
 
 
 class PlainOperators(NumpyEngine):
-    """NumPy's engine for blobs of both types. Operators that are not in ON_COPIES call others."""
+    """NumPy's engine for blobs of both types: the operators below work on copies, and all others call these."""
 
 
-# The operators in array code on activations or their gradients.
-ON_COPIES = """
-    add_bias average_pool_backward average_pool_forward batch_norm_apply batch_norm_train_backward
-    channel_sums convolution_backward_data convolution_backward_weights convolution_forward index_backward lrn_backward
-    lrn_forward max_pool_with_indices multiply relu_backward relu_forward relu_of_maxima scale_channels
-    scale_channels_backward softmax_backward softmax_forward weighted_sum
-"""
-for name in ON_COPIES.split():
-    setattr(PlainOperators, name, on_copies(getattr(NumpyEngine, name)))
+for operator in (  # on activations or their gradients
+    *(NumpyEngine.add_bias, NumpyEngine.channel_sums, NumpyEngine.multiply, NumpyEngine.weighted_sum),
+    *(NumpyEngine.average_pool_forward, NumpyEngine.average_pool_backward),
+    *(NumpyEngine.batch_norm_apply, NumpyEngine.batch_norm_train_backward),
+    *(NumpyEngine.convolution_forward, NumpyEngine.convolution_backward_data),
+    *(NumpyEngine.convolution_backward_weights, NumpyEngine.lrn_forward, NumpyEngine.lrn_backward),
+    *(NumpyEngine.max_pool_with_indices, NumpyEngine.index_backward),
+    *(NumpyEngine.relu_forward, NumpyEngine.relu_backward, NumpyEngine.relu_of_maxima),
+    *(NumpyEngine.scale_channels, NumpyEngine.scale_channels_backward),
+    *(NumpyEngine.softmax_forward, NumpyEngine.softmax_backward),
+):
+    setattr(PlainOperators, operator.__name__, on_copies(operator))
 
 
 class Bfloat16Engine(OneDnnEngine, PlainOperators):

@@ -10,6 +10,7 @@ import numpy as np
 
 from fcaffe.engines.channels import channels_last
 from fcaffe.engines.convolution import PlainConvolution
+from fcaffe.engines.memory import Array
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.operation import Operation, Operations
@@ -18,8 +19,6 @@ from fcaffe.engines.windows import Windows
 
 DIRECT = 1  # dnnl_convolution_direct
 
-Array = Any
-
 
 class Convolution(Operations, PlainConvolution):
     """x (N, C, spatial...), weights (M, C / group, kernel...), bias (M,) or None, y (N, M, output_size...)."""
@@ -27,7 +26,7 @@ class Convolution(Operations, PlainConvolution):
     def convolution_forward(
         self, x: Array, weights: Array, bias: Array, y: Array, windows: Windows, group: int, relu: bool = False
     ) -> None:
-        if not x.size or not windows.kernel:
+        if not is_supported(x, windows):
             super().convolution_forward(x, weights, bias, y, windows, group, relu)
             return
 
@@ -98,6 +97,11 @@ class Convolution(Operations, PlainConvolution):
 
     def _bias(self, weights: Array) -> Layout:
         return Layout(self.library, weights.shape[:1], dnnl.F32, (1,))
+
+
+def is_supported(x: Array, windows: Windows) -> bool:
+    """Whether oneDNN convolves arrays of this shape: of one to three spatial axes, with values."""
+    return x.size > 0 and 1 <= len(windows.kernel) <= 3
 
 
 def preferred(describe: Callable[[], Description], better: str, first: str) -> Description:

@@ -12,6 +12,7 @@ from fcaffe.engines.onednn.convolution import (
     Convolution,
     geometry,
     grouped,
+    is_supported,
     matrix_of,
     preferred,
     rows_of,
@@ -30,7 +31,7 @@ class ConvolutionGradients(Convolution):
     """Arguments as of Convolution."""
 
     def convolution_backward_data(self, dy: Array, weights: Array, dx: Array, windows: Windows, group: int) -> None:
-        if not dx.size or not windows.kernel:
+        if not is_supported(dx, windows):
             super().convolution_backward_data(dy, weights, dx, windows, group)
             return
         if self._is_float32_product(windows, group):
@@ -69,7 +70,7 @@ class ConvolutionGradients(Convolution):
     def convolution_backward_weights(
         self, x: Array, dy: Array, dweights: Array, windows: Windows, group: int, add: bool
     ) -> None:
-        if not x.size or not windows.kernel:
+        if not is_supported(x, windows):
             super().convolution_backward_weights(x, dy, dweights, windows, group, add)
             return
         if self._is_float32_product(windows, group):

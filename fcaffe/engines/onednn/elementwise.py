@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from fcaffe.engines.channels import is_channels_last
-from fcaffe.engines.elementwise import PlainElementwise
+from fcaffe.engines.elementwise import FLT_MAX, SIGMOID_UNIT, PlainElementwise
+from fcaffe.engines.memory import Array
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
-from fcaffe.engines.onednn.library import LARGEST, RELU
+from fcaffe.engines.onednn.library import RELU
 from fcaffe.engines.onednn.operation import Operation
 from fcaffe.engines.onednn.steps import Step, Steps
 
 # Of x + x: ReLU, but of -FLT_MAX, which has become -inf and then NaN, it is -FLT_MAX.
-RELU_OF_MAXIMA: Sequence[tuple[int, float, float]] = (*RELU[:1], (dnnl.LINEAR, 0.5, 0), (dnnl.CLIP, -LARGEST, np.inf))
-
-Array = Any
+RELU_OF_MAXIMA: Sequence[tuple[int, float, float]] = (*RELU[:1], (dnnl.LINEAR, 0.5, 0), (dnnl.CLIP, -FLT_MAX, np.inf))
 
 
 class Elementwise(Steps, PlainElementwise):
@@ -41,9 +39,16 @@ class Elementwise(Steps, PlainElementwise):
         if self.is_left_to_numpy(y) or not 0 <= slope <= 1:
             super().relu_backward(y, dy, dx, slope)
             return
-        steps = (dnnl.LINEAR, LARGEST, 0), (dnnl.CLIP, slope, 1)  # 1 for positive values, the slope for others and NaN
+        steps = (dnnl.LINEAR, FLT_MAX, 0), (dnnl.CLIP, slope, 1)  # 1 for positive values, the slope for others and NaN
         with self._of_one_layout([y, dy], [dx]) as (y_, dy_, dx_):
             self.in_steps(y_, dx_, [(dnnl.MAX, y_), *steps, (dnnl.MULTIPLY, dy_)])
+
+    def sigmoid(self, x: Array, y: Array) -> None:
+        if self.is_left_to_numpy(x):
+            super().sigmoid(x, y)
+        else:
+            rounding = (dnnl.LINEAR, 1 / SIGMOID_UNIT, 0), (dnnl.ROUND, 0, 0), (dnnl.LINEAR, SIGMOID_UNIT, 0)
+            self._map(x, y, ((dnnl.LOGISTIC, 0, 0), *rounding))
 
     def _map(self, x: Array, y: Array, steps: Sequence[Step], kind: int = dnnl.MAX) -> None:
         """y = f(x), where f applies the operation `kind` to x and x, and then the steps."""

@@ -8,8 +8,9 @@ import numpy as np
 
 from fcaffe.engines.channels import is_channels_last
 from fcaffe.engines.convolution import Folded
+from fcaffe.engines.memory import Array
 from fcaffe.engines.onednn.calls import address
-from fcaffe.engines.onednn.convolution import Array, Convolution
+from fcaffe.engines.onednn.convolution import Convolution, is_supported
 from fcaffe.engines.windows import Windows
 
 
@@ -22,7 +23,7 @@ class FoldedConvolution(Convolution):
         self, x: Array, folded: Folded, y: Array, windows: Windows, group: int, relu: bool, plus: Array | None
     ) -> bool:
         """Caches the folded weights in the primitive's own layout."""
-        if not x.size or not windows.kernel:
+        if not is_supported(x, windows):
             return super().folded_convolution(x, folded, y, windows, group, relu, plus)
         if plus is not None and not (is_channels_last(plus) and is_channels_last(y)):
             with self.channels_last([plus], [y]) as (plus_, y_):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ctypes import c_void_p
-from typing import Any
 
 import numpy as np
 
 from fcaffe.engines.inner_product import PlainInnerProduct
+from fcaffe.engines.memory import Array
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.library import type_of
@@ -18,8 +18,6 @@ THIN, LARGE = 16, 1 << 20  # most rows of input, fewest weights
 ENOUGH = 64  # fewest uses of each factor for which its conversion to bfloat16 pays
 FLAT = -2  # use of temporary memory: inputs in C order
 LONGEST = 1024  # longest sum that is never split between threads
-
-Array = Any
 
 
 class InnerProduct(Operations, PlainInnerProduct):
@@ -64,15 +62,15 @@ class InnerProduct(Operations, PlainInnerProduct):
             library = self.library
             worth_rounding = min(*a.shape, b.shape[1]) >= ENOUGH
             math = self.math if worth_rounding else dnnl.F32
-            layouts = [Layout(library, z.shape, math, _strides(z)) for z in (a, b)]
+            layouts = [Layout(library, z.shape, math, _matrix_strides(z)) for z in (a, b)]
             third = c_void_p() if bias is None else library.layout(bias)
-            target = Layout(library, c.shape, type_of(c), _strides(c))
-            made = target if worth_rounding else Layout(library, c.shape, dnnl.F32, _strides(c))
+            target = Layout(library, c.shape, type_of(c), _matrix_strides(c))
+            made = target if worth_rounding else Layout(library, c.shape, dnnl.F32, _matrix_strides(c))
             attributes = library.attributes(relu, add)
             description = library.describe("matmul", library.engine, *layouts, third, made, attributes)
             inputs = {
-                dnnl.SRC: Layout(library, a.shape, type_of(a), _strides(a)),
-                dnnl.WEIGHTS: Layout(library, b.shape, type_of(b), _strides(b)),
+                dnnl.SRC: Layout(library, a.shape, type_of(a), _matrix_strides(a)),
+                dnnl.WEIGHTS: Layout(library, b.shape, type_of(b), _matrix_strides(b)),
             }
             if bias is not None:
                 inputs[dnnl.BIAS] = library.layout(bias)
@@ -92,7 +90,7 @@ def _is_thin(rows: int, weights: np.ndarray) -> bool:
     return 0 < rows <= THIN and weights.size >= LARGE
 
 
-def _strides(matrix: np.ndarray) -> tuple[int, int]:
+def _matrix_strides(matrix: np.ndarray) -> tuple[int, int]:
     """Strides in elements; an axis of length 1 gets the stride of a dense matrix."""
     rows, columns = (step // matrix.itemsize for step in matrix.strides)
     if matrix.shape[0] == 1 and columns == 1:

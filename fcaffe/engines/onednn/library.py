@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe.engines.elementwise import FLT_MAX
 from fcaffe.engines.onednn.calls import Calls
 from fcaffe.engines.onednn.dnnl import BF16, F32, HARD_SWISH, LINEAR, POST_OPERATION, SRC_1
 from fcaffe.engines.onednn.primitives import Description, Layout
+from fcaffe.threads import renew_in_forks
 
 SCRATCHPAD_OF_USER = 1  # dnnl_scratchpad_mode_t
-LARGEST = 3.4028234663852886e38  # FLT_MAX
 VECTOR = 16  # float32 values of AVX-512
 
 # The upper two bytes of a float32. NumPy has no such type; with opaque bytes it refuses to compute, where with integers
@@ -27,7 +28,7 @@ Step = tuple[int, Layout] | tuple[int, float, float] | None
 
 # Caffe's ReLU, max(x, 0) + 0 * min(x, 0). oneDNN's own gives 0 for NaN; its hard swish, x * clip(FLT_MAX * x, 0, 1),
 # gives NaN for NaN and for -inf, as Caffe does, and takes the same time. Adding 0 makes 0 of its -0.
-RELU: Sequence[tuple[int, float, float]] = ((HARD_SWISH, LARGEST, 0), (LINEAR, 1, 0))
+RELU: Sequence[tuple[int, float, float]] = ((HARD_SWISH, FLT_MAX, 0), (LINEAR, 1, 0))
 
 
 class Library(Calls):
@@ -39,6 +40,13 @@ class Library(Calls):
         # Held while an operator builds or runs primitives. All callers share their arguments and the temporary memory,
         # and update rules run on several threads.
         self.lock = threading.RLock()
+        renew_in_forks(self)
+
+    def after_fork(self) -> None:
+        if self.lock.acquire(blocking=False):
+            self.lock.release()
+        else:  # another thread of the parent was at work
+            self.lock, self.threads.for_one = threading.RLock(), False
 
     def layout(self, array: np.ndarray) -> Layout:
         """The descriptor of an array."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe.engines.memory import Array
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.batch_norm import BatchNorm
 from fcaffe.engines.onednn.calls import address
@@ -16,8 +17,6 @@ from fcaffe.engines.onednn.operation import Operation
 from fcaffe.engines.onednn.primitives import Description
 
 ACROSS_CHANNELS = 0xAFF  # dnnl_lrn_across_channels
-
-Array = Any
 
 
 class Normalization(BatchNorm):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe.engines.memory import Array
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.convolution import geometry
@@ -22,8 +23,6 @@ from fcaffe.threads import wanted_threads
 FEWEST_BLOCKS = 4  # of VECTOR channels, of which oneDNN takes one window at a time
 
 MAX, AVERAGE = 0x1FF, 0x2FF  # dnnl_pooling_max, dnnl_pooling_avg_include_padding
-
-Array = Any
 
 
 class Pooling(Operations, PlainPooling):
@@ -47,29 +46,15 @@ class Pooling(Operations, PlainPooling):
             super().max_pool_forward(x, y, memory, windows)
             return
 
-        def build() -> Operation:
-            description = self._describe(MAX, x, y, windows, memory is not None)
-            outputs = {dnnl.DST: self.library.layout(y)}
-            opaque = [] if memory is None else [dnnl.WORKSPACE]
-            return Operation(self.library, description, {dnnl.SRC: self.library.layout(x)}, outputs, opaque)
-
-        key = ("max pooling", x.shape, x.strides, y.shape, y.strides, windows, memory is None)
         outs = (address(y),) if memory is None else (address(y), address(memory))
-        self.operation(key, build, (x, y))((address(x),), outs)
+        self._pooling(MAX, x, y, windows, memory is not None)((address(x),), outs)
 
     def max_pool_backward(self, dy: Array, memory: Array, dx: Array, windows: Windows) -> None:
         if not self._fits(dx, dy, windows):
             super().max_pool_backward(dy, memory, dx, windows)
             return
 
-        def build() -> Operation:
-            inputs, outputs = {dnnl.DIFF_DST: self.library.layout(dy)}, {dnnl.DIFF_SRC: self.library.layout(dx)}
-            description = self._describe_backward(MAX, dy, dx, windows)
-            return Operation(self.library, description, inputs, outputs, [dnnl.WORKSPACE])
-
-        key = ("max pooling backward", dx.shape, dx.strides, dy.shape, dy.strides, windows)
-        operation = self.operation(key, build, () if windows.overlap() else (dx, dy))
-        operation((address(dy),), (address(dx), address(memory)))
+        self._pooling_backward(MAX, dy, dx, windows)((address(dy),), (address(dx), address(memory)))
 
     def max_pool_with_indices(self, x: Array, y: Array, mask: Array, windows: Windows) -> None:
         with self.channels_last([x], [y, mask]) as (x_, y_, mask_):
@@ -89,15 +74,7 @@ class Pooling(Operations, PlainPooling):
             with self.in_float32([x], [y]) as (x_, y_):
                 self.average_pool_forward(x_, y_, windows)
             return
-
-        def build() -> Operation:
-            description = self._describe(AVERAGE, x, y, windows)
-            return Operation(
-                self.library, description, {dnnl.SRC: self.library.layout(x)}, {dnnl.DST: self.library.layout(y)}
-            )
-
-        key = ("average pooling", x.shape, x.strides, y.shape, y.strides, windows)
-        self.operation(key, build, (x, y))((address(x),), (address(y),))
+        self._pooling(AVERAGE, x, y, windows)((address(x),), (address(y),))
         if correction is not None:
             np.multiply(y, correction, out=y)
 
@@ -111,15 +88,9 @@ class Pooling(Operations, PlainPooling):
             with self.in_float32([dy], [dx]) as (dy_, dx_):
                 self.average_pool_backward(dy_, dx_, windows)
             return
-
-        def build() -> Operation:
-            inputs, outputs = {dnnl.DIFF_DST: self.library.layout(dy)}, {dnnl.DIFF_SRC: self.library.layout(dx)}
-            return Operation(self.library, self._describe_backward(AVERAGE, dy, dx, windows), inputs, outputs)
-
         if correction is not None:
             dy = np.multiply(dy, correction)
-        key = ("average pooling backward", dx.shape, dx.strides, dy.shape, dy.strides, windows)
-        self.operation(key, build, () if windows.overlap() else (dx, dy))((address(dy),), (address(dx),))
+        self._pooling_backward(AVERAGE, dy, dx, windows)((address(dy),), (address(dx),))
 
     def _fits(self, x: Array, y: Array, windows: Windows) -> bool:
         """Whether every window has an element of x; oneDNN takes no others."""
@@ -132,8 +103,36 @@ class Pooling(Operations, PlainPooling):
         areas = self._areas(y.shape[2:], x.shape[2:], windows)[..., 0]
         return np.float32(windows.size) / areas
 
+    def _pooling(self, kind: int, x: Array, y: Array, windows: Windows, saves: bool = False) -> Operation:
+        """The operation of a forward pass, which with `saves` writes the workspace too."""
+
+        def build() -> Operation:
+            inputs, outputs = {dnnl.SRC: self.library.layout(x)}, {dnnl.DST: self.library.layout(y)}
+            description = self._describe(kind, x, y, windows, saves or kind == AVERAGE)
+            return Operation(self.library, description, inputs, outputs, [dnnl.WORKSPACE] * saves)
+
+        return self.operation(("pooling", kind, x.shape, x.strides, y.shape, y.strides, windows, saves), build, (x, y))
+
+    def _pooling_backward(self, kind: int, dy: Array, dx: Array, windows: Windows) -> Operation:
+        def build() -> Operation:
+            library = self.library
+            description = library.describe(
+                "pooling_backward",
+                library.engine,
+                c_int(kind),
+                library.channels_last(dx),
+                library.channels_last(dy),
+                *_geometry(windows, dx, dy),
+                self._describe(kind, dx, dy, windows),
+                library.attributes(),
+            )
+            inputs, outputs = {dnnl.DIFF_DST: library.layout(dy)}, {dnnl.DIFF_SRC: library.layout(dx)}
+            return Operation(library, description, inputs, outputs, [dnnl.WORKSPACE] * (kind == MAX))
+
+        key = ("pooling backward", kind, dx.shape, dx.strides, dy.shape, dy.strides, windows)
+        return self.operation(key, build, () if windows.overlap() else (dx, dy))
+
     def _describe(self, kind: int, x: Array, y: Array, windows: Windows, training: bool = True) -> Description:
-        strides, dilations, before, behind = geometry(windows, x.shape[2:], y.shape[2:])
         return self.library.describe(
             "pooling_forward",
             self.library.engine,
@@ -141,30 +140,14 @@ class Pooling(Operations, PlainPooling):
             c_int(kind),
             self.library.channels_last(x),
             self.library.channels_last(y),
-            strides,
-            dims(windows.kernel),
-            dilations,
-            before,
-            behind,
+            *_geometry(windows, x, y),
             self.library.attributes(),
         )
 
-    def _describe_backward(self, kind: int, dy: Array, dx: Array, windows: Windows) -> Description:
-        strides, dilations, before, behind = geometry(windows, dx.shape[2:], dy.shape[2:])
-        return self.library.describe(
-            "pooling_backward",
-            self.library.engine,
-            c_int(kind),
-            self.library.channels_last(dx),
-            self.library.channels_last(dy),
-            strides,
-            dims(windows.kernel),
-            dilations,
-            before,
-            behind,
-            self._describe(kind, dx, dy, windows),
-            self.library.attributes(),
-        )
+
+def _geometry(windows: Windows, x: Array, y: Array) -> list[Any]:
+    strides, dilations, before, behind = geometry(windows, x.shape[2:], y.shape[2:])
+    return [strides, dims(windows.kernel), dilations, before, behind]
 
 
 @functools.lru_cache(1024)

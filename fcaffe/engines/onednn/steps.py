@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from ctypes import c_int
-from typing import Any
 
-from fcaffe.engines.memory import address
+from fcaffe.engines.memory import Array, address
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.operation import Operation, Operations
 from fcaffe.engines.onednn.primitives import Layout
 
-Array = Any
 # A binary operation with an array, or a function of single values with its alpha and beta.
 Step = tuple[int, Array] | tuple[int, float, float]
 LayoutOf = Callable[[Array], Layout]

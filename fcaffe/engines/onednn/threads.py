@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from fcaffe.threads import wanted_threads
 # The work of a core of 2.5 GHz with AVX-512 in 15 microseconds; of products, in 40.
 SMALL_BYTES = 1 << 19  # read and written
 SMALL_PRODUCTS = 1_700_000  # multiply-adds
+PAUSE_HARD = 2  # omp_pause_hard
 SMALL_FACTORS = 1 << 21  # bytes read and written by products
 
 
@@ -29,6 +31,7 @@ class Threads:
     """The threads of the OpenMP that this library of oneDNN uses, as the calling thread has set them."""
 
     def __init__(self, path: str) -> None:
+        _end_before_forks(path)
         functions = ctypes.PyDLL(path)  # PyDLL keeps Python's lock: releasing it takes longer than these calls
         self.for_one = False  # compile primitives for one thread
         self._get: Callable[[], int] | None = None
@@ -88,6 +91,15 @@ class Threads:
             yield
         finally:
             self._put(before)
+
+
+@functools.cache
+def _end_before_forks(path: str) -> None:
+    """Have OpenMP end its threads before each fork, and start others when it needs them. The forked process has no
+    threads, and GNU OpenMP would wait for them for ever."""
+    with contextlib.suppress(AttributeError):  # GCC 8
+        end = ctypes.PyDLL(path).omp_pause_resource_all
+        os.register_at_fork(before=functools.partial(end, PAUSE_HARD))
 
 
 def is_small(arrays: Sequence[np.ndarray], multiply_adds: int = 0) -> bool:

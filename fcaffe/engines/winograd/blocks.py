@@ -10,11 +10,10 @@ values of a tile lie in different sets of a cache.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import prange
 
+from fcaffe.engines.memory import Array
 from fcaffe.engines.winograd.compiling import compiled, inlined, parallel
 from fcaffe.engines.winograd.transforms import B_T, CHANNELS, IN, KERNELS, of_kernel, of_output
 from fcaffe.engines.winograd.vectors import PANELS, ROWS, add, copy, multiply, multiply_one, tile_transform
@@ -26,7 +25,6 @@ ROW = IN * CHANNELS  # values of a row of a tile of CHANNELS channels
 WORK = VALUES * CHANNELS
 NO_BOUND = np.float32(-np.inf)
 
-Array = Any
 Pair = tuple[int, int]
 
 _outputs, _kernels = [of_output(IN + 1 - size) for size in KERNELS], [of_kernel(size) for size in KERNELS]

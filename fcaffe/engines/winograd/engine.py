@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,18 +12,18 @@ import numba
 import numpy as np
 
 from fcaffe.engines.convolution import Folded
-from fcaffe.engines.memory import address
+from fcaffe.engines.memory import Array, address
 from fcaffe.engines.onednn.engine import OneDnnEngine
 from fcaffe.engines.windows import Windows
 from fcaffe.engines.winograd import blocks
 from fcaffe.engines.winograd.compiling import SETTINGS
 from fcaffe.engines.winograd.transforms import CHANNELS, IN, KERNELS
 from fcaffe.engines.winograd.vectors import ROWS
+from fcaffe.errors import UsageError
 from fcaffe.threads import wanted_threads
 
 LEAST_TILES = 32  # of a batch; with fewer, reading the transformed kernels takes longer than the products
 
-Array = Any
 NO_ARRAY = np.moveaxis(np.empty((2, 2, 2, 2), np.float32), -1, 1)  # channels-last as others: a type of Numba
 TRANSFORMED = -1  # use of temporary memory
 
@@ -37,6 +39,7 @@ class WinogradEngine(OneDnnEngine):
         super().__init__(path)
         self.name += " (Winograd)"
         self._numba_threads = min(wanted_threads(), SETTINGS.NUMBA_NUM_THREADS)
+        _check_process()
         with self.library.threads.restored():
             numba.set_num_threads(1)  # starts Numba's threads, which sets OpenMP's number to that of all cores
 
@@ -120,12 +123,28 @@ class WinogradEngine(OneDnnEngine):
         """
         if self.library.tape is not None:
             raise ValueError("calls of compiled code are not recorded")
+        _check_process()
         numba.set_num_threads(self._numba_threads)
         work(*arguments)
 
     def _room(self, shape: tuple[int, ...], kept: bool = False) -> Array:
         dtype = np.dtype(np.float32)
         return np.empty(shape, dtype) if kept else self.library.temporary_array(TRANSFORMED, shape, dtype)
+
+
+@functools.cache
+def _first_process() -> int:
+    """The process that has started Numba's threads."""
+    return os.getpid()
+
+
+def _check_process() -> None:
+    """Raise UsageError in a forked process: Numba's threads, which are OpenMP's, would end it."""
+    if _first_process() != os.getpid():
+        raise UsageError(
+            "--math winograd cannot compute in a process forked from one that has used it: start it by "
+            'multiprocessing.get_context("spawn"), or use another --math'
+        )
 
 
 def suits(x: Array, weights: Array, y: Array, windows: Windows, group: int) -> bool:

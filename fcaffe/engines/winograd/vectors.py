@@ -26,8 +26,6 @@ FUSED = ("contract",)  # a product and a sum may become one instruction
 # Rows and panels (at most two) of a product that are summed side by side: their sums fill most of the registers.
 ROWS, PANELS = (12, 2) if llvmlite.binding.get_host_cpu_features().get("avx512f") else (6, 1)
 
-Array = Any
-
 
 class Vector:
     """Values of CHANNELS channels in a register, with the arithmetic that the transforms need."""

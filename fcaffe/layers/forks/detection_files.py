@@ -127,14 +127,6 @@ class DetectionFiles:
         return f"{text[text.index('[') : text.rindex(']')]}\n]\n"
 
 
-def needs_order(net: Any) -> bool:
-    """Whether layers of a NetParameter have a line of a file for each image, so that they need all images in order."""
-    return any(
-        layer.detection_output_param.save_output_param.output_directory or layer.detection_evaluate_param.name_size_file
-        for layer in net.layer
-    )
-
-
 def checked_resize(param: Any) -> Any:
     """The resize_param of a message; without one images are warped. Raises DataError."""
     if param.HasField("resize_param") and not (param.resize_param.height and param.resize_param.width):

@@ -18,6 +18,7 @@ from fcaffe.layers.forks.ssd import (
     read_ground_truth,
     read_predictions,
 )
+from fcaffe.layers.forks.yolo import sigmoid
 from fcaffe.layers.loss import BATCH_SIZE, FLT_MIN, FULL, NONE, VALID, normalization
 from fcaffe.net import Blob, register
 from fcaffe.proto import caffe_pb2 as pb
@@ -222,7 +223,7 @@ class MultiBoxLoss(HostLoss):
             return -np.log(true), probability - targets
         positive = scores >= 0
         losses = np.log1p(np.exp(scores - 2 * scores * positive)) - scores * (targets - positive)
-        return losses.sum(axis=2), 0.5 * np.tanh(0.5 * scores) + 0.5 - targets
+        return losses.sum(axis=2), sigmoid(scores) - targets
 
     def _divisor(self, bottom: list[Blob], priors: int, matches: int) -> float:
         """At least 1, over all workers, so that the losses of the workers add up to that of the whole batch."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from fcaffe.layers.activations import Activation
 from fcaffe.net import Array, Blob, register
+from fcaffe.net.arithmetic import sign
 from fcaffe.net.fillers import fill_blob
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import forks
@@ -78,7 +79,7 @@ class Normalize(Activation):
             scale = self.blobs[0]
             scale.diff[...] += self.engine.channel_sums(products) if scale.shape else products.sum()
         if propagate_down[0]:
-            slope = self.xp.sign(x) if self.l1 else normalized  # of the norm
+            slope = sign(x) if self.l1 else normalized  # of the norm
             through_norm = slope * products.sum(axis=self.axes, keepdims=True)
             self.xp.multiply(dy - through_norm, self._scale(x) / norm, out=bottom[0].diff)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from fcaffe.layers.loss import EuclideanLoss
 from fcaffe.net import Array, Blob, register
+from fcaffe.net.arithmetic import sign
 from fcaffe.proto import forks
 
 
@@ -18,7 +19,7 @@ def smooth_l1(xp: Any, x: Array, s: float = 1.0) -> Array:
 
 def smooth_l1_slope(xp: Any, x: Array, s: float = 1.0) -> Array:
     """The derivative of smooth_l1."""
-    return xp.where(abs(x) < 1 / s, s * x, xp.sign(x))
+    return xp.where(abs(x) < 1 / s, s * x, sign(x))
 
 
 @register("SmoothL1Loss")
@@ -86,4 +87,4 @@ class L1Loss(EuclideanLoss):
         self.xp.subtract(a, bottom[1].data.reshape(a.shape), out=difference)
         self.samples = self.count_samples(bottom)
         top[0].data[...] = abs(difference).sum() / self.samples
-        self.xp.sign(difference, out=difference)  # what backward multiplies by
+        difference[...] = sign(difference)  # what backward multiplies by

@@ -24,7 +24,8 @@ SCORES = slice(5, None)
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-x))
+    small = 1 / (1 + np.exp(np.abs(x)))  # so that 1 less the sigmoid has its digits too
+    return np.where(x < 0, small, 1 - small)
 
 
 def read_anchors(layer: Layer, biases: Any) -> np.ndarray:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from fcaffe.engines.elementwise import consecutive_slices
 from fcaffe.layers.activations import is_plain_relu
-from fcaffe.layers.concat import Concat, consecutive_slices
+from fcaffe.layers.concat import Concat
 from fcaffe.layers.pooling import Pooling
 from fcaffe.net import Array, Blob
 from fcaffe.net.node import Node

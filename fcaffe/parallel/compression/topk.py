@@ -29,7 +29,7 @@ class TopK(Compression):
     """
 
     name = "topk"
-    takes_momentum = True
+    applies_momentum = True
 
     def __init__(self, comm: MPI.Intracomm, *, density: float = 0.001, warmup: int = 500) -> None:
         if not 0 < density <= 1:
@@ -42,7 +42,7 @@ class TopK(Compression):
         self.clip = -1.0
         self.iteration = 0
 
-    def take_momentum(self, momentum: float, clip: float) -> None:
+    def set_momentum(self, momentum: float, clip: float) -> None:
         self.momentum, self.clip = np.float32(momentum), clip
 
     def allocate(self, count: int) -> np.ndarray:

@@ -33,9 +33,9 @@ class Folding(Ordered):
             self.send_all(sums, self.rank - 1)
             self.wire.receive(total, self.rank - 1)
         else:
-            given = self.room([self.rank + 1], total.size)
-            self.receive_all(given, self.rank + 1)
-            self.join(sums, given)
+            received = self.receive_buffers([self.rank + 1], total.size)
+            self.receive_all(received, self.rank + 1)
+            self.join(sums, received)
             self.add_up_between(sums, total, self.rank // 2)
             self.wire.send(total, self.rank + 1)
 
@@ -60,11 +60,11 @@ class Doubling(Folding):
         distance = 1
         while distance < self.power:
             partner = self.rank_of(number ^ distance)
-            given = self.room(self.group_of(number ^ distance, distance), total.size)
-            self.wire.exchange_each(arrays_of(sums), partner, arrays_of(given), partner)
-            self.join(sums, given)  # the same bits at both, since a + b is b + a
+            received = self.receive_buffers(self.group_of(number ^ distance, distance), total.size)
+            self.wire.exchange_each(arrays_of(sums), partner, arrays_of(received), partner)
+            self.join(sums, received)  # the same bits at both, since a + b is b + a
             distance *= 2
-        self.settle(sums, total)
+        self.write_total(sums, total)
 
 
 @register("halving")
@@ -81,13 +81,13 @@ class Halving(Folding):
             partner = self.rank_of(number ^ distance)
             lower, upper = (part_of(slice(0, held.size), half, 2) for half in (0, 1))
             mine, other = (upper, lower) if number & distance else (lower, upper)
-            given = self.room(self.group_of(number ^ distance, distance), mine.stop - mine.start)
-            self.wire.exchange_each(arrays_of(part_of_sums(sums, other)), partner, arrays_of(given), partner)
+            received = self.receive_buffers(self.group_of(number ^ distance, distance), mine.stop - mine.start)
+            self.wire.exchange_each(arrays_of(part_of_sums(sums, other)), partner, arrays_of(received), partner)
             sums = part_of_sums(sums, mine)
-            self.join(sums, given)
+            self.join(sums, received)
             steps.append((partner, held[mine], held[other]))
             held = held[mine]
             distance *= 2
-        self.settle(sums, held)
+        self.write_total(sums, held)
         for partner, kept, other_half in reversed(steps):
             self.wire.exchange(kept, partner, other_half, partner)

@@ -26,7 +26,7 @@ class Hierarchical(Reduction):
     into shared memory and back.
     """
 
-    takes_another = True
+    wraps_another = True
 
     def __init__(self, comm: MPI.Intracomm, between: str = "auto") -> None:
         super().__init__(comm)
@@ -109,7 +109,7 @@ class Hierarchical(Reduction):
 class Shared(Hierarchical):
     """`hierarchical` on one host, without messages."""
 
-    takes_another = False
+    wraps_another = False
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         super().__init__(comm)

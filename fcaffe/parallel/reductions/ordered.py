@@ -8,7 +8,7 @@ from typing import Any
 from fcaffe.net.blob import Array
 from fcaffe.parallel.reductions.reduction import Reduction, rows_of
 from fcaffe.parallel.reductions.wire import wait
-from fcaffe.tree_order import Node, Sums, Tree, bring_into
+from fcaffe.tree_order import Node, Sums, Tree, copy_into
 
 
 class Ordered(Reduction):
@@ -23,7 +23,7 @@ class Ordered(Reduction):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._taken = 0  # floats of the scratch memory
+        self._used = 0  # floats of the scratch memory
         self._joined: dict[tuple[int, ...], list[Node]] = {}
         self.tree = Tree(1)
         self.nodes: Sequence[list[Node]] = [[self.tree.root]] * self.ranks
@@ -38,7 +38,7 @@ class Ordered(Reduction):
 
     def add_up(self, buffer: Array) -> None:
         rows = rows_of(buffer)
-        self._taken = 0
+        self._used = 0
         self.add_sums(dict(zip(self.nodes[self.rank], rows, strict=False)), rows[0])
 
     def joined(self, ranks: Iterable[int]) -> list[Node]:
@@ -48,28 +48,28 @@ class Ordered(Reduction):
             self._joined[key] = self.tree.joined(node for rank in key for node in self.nodes[rank])
         return self._joined[key]
 
-    def room(self, ranks: Iterable[int], size: int) -> Sums:
+    def receive_buffers(self, ranks: Iterable[int], size: int) -> Sums:
         """Scratch memory for what these ranks have joined, valid until the end of `add_sums`; in plain sums, where
         nothing of it is kept, until the next `join`."""
         nodes = self.joined(ranks)
-        start, self._taken = self._taken, self._taken + len(nodes) * size
-        rows = self.scratch(self._taken)[start:].reshape(len(nodes), size)
+        start, self._used = self._used, self._used + len(nodes) * size
+        rows = self.scratch(self._used)[start:].reshape(len(nodes), size)
         return dict(zip(nodes, rows, strict=True))
 
-    def join(self, sums: Sums, given: Sums) -> None:
-        self.tree.join(sums, given)
+    def join(self, sums: Sums, received: Sums) -> None:
+        self.tree.join(sums, received)
         if self.tree.root == (0, 1):
-            self._taken = 0
+            self._used = 0
 
-    def receive_all(self, given: Sums, source: int) -> None:
-        wait([self.wire.start_receive(array, source) for array in arrays_of(given)])
+    def receive_all(self, received: Sums, source: int) -> None:
+        wait([self.wire.start_receive(array, source) for array in arrays_of(received)])
 
     def send_all(self, sums: Sums, to: int) -> None:
         wait([self.wire.start_send(array, to) for array in arrays_of(sums)])
 
-    def settle(self, sums: Sums, total: Array) -> None:
+    def write_total(self, sums: Sums, total: Array) -> None:
         """Bring the root's sum into `total`."""
-        bring_into(total, sums[self.tree.root])
+        copy_into(total, sums[self.tree.root])
 
 
 def arrays_of(sums: Sums) -> list[Array]:

@@ -26,11 +26,11 @@ class Reduction:
 
     name = ""
     counted = True  # whether `messages` and `bytes_sent` are known
-    takes_another = False  # whether it is created with the name of another
+    wraps_another = False  # whether it is created with the name of another
     on_device = False  # whether its buffers are on GPUs, always
     host_waits = True  # whether the host waits for a sum, rather than only enqueue it on a stream of the device
     compression = ""  # the name of the scheme by which it compresses, if it does
-    takes_momentum = False  # whether it applies SGD's momentum and clipping itself, as `take_momentum` says
+    applies_momentum = False  # whether it applies SGD's momentum and clipping itself, as `set_momentum` says
 
     def __init__(self, comm: MPI.Intracomm, xp: Any = np, before_messages: Callable[[], None] = no_wait) -> None:
         self.comm = comm.Dup()  # so that no message of others is taken for one of ours
@@ -53,7 +53,7 @@ class Reduction:
     def sum(self, buffer: Array) -> None:
         """Replace `buffer` (float32, contiguous, as long on every rank) by the sum of all ranks' buffers.
 
-        After `keep_to_tree` it has a row for each node of this rank, perhaps more, and the sum comes into the first.
+        After `keep_to_tree` it has at least one row per node of this rank, and row 0 receives the sum.
         """
         self.check(buffer)
         if self.ranks > 1 and buffer.size:
@@ -76,7 +76,7 @@ class Reduction:
     def raise_failed(self) -> None:
         """Raises FcaffeError for a sum that has failed since it was started. Does not wait."""
 
-    def take_momentum(self, momentum: float, clip: float) -> None:
+    def set_momentum(self, momentum: float, clip: float) -> None:
         """Apply this momentum to gradients, and clip them to this L2 norm (negative: do not), before they are added."""
         raise NotImplementedError
 
@@ -168,9 +168,8 @@ def reduction_names() -> list[str]:
 def reduction_class(name: str) -> type[Reduction]:
     """Raises UsageError for an unknown name."""
     if name not in _registry:
-        raise UsageError(
-            f"there is no reduction '{name}'{did_you_mean(name, _registry)}; known are {', '.join(reduction_names())}"
-        )
+        hint = did_you_mean(name, _registry)
+        raise UsageError(f"there is no reduction '{name}'{hint}; known are {', '.join(reduction_names())}")
     return _registry[name]
 
 
@@ -178,7 +177,7 @@ def parse_name(name: str) -> tuple[type[Reduction], list[str]]:
     """The class of `hierarchical:ring`, and what it is created with besides: ["ring"]. Raises UsageError."""
     kind, colon, another = name.partition(":")
     reduction = reduction_class(kind)
-    if colon and not reduction.takes_another:
+    if colon and not reduction.wraps_another:
         raise UsageError(f"reduction {name}: {kind} takes no other reduction; hierarchical does")
     if colon:
         reduction_class(another.partition(":")[0])

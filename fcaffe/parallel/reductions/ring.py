@@ -21,11 +21,11 @@ class Ring(Ordered):
         for step in range(ranks - 1):
             mine = slices[(rank - step - 1) % ranks]
             before = [(rank - step - 1 + number) % ranks for number in range(step + 1)]  # who has added to it so far
-            given = self.room(before, mine.stop - mine.start)
-            self.wire.exchange_each(arrays_of(outgoing), right, arrays_of(given), left)
+            received = self.receive_buffers(before, mine.stop - mine.start)
+            self.wire.exchange_each(arrays_of(outgoing), right, arrays_of(received), left)
             outgoing = part_of_sums(sums, mine)
-            self.join(outgoing, given)
-        self.settle(outgoing, total[slices[right]])
+            self.join(outgoing, received)
+        self.write_total(outgoing, total[slices[right]])
         for step in range(ranks - 1):
             finished = total[slices[(rank - step + 1) % ranks]]
             self.wire.exchange(finished, right, total[slices[(rank - step) % ranks]], left)

@@ -20,10 +20,10 @@ class Server(Ordered):
             self.wire.receive(total, 0)
             return
         for worker in range(1, self.ranks):
-            given = self.room([worker], total.size)
-            self.receive_all(given, worker)
-            self.join(sums, given)
-        self.settle(sums, total)
+            received = self.receive_buffers([worker], total.size)
+            self.receive_all(received, worker)
+            self.join(sums, received)
+        self.write_total(sums, total)
         for worker in range(1, self.ranks):
             self.wire.send(total, worker)
 
@@ -40,15 +40,15 @@ class ShardedServer(Ordered):
         slices = [part_of(slice(0, total.size), part, self.ranks) for part in range(self.ranks)]
         mine = slices[self.rank]
         others = [(self.rank + distance) % self.ranks for distance in range(1, self.ranks)]
-        given = {other: self.room([other], mine.stop - mine.start) for other in others}
+        received = {other: self.receive_buffers([other], mine.stop - mine.start) for other in others}
         requests = [
-            self.wire.start_receive(row, other) for other in reversed(others) for row in arrays_of(given[other])
+            self.wire.start_receive(row, other) for other in reversed(others) for row in arrays_of(received[other])
         ]
         for other in others:
             requests += [self.wire.start_send(row, other) for row in arrays_of(part_of_sums(sums, slices[other]))]
         wait(requests)
         own = part_of_sums(sums, mine)
         for other in sorted(others):
-            self.join(own, given[other])
-        self.settle(own, total[mine])
+            self.join(own, received[other])
+        self.write_total(own, total[mine])
         self.wire.exchange_all([total[mine]] * self.ranks, cut(total, self.ranks))

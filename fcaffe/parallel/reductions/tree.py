@@ -23,7 +23,7 @@ class BinomialTree(Ordered):
         length = segment_length(total.size)
         segments = [slice(start, min(start + length, total.size)) for start in range(0, total.size, length)]
         subtrees = [range(child, min(2 * child - self.rank, self.ranks)) for child in children]
-        rooms = [[self.room(subtree, length) for subtree in subtrees] for _ in range(2)]
+        buffers = [[self.receive_buffers(subtree, length) for subtree in subtrees] for _ in range(2)]
         going_up: list[list[MPI.Request]] = []
 
         def receive_from_children(index: int) -> list[tuple[Sums, list[MPI.Request]]]:
@@ -32,10 +32,10 @@ class BinomialTree(Ordered):
             if index >= 2 and going_up:
                 wait(going_up[index - 2])  # which may have been sent from the memory that is used again
             whole = slice(0, segments[index].stop - segments[index].start)
-            given = [part_of_sums(room, whole) for room in rooms[index % 2]]
+            parts = [part_of_sums(buffer, whole) for buffer in buffers[index % 2]]
             return [
                 (one, [self.wire.start_receive(array, child) for array in arrays_of(one)])
-                for one, child in zip(given, children, strict=True)
+                for one, child in zip(parts, children, strict=True)
             ]
 
         lag = 0 if parent is None else segments_ahead(self.ranks)
@@ -45,11 +45,11 @@ class BinomialTree(Ordered):
             if step < len(segments):
                 arriving, coming = coming, receive_from_children(step + 1)
                 segment = part_of_sums(sums, segments[step])
-                for given, requests in arriving:
+                for received, requests in arriving:
                     wait(requests)
-                    self.tree.join(segment, given)
+                    self.tree.join(segment, received)
                 if parent is None:
-                    self.settle(segment, total[segments[step]])
+                    self.write_total(segment, total[segments[step]])
                 else:
                     going_up.append([self.wire.start_send(array, parent) for array in arrays_of(segment)])
             if step >= lag:

@@ -28,7 +28,7 @@ GATHERED = 1 << 26  # bytes of a message to worker 0
 class Point:
     """The state of one worker: its random streams, and the states of all owners.
 
-    Arrays of the exchange may be views of the live ones. `copy` copies them.
+    Arrays of the exchange may be views of the live ones.
     """
 
     seed: int
@@ -41,10 +41,6 @@ class Point:
         context = run.context
         states = {key: owner.state() for key, owner in owners(run).items()}
         return cls(context.seed, context.noise, context.random.state(), states)
-
-    def copy(self) -> Point:
-        states = {key: {name: array.copy() for name, array in s.items()} for key, s in self.states.items()}
-        return Point(self.seed, self.noise, self.random, states)
 
     def put_back(self, run: Run) -> None:
         """Restore this state in the worker's run."""
@@ -106,41 +102,50 @@ def collect(run: Run, point: Point) -> tuple[Any, list[CarriedArray]]:
 
 
 def put_back(run: Run, resume: Any, carried: list[CarriedArray], path: str) -> None:
-    """Restore what `collect` gave. The log names the owners whose state does not fit. All workers call this."""
+    """Restore what `collect` returned. The log names the owners whose state does not fit. All workers call this."""
     workers, then = run.workers, resume.made_with.workers or 1
-    states: dict[Owner, list[State]] = {}
+    states: dict[Owner, list[State]] = {}  # those of the workers of that run, in order of ranks
     for array in carried:
-        everyones = states.setdefault((array.net, array.owner), [{} for _ in range(then)])
+        by_rank = states.setdefault((array.net, array.owner), [{} for _ in range(then)])
         if 0 <= array.worker < then:
-            everyones[array.worker][array.name] = array.values
+            by_rank[array.worker][array.name] = array.values
     randoms = states.get(RANDOM, [{}] * then)
     own = randoms[workers.rank] if workers.size == then else {}
     _set_random(run, resume.seed, own["state"].tobytes() if own else resume.random)
-    anew = [key for key, owner in owners(run).items() if not _hand_over(run, key, owner, states, resume)]
-    if anew:
-        names = ", ".join(_name(*key) for key in anew)
+    found = owners(run)
+    if _scheme(resume.made_with.compression) != _scheme(run.exchange.compression):
+        del found[EXCHANGE]  # residuals of another scheme have no meaning here
+    misfits = [key for key, owner in found.items() if not _restore(run, key, owner, states.get(key, []))]
+    misfits += [EXCHANGE] if EXCHANGE in states and EXCHANGE not in found else []
+    if misfits:
+        names = ", ".join(_name(*key) for key in misfits)
         log.warning(f"{path}, of a run of {then} worker(s), has no state that fits {names}: begun anew")
 
 
-def _hand_over(run: Run, key: Owner, owner: Any, states: dict[Owner, list[State]], resume: Any) -> bool:
-    """Restore an owner's state. Returns False if it begins anew and loses something by that."""
-    workers, held, everyones = run.workers, _held(owner), states.get(key, [])
-    if key == EXCHANGE and _scheme(resume.made_with.compression) != _scheme(run.exchange.compression):
-        return not everyones
+def _restore(run: Run, key: Owner, owner: Any, states: list[State]) -> bool:
+    """Restore an owner from the states of all workers of a run. Returns False if that loses something."""
     now = owner.state()
     if not now:
         return True
-    of_all = (lambda: _streams_of_all(workers, now)) if key[0] == TRAIN else None  # test nets have whole batches
-    state = part_of_worker(held, everyones, workers.rank, workers.size, of_all) if everyones else None
-    if key == EXCHANGE and state:
-        state = {name: _in_flat_order(run, array) for name, array in state.items()}
-    if state and held is Held.STREAMS and any(array.shape != now[name].shape for name, array in state.items()):
-        state = None
+    state = _fitting(run, key, owner, states, now) if states else None
     if state:
         owner.restore_state(state)
         return True
-    is_empty = bool(everyones) and not any(array.any() for state in everyones for array in state.values())
-    return is_empty or held is Held.MEAN or key in (LOSS, ENGINE)
+    all_zero = bool(states) and not any(array.any() for state in states for array in state.values())
+    return all_zero or _held(owner) is Held.MEAN or key in (LOSS, ENGINE)
+
+
+def _fitting(run: Run, key: Owner, owner: Any, states: list[State], now: State) -> State | None:
+    """This worker's part of the states of all workers of a run; None if that does not fit the owner's state `now`."""
+    workers, held = run.workers, _held(owner)
+    in_turns = key[0] != TRAIN  # the readers of test nets, each of which has whole batches
+    streams = None if in_turns else lambda: _streams_of_all(workers, now)
+    state = part_of_worker(held, states, workers.rank, workers.size, streams)
+    if state and key == EXCHANGE:
+        return {name: _in_flat_order(run, array) for name, array in state.items()}
+    if state and held is Held.STREAMS and any(array.shape != now[name].shape for name, array in state.items()):
+        return None
+    return state
 
 
 def _scheme(compression: str) -> str:

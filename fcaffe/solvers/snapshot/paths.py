@@ -6,14 +6,15 @@ import contextlib
 import glob
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fcaffe.errors import SnapshotError, SolverError
-from fcaffe.hdf5.reading import h5py
 from fcaffe.output_files import remove_leftovers
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.solvers.snapshot.state_files import HDF5_SUFFIX
+
+HDF5_SUFFIX = ".h5"
 
 
 def check_writable(param: Any) -> None:
@@ -23,6 +24,8 @@ def check_writable(param: Any) -> None:
     if not param.HasField("snapshot_prefix"):
         raise SolverError("the solver has no snapshot_prefix; give one, or set snapshot_after_train: false")
     if param.snapshot_format == pb.SolverParameter.HDF5:
+        from fcaffe.hdf5.reading import h5py
+
         h5py()  # raises if it is missing
     probe = Path(f"{param.snapshot_prefix}.tempfile")
     try:
@@ -34,6 +37,14 @@ def check_writable(param: Any) -> None:
             "Make sure that the directory exists and is writable."
         ) from problem
     remove_leftovers(f"{param.snapshot_prefix}_iter_")
+
+
+def check_layer_names(param: Any, layers: Sequence[Any]) -> None:
+    """Raise SnapshotError if the solver's snapshots are HDF5, which cannot hold layers of all names."""
+    if param.snapshot_format == pb.SolverParameter.HDF5 and (param.snapshot or param.snapshot_after_train):
+        from fcaffe.model_files.hdf5 import check_names
+
+        check_names(layers)
 
 
 def paths(prefix: str, iteration: int, hdf5: bool = False) -> tuple[str, str]:

@@ -116,10 +116,15 @@ def _model_of(state: State, path: str, checksum: int, wanted: BlobSizes) -> tupl
 
     A checksum of 0 fits any model. Blobs that do not fit the sizes `wanted` are not read.
     """
+    if "\0" in state.learned_net:
+        raise SnapshotError(f"{path}: the name of its model, {state.learned_net!r:.80}, has a NUL; it is damaged")
     beside = os.path.join(os.path.dirname(path), os.path.basename(state.learned_net))
     found = [candidate for candidate in dict.fromkeys((state.learned_net, beside)) if os.path.exists(candidate)]
     for candidate in found or [state.learned_net]:
-        model = read_model(candidate, wanted)
+        try:
+            model = read_model(candidate, wanted)
+        except SnapshotError as problem:
+            raise SnapshotError(f"{path}: its model (learned_net): {problem}") from problem
         if checksum in (0, model.checksum()):
             return model, candidate
     raise SnapshotError(

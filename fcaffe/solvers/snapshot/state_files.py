@@ -26,8 +26,7 @@ from fcaffe.proto import (
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.binary import HDF5_MAGIC
 from fcaffe.proto.blobs import LARGEST, TOO_LARGE
-
-HDF5_SUFFIX = ".h5"
+from fcaffe.solvers.snapshot.paths import HDF5_SUFFIX
 
 
 @dataclass

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from fcaffe.engines.pooling import LOWEST
+from fcaffe.engines.elementwise import FLT_MAX
 from fcaffe.engines.windows import Windows
 from fcaffe.layers.pooling import AVE, MAX, Pooling
 from fcaffe.tools.onnx.graph import Shape, Step, writes
@@ -63,7 +63,7 @@ def _slide(step: Step, kind: str, x: str, w: Windows, shape: Shape, outputs: Sha
     if inside == outputs:
         return y
     more = [o - i for o, i in zip(outputs, inside, strict=True)]
-    nothing = step.array(LOWEST if kind == "MaxPool" else 0, "nothing")
+    nothing = step.array(-FLT_MAX if kind == "MaxPool" else 0, "nothing")
     return step.op("Pad", y, step.integers([0, 0, 0, 0, 0, 0, *more], "more"), nothing)
 
 

@@ -5,8 +5,7 @@ import pytest
 
 from fcaffe.engines import NumpyEngine
 from fcaffe.engines.cuda.loss_scale import LossScale
-from fcaffe.engines.cuda.update import CHUNK, RULES
-from fcaffe.engines.update import Part, Settings
+from fcaffe.engines.cuda.update import CHUNK, RULES, Part, Settings
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers.rules.rule import _registry
 from tests.engines.cuda import stand_in_cupy

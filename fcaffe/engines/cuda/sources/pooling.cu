@@ -48,17 +48,18 @@ struct Position {
 // y = the first largest value of each window; `indices`, unless null, gets its index in the plane, -1 if there is none.
 template <typename T, int N>
 __global__ void __launch_bounds__(POOLING_THREADS)
-    max_pool_forward(const T* __restrict__ x, T* __restrict__ y, float* __restrict__ indices, int count, GEOMETRY) {
+    max_pool_forward(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ indices, int count, GEOMETRY) {
     GRID_STRIDE(unsigned, i, (unsigned)count) {
         const Position<N> at(i, rows, columns, channels);
         const Range down = inside(at.row * stride_h - pad_h, kernel_h, height);
         const Range across = inside(at.column * stride_w - pad_w, kernel_w, width);
         const T* image = x + (int64)at.sample * height * width * channels + at.channel;
-        float best[N], where[N];
+        float best[N];
+        int where[N];
 #pragma unroll
         for (int n = 0; n < N; ++n) {
             best[n] = LOWEST;
-            where[n] = -1.0f;
+            where[n] = -1;
         }
         for (int h = down.first; h < down.end; ++h) {
             for (int w = across.first; w < across.end; ++w) {
@@ -83,7 +84,7 @@ INSTANCES(max_pool_forward, <float, 4>, <float, 1>, <half_t, 8>, <half_t, 1>, <b
 // dx = the sum of dy over the windows whose maximum is here, by the indices of max_pool_forward.
 template <typename T, int N>
 __global__ void __launch_bounds__(POOLING_THREADS)
-    max_pool_backward(const T* __restrict__ dy, const float* __restrict__ indices, T* __restrict__ dx, int count,
+    max_pool_backward(const T* __restrict__ dy, const int* __restrict__ indices, T* __restrict__ dx, int count,
                       GEOMETRY) {
     GRID_STRIDE(unsigned, i, (unsigned)count) {
         const Position<N> at(i, height, width, channels);

@@ -23,7 +23,7 @@ class Direct(ByAnother):
     Buffers are added there too. It crashes with an MPI that is not CUDA-aware.
     """
 
-    takes_another = True
+    wraps_another = True
 
     def __init__(self, comm: MPI.Intracomm, xp: Any, another: str = "ring") -> None:
         self.name = f"{self.name}:{another}"

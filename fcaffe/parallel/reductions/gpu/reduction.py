@@ -82,7 +82,7 @@ class ByAnother(DeviceReduction):
         self.another = self.create_another()
         self.counted = self.another.counted
         self.compression = self.another.compression
-        self.takes_momentum = self.another.takes_momentum
+        self.applies_momentum = self.another.applies_momentum
 
     def create_another(self) -> Reduction:
         """Create the other reduction. Collective."""
@@ -99,8 +99,8 @@ class ByAnother(DeviceReduction):
     def keep_to_tree(self, tree: Tree, nodes: Sequence[list[Node]]) -> None:
         self.another.keep_to_tree(tree, nodes)
 
-    def take_momentum(self, momentum: float, clip: float) -> None:
-        self.another.take_momentum(momentum, clip)
+    def set_momentum(self, momentum: float, clip: float) -> None:
+        self.another.set_momentum(momentum, clip)
 
     def state(self) -> State:
         return self.another.state()

@@ -22,7 +22,7 @@ class Staged(ByAnother):
     those of the other reduction, for each piece.
     """
 
-    takes_another = True
+    wraps_another = True
 
     def __init__(self, comm: MPI.Intracomm, xp: Any, another: str = "auto") -> None:
         self.name = f"{self.name}:{another}"

@@ -118,7 +118,7 @@ def _normalized(step: Step) -> Value | None:
         if node.op in terms:
             terms[node.op] = number_of(step, node.inputs[1]) if len(list(filter(None, node.inputs))) == 2 else None
         node = step.net.makers.get(node.inputs[0])
-    if node is None or node.inputs[0] != step.node.inputs[0] or not node.attributes.get("keepdims", 1):
+    if node is None or node.inputs[:1] != step.node.inputs[:1] or not node.attributes.get("keepdims", 1):
         return None
     limit, eps = terms["Clip"], terms["Add"]
     norm = re.fullmatch("(Expand )?(Clip )?(ReduceL2|Sqrt (Add )?ReduceSumSquare)", " ".join([*path, node.op]))

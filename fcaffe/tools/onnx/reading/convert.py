@@ -27,7 +27,7 @@ from fcaffe.tools.onnx.reading import (  # noqa: F401 - each fills the registry
 )
 from fcaffe.tools.onnx.reading.folding import fold, shapes_of
 from fcaffe.tools.onnx.reading.graph import Draft, Known, Step, Value, readers
-from fcaffe.tools.onnx.reading.load import Source, load
+from fcaffe.tools.onnx.reading.load import Node, Source, array_of, load, node_of
 from fcaffe.tools.onnx.reading.refused import REASONS
 
 MANY = 500  # layers of a net of ordinary operators
@@ -83,28 +83,43 @@ def _draft(source: Source, forks: bool, merge: bool) -> Draft:
         made = draft.add("Input", [], name, 1, [], input_param={"shape": [{"dim": dims}]})
         made.tops[0].onnx = name
         draft.known[name] = made.tops[0]
-    for node in source.nodes:
+    _read_nodes(draft, source.nodes)
+    return draft
+
+
+def _read_nodes(draft: Draft, nodes: Sequence[Node]) -> None:
+    for node in nodes:
         for name, value in zip(node.outputs, _read(Step(draft, node)), strict=False):
             if name:
                 draft.known[name] = value
                 draft.makers[name] = node
                 if isinstance(value, Value):
                     value.onnx = value.onnx or name
-    return draft
 
 
 def _read(step: Step) -> Sequence[Known]:
     """The outputs of a node: constants, blobs, or an error that names the node, its refusal."""
     try:
+        if step.op == "If" and step.constant(0) is not None:
+            return _branch(step)
         step.shapes = shapes_of(step)
         return fold(step) or _layers(step)
     except FcaffeError as problem:
         words = str(problem)
         refusal = NetError(words) if words.startswith("node ") else step.error(words)
-    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as problem:  # of a damaged file
-        words = " ".join(str(problem).split())[:200]
-        refusal = step.error(f"its inputs or attributes are not valid: {words or type(problem).__name__}")
+    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as problem:
+        words = " ".join(f"{type(problem).__name__}: {problem}".split())[:200]
+        refusal = step.error(f"fcaffe cannot read its inputs or attributes ({words}), damaged or of an unknown form")
     return [refusal] * len(step.node.outputs)
+
+
+def _branch(step: Step) -> Sequence[Known]:
+    """The outputs of an If with a constant condition, whose other branch is never computed."""
+    chosen = np.all(step.constant(0))
+    graph = step.node.attributes["then_branch" if chosen else "else_branch"]
+    step.net.known.update({tensor.name: array_of(tensor) for tensor in graph.initializer})
+    _read_nodes(step.net, [node_of(proto) for proto in graph.node])
+    return [step.net.known[value.name] for value in graph.output]
 
 
 def _layers(step: Step) -> list[Value]:

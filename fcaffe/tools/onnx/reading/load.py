@@ -18,7 +18,7 @@ from fcaffe.net.blob import MAX_AXES, MOST_VALUES
 from fcaffe.tools.onnx.library import onnx
 from fcaffe.tools.onnx.onnx_file import read_model
 
-OLDEST_OPSET = 9
+OLDEST_OPSET, FIRST_CONVERTED = 9, 7  # older ones are converted to the oldest by onnx
 
 
 @dataclass
@@ -67,6 +67,10 @@ def _source(model: Any, shapes: Mapping[str, Sequence[int]], size: int) -> Sourc
     if model.functions:
         raise SnapshotError("it has local functions; inline them with onnx.inliner.inline_local_functions")
     opset = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=0)
+    if FIRST_CONVERTED <= opset < OLDEST_OPSET:
+        with asking():
+            model = onnx().version_converter.convert_version(model, OLDEST_OPSET)
+        graph, opset = model.graph, OLDEST_OPSET
     if opset < OLDEST_OPSET:
         raise SnapshotError(
             f"its operators are of version {opset}; export it with opset_version {OLDEST_OPSET} or newer"
@@ -84,7 +88,7 @@ def _source(model: Any, shapes: Mapping[str, Sequence[int]], size: int) -> Sourc
     with asking():
         onnx().checker.check_model(model)
         constants = {tensor.name: array_of(tensor) for tensor in graph.initializer}
-        nodes = [_node(proto) for proto in graph.node]
+        nodes = [node_of(proto) for proto in graph.node]
     inputs = {value.name: value for value in graph.input if value.name not in constants}
     whole = onnx().TensorProto.INT64, onnx().TensorProto.INT32
     integers = {name for name, value in inputs.items() if value.type.tensor_type.elem_type in whole}
@@ -98,7 +102,7 @@ def _source(model: Any, shapes: Mapping[str, Sequence[int]], size: int) -> Sourc
     return Source(nodes, constants, dims, integers, outputs, int(opset), graph.name, size)
 
 
-def _node(proto: Any) -> Node:
+def node_of(proto: Any) -> Node:
     own = proto.domain in ("", "ai.onnx")
     name = proto.name or next(filter(None, proto.output), proto.op_type)
     if name.startswith("node_"):  # a number of PyTorch's newer exporter, whose weights have the name of the module

@@ -24,12 +24,16 @@ LOWEST = float(np.finfo(np.float32).min)
 @reads("MaxPool", "AveragePool")
 def pooling(step: Step) -> Value:
     x, maximum, counted = step.x, step.op == "MaxPool", step.attribute("count_include_pad", 0)
-    if len(x.shape) != 4:
+    axes = len(x.shape) - 2
+    if axes not in (1, 2):
         raise step.refuse(f"its input of shape {x.shape} is no image", "pool images (N, C, H, W)")
-    if any(step.node.outputs[1:]) or max(each(step, "dilations", 2)) > 1:
+    if any(step.node.outputs[1:]) or max(each(step, "dilations", axes)) > 1:
         raise step.refuse("it gives indices, or has gaps in its windows", "use dilation 1, and no indices")
-    kernel, strides = each(step, "kernel_shape", 2), each(step, "strides", 2)
+    kernel, strides = each(step, "kernel_shape", axes), each(step, "strides", axes)
     begins, ends = padding(step, kernel, strides)
+    if axes == 1:
+        x, kernel, strides = step.reshape(x, (*x.shape[:2], 1, x.shape[2])), [1, *kernel], [1, *strides]
+        begins, ends = [0, *begins], [0, *ends]
     if x.unpadded is not None and not maximum and not any((*begins, *ends)):
         counted, (x, begins, ends) = 1, x.unpadded
     windows = list(zip(x.shape[2:], kernel, strides, begins, ends, strict=True))
