@@ -38,11 +38,9 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_solver
 from fcaffe.solvers import Action, Solver
 from fcaffe.solvers.learning_rate import SCALES, scale_rate
-from fcaffe.solvers.nets import train_net_param
 from fcaffe.solvers.snapshot.paths import remove_temporary, states
 from fcaffe.timeline import Timeline
 from fcaffe.tools.report import PAGE
-from fcaffe.tools.shapes import READERS, reader_of
 from fcaffe.tools.trace import TRACE, Timing
 
 AUTO = "auto"
@@ -277,6 +275,9 @@ def _solver_param(flags: Flags, world: World) -> Any:
 
 def _smallest_batch(param: Any) -> int:
     """The smallest batch that a layer of the training net reads."""
+    from fcaffe.solvers.nets import train_net_param
+    from fcaffe.tools.shapes import READERS, reader_of
+
     rules: Any = ([], [pb.NetStateRule(phase=pb.TRAIN)])  # layers with others may be left out
     layers = [one for one in train_net_param(param)[0].layer if one.type in READERS and not one.exclude]
     return min((reader_of(one).batch_size for one in layers if list(one.include) in rules), default=sys.maxsize)
