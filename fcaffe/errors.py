@@ -62,7 +62,7 @@ class UsageError(FcaffeError):
 class RankError(Exception):
     """Wraps an error of one of several ranks, its `__cause__`, for the handler that prints it and ends all ranks.
 
-    `world` is their fcaffe.parallel.world.World.
+    `world` is their fcaffe.jobs.world.World.
     """
 
     def __init__(self, world: Any) -> None:

@@ -27,6 +27,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that ran the
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that programs under test do not ignore it
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--draw-faults", type=float, default=10, metavar="SECONDS", help="draw faults of jobs for so long")
+    parser.addoption("--draw-seed", type=int, default=1, metavar="N", help="the first seed of the draws")
+
+
 @pytest.fixture(params=ENGINES)
 def on_each_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_choice, "chosen", request.param)

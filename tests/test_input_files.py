@@ -19,9 +19,9 @@ from fcaffe.data.mean import read_mean
 from fcaffe.data.raw_images import read_idx
 from fcaffe.data.windows import read_window_file
 from fcaffe.errors import FcaffeError
+from fcaffe.jobs.hosts import read_hostfile
 from fcaffe.model_files import hdf5, npz, read_model
 from fcaffe.model_files.arrays import read_arrays
-from fcaffe.parallel.placement import read_hostfile
 from fcaffe.proto import read_net, read_solver, text
 from fcaffe.solvers.snapshot.state_files import read_state
 from fcaffe.tools.convert import convert

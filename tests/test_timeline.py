@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fcaffe.parallel.world import World
+from fcaffe.jobs.world import World
 from fcaffe.timeline import BACKWARD, DATA, EXCHANGE, FORWARD, KINDS, OTHER, WAIT, Event, Timeline, straggler, summarize
 from fcaffe.tools.trace import Stragglers, Timing
 

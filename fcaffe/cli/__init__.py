@@ -28,8 +28,8 @@ from fcaffe.cli import gflags, glog, last_words, streams
 from fcaffe.cli.commands import CAFFE_COMMANDS, COMMANDS, OTHERS, TOOLS, module_of
 from fcaffe.errors import FcaffeError, RankError
 from fcaffe.interruption import INTERRUPTED
+from fcaffe.jobs.started import LAUNCHED, started_as, wait_for_turn
 from fcaffe.onednn_library import find_onednn
-from fcaffe.parallel.started import started_as
 
 RUNS = ("train", "test", "time")  # commands whose results are in the log: they outlive standard output
 
@@ -56,13 +56,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from fcaffe.cli.completion import answer
 
             return answer(glog.program(), _load)
+        if arguments is None and words == ["rank"] and LAUNCHED in os.environ:
+            return _run_rank()
         code = _run(_command_first(words))
         sys.stdout.flush()
         return code
     except RankError as failed:
         assert failed.__cause__ is not None
         world, error = failed.world, failed.world.judged(failed.__cause__)
-        world.wait_for_turn()
+        wait_for_turn(world.rank)
+        trace = trace or bool(world.order and world.order["traceback"])
         world.abort(_tell(error, trace, world))
         return FATAL
     except BaseException as error:
@@ -114,19 +117,47 @@ def _run(words: list[str]) -> int:
     if name not in COMMANDS:
         log.unknown_action(name, sorted(COMMANDS))
         return FATAL
-    import numpy as np
-
-    command = _load(name)
     try:
-        with (
-            np.errstate(all="ignore"),  # the loss tells of a diverging net, not NumPy's warnings
-            command.make_context(_called(name), words[1:]) as context,
-        ):
-            if name in RUNS:
-                streams.outlast_output()
-            return command.invoke(context) or 0
+        command = _load(name)
+        return _invoke(command, command.make_context(_called(name), words[1:]))
     except click.exceptions.Exit as done:  # --help
         return done.exit_code
+
+
+def _invoke(command: click.Command, context: click.Context, **values: Any) -> int:
+    """Call the command's function, with the values that the context has parsed or with these."""
+    import numpy as np
+
+    with np.errstate(all="ignore"), context:  # the loss tells of a diverging net, not NumPy's warnings
+        if command.name in RUNS:
+            streams.outlast_output()
+        context.params |= values
+        return command.invoke(context) or 0
+
+
+def _run_rank() -> int:
+    """Run the command of the launcher's order, as one of the ranks."""
+    from fcaffe.jobs.world import join
+
+    world = join()
+    try:
+        order = world.order
+        assert order is not None, "fcaffe's launcher has sent no order"
+        if order["params"].get("reproducible"):
+            threads.compute_with_one_thread()
+        if order["imports"]:
+            from fcaffe import plugins
+
+            plugins.load(order["imports"])
+        command = _load(order["command"])
+        code = _invoke(command, click.Context(command, info_name=order["command"]), **order["params"])
+        sys.stdout.flush()
+    except RankError:
+        raise
+    except BaseException as error:
+        raise RankError(world) from error
+    world.ended(code)
+    return code
 
 
 def _command_first(words: list[str]) -> list[str]:

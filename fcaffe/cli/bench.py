@@ -14,12 +14,12 @@ from fcaffe.cli import glog, usage
 from fcaffe.cli.flags import command, numbers, numbers_of_shape, options_of, with_options
 from fcaffe.cli.gpus import find_devices
 from fcaffe.cli.table import print_table
-from fcaffe.cli.workers import LaunchFlags, words_for_ranks
+from fcaffe.cli.workers import LaunchFlags, order_of_command
 from fcaffe.engines.cuda import libraries
 from fcaffe.errors import UsageError
-from fcaffe.parallel.launch import launch
-from fcaffe.parallel.started import host_name
-from fcaffe.parallel.world import World, join
+from fcaffe.jobs.launch import launch
+from fcaffe.jobs.started import host_name
+from fcaffe.jobs.world import World, join
 from fcaffe.threads import available_cpus
 
 COLUMNS = ("reduction", "ranks", "hosts", "bytes", "ms", "busbw GB/s", "messages", "bytes sent")
@@ -72,7 +72,7 @@ GRADIENTS = "4000,4000000,53000000"  # bytes; the last are GoogLeNet's, in the p
 @click.option("--rounds", default=7, metavar="N", help="step: rounds in which each variant has its turn (7).")
 @click.option("--iterations", default=0, metavar="N", help="step: of a turn (as many as take a quarter of a second).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@with_options(options_of(LaunchFlags)[1:5], usage.WORKERS)  # neither --workers nor --elastic
+@with_options(options_of(LaunchFlags)[1:6], usage.WORKERS)  # neither --workers nor --elastic
 def bench(what: str, names: str, workers: str, as_json: bool, **more: Any) -> int:
     launching = {field.name: more.pop(field.name) for field in fields(LaunchFlags) if field.name in more}
     glog.begin("", None, "", True)
@@ -80,13 +80,14 @@ def bench(what: str, names: str, workers: str, as_json: bool, **more: Any) -> in
     chosen = [name for name in names.split(",") if name]
     run = _reduce(counts, chosen, as_json, **more) if what == "reduce" else _step(counts, chosen, as_json, **more)
     world = join(launching["timeout"])
-    if world.size == 1:
+    if world.size == 1 and world.order is None:
         alone = not (launching["hosts"] or launching["hostfile"])
         most = max(counts, default=max(available_cpus(), 2) if alone else 0)
         if plan := LaunchFlags(workers=most, **launching).plan():
-            return launch(plan, words_for_ranks())
+            return launch(plan, lambda path: order_of_command())
     with world:
-        LaunchFlags(workers=0, **launching).check(world)
+        if world.order is None:
+            LaunchFlags(**launching).check(world)
         run(world)
     return 0
 

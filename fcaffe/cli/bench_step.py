@@ -18,9 +18,9 @@ from fcaffe.cli.table import print_table
 from fcaffe.cli.workers import SharingFlags
 from fcaffe.engines import Engine, cpu_engine
 from fcaffe.errors import NetError, UsageError
+from fcaffe.jobs.world import World
 from fcaffe.net import Blob, Layer, Traits, register
 from fcaffe.parallel.watchdog import Watchdog
-from fcaffe.parallel.world import World
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers import Solver
 from fcaffe.timeline import BACKWARD, DATA, FORWARD, KINDS, OTHER, REDUCE, UPDATE, WAIT, Timeline

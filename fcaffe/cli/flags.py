@@ -14,6 +14,7 @@ from fcaffe.cli import glog, usage
 from fcaffe.cli.commands import COMMANDS
 from fcaffe.errors import UsageError
 
+IMPORTS = "fcaffe.imports"  # in a context's `meta`: the modules of --import
 PHASES = ("TRAIN", "TEST")  # by their numbers in caffe.proto
 Decorator = Callable[[Callable[..., int]], Callable[..., int]]
 
@@ -118,6 +119,7 @@ LOG: list[Decorator] = [
 
 
 def _load_plugins(context: click.Context, param: click.Parameter, modules: tuple[str, ...]) -> None:
+    context.meta[IMPORTS] = modules
     if not context.resilient_parsing:  # as for completion
         from fcaffe import plugins
 

@@ -9,8 +9,8 @@ import time
 from fcaffe import log
 from fcaffe.errors import UsageError
 from fcaffe.interruption import PROGRAMS, program_name
+from fcaffe.jobs.started import started_as
 from fcaffe.output_files import check_output, remove_leftovers, starting, temporary_name
-from fcaffe.parallel.started import started_as
 
 LOG = starting("log", rb".*?^[IWEF](\d{4})?\d{4} \d\d:\d\d:\d\d\.\d+ ")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from fcaffe import log
 from fcaffe.errors import UsageError
-from fcaffe.parallel.started import host_name
-from fcaffe.parallel.world import World
+from fcaffe.jobs.started import host_name
+from fcaffe.jobs.world import World
 from fcaffe.proto import caffe_pb2 as pb
 
 

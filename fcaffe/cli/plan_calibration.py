@@ -15,7 +15,7 @@ from fcaffe.cli.bench_step import take_turns, training
 from fcaffe.cli.engine import EngineFlags
 from fcaffe.engines import Engine
 from fcaffe.engines.memory import obtainable_bytes
-from fcaffe.parallel.world import World, join
+from fcaffe.jobs.world import World, join
 from fcaffe.plan.machine import FCAFFE, LINKS, Device, Link, Machine, read_machine, write_machine
 from fcaffe.threads import available_cpus, ranks_on_host
 from fcaffe.tools.profile import gemm_gflops, memory_gbytes

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import os
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,19 +24,21 @@ from fcaffe.cli.workers import (
     SharingFlags,
     check_same_flags,
     launch_flags,
+    order_of_command,
     sharing_flags,
-    words_for_ranks,
 )
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
 from fcaffe.input_files import require_inputs
+from fcaffe.jobs.hosts import Plan, Snapshots
+from fcaffe.jobs.world import World, join
 from fcaffe.net.workers import Workers
 from fcaffe.output_files import check_output, remove_leftovers
-from fcaffe.parallel.world import World, join
+from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_solver
 from fcaffe.solvers import Action, Solver
 from fcaffe.solvers.learning_rate import SCALES, scale_rate
-from fcaffe.solvers.snapshot.paths import remove_states, states, temporary_prefix
+from fcaffe.solvers.snapshot.paths import remove_temporary, states
 from fcaffe.timeline import Timeline
 from fcaffe.tools.report import PAGE
 from fcaffe.tools.trace import TRACE, Timing
@@ -128,7 +132,7 @@ class SolverFlags:
     type=float,
     default=0.0,
     metavar="SECONDS",
-    help="Also write temporary snapshots for --restarts and --elastic; the last two stay until the job ends.",
+    help="Also write temporary snapshots; the last two stay until the training has ended well.",
 )
 @click.option("--gpus", "gpu_count", default="", metavar="N", help="Train with N workers, each on a GPU of its own.")
 @launch_flags
@@ -156,16 +160,21 @@ def train(
     gpus = TrainingGpus(flags.gpu, gpu_count)
     gpus.check()
     require_inputs(*flags.weights.split(","), flags.snapshot if flags.snapshot != AUTO else "")
-    if snapshot_every < 0:
-        raise UsageError("--snapshot-every must not be negative")
+    if not snapshot_every >= 0:
+        raise UsageError(f"--snapshot-every must be 0 or more seconds, not {snapshot_every:g}")
+    sharing.check()
     signals = Signals(flags.sigint_effect, flags.sighup_effect)
     nodes = launching.on_nodes(restarts)
     if nodes is None:
         return 0
     world = World() if nodes.hosts and not launching.hosts else join(launching.timeout)
 
+    batch = sys.maxsize  # the smallest of a layer, once the solver is read
+
     def check(workers: int) -> None:
-        sharing.with_batch_of(gpus, workers).check_reproducible(solving.rng, workers, bool(gpus))
+        given = sharing.with_batch_of(gpus, workers)
+        given.check_reproducible(solving.rng, workers, bool(gpus))
+        given.check_batch(batch, workers)
 
     def fits(workers: int) -> bool:
         try:
@@ -174,24 +183,17 @@ def train(
             return False
         return True
 
-    if world.size == 1 and (plan := nodes.plan(restarts, gpus, fits)):
-        if not plan.elastic:
-            check(plan.workers)
-        prefix = _solver_param(flags).snapshot_prefix
-        temporary = temporary_prefix(prefix)
-        remove_states(temporary)  # of a job that was killed
-        from fcaffe.parallel.launch import launch
-
-        code = launch(plan, words_for_ranks(), _newest_since_now(prefix, temporary), signals.stopping())
-        remove_states(temporary)
-        for each in (prefix, temporary):  # the log's last line must stay the one that names a dead rank
-            remove_leftovers(f"{each}_iter_", tell=False)
-        return code
+    if world.size == 1 and world.order is None and (plan := nodes.plan(restarts, gpus, fits)):
+        param = read_solver(flags.solver)
+        batch = _smallest_batch(_configure(param, flags))
+        check(plan.elastic.least if plan.elastic else plan.workers)
+        return _launch(plan, param, flags, signals)
     with world:
-        launching.check(world, restarts)
+        if world.order is None:
+            launching.check(world, restarts)
         signals.save_every = snapshot_every if world.rank == 0 else 0.0
         check_same_flags(world)
-        param = _solver_param(flags)
+        param = _solver_param(flags, world)
         gpu = gpus.take(param, world, on_cpu=bool(engines.engine))
         sharing = sharing.with_batch_of(gpus, world.size)
         sharing.check_reproducible(solving.rng, world.size, gpu is not None)
@@ -212,12 +214,79 @@ def train(
             solver.close()
         terminated = solver.workers.sum(signals.terminated)
         solver.leave_workers()
+        done = solver.iteration >= solver.schedule.max_iter or param.snapshot_after_train
+        if done and not terminated and world.rank == 0:
+            remove_temporary(param.snapshot_prefix)
         return TERMINATED if terminated else 0
 
 
-def _solver_param(flags: Flags) -> Any:
-    """Read the solver's parameters and apply the flags."""
-    param = read_solver(flags.solver)
+def _launch(plan: Plan, param: Any, flags: Flags, signals: Signals) -> int:
+    """Start the ranks of a plan, which get this solver; returns the job's exit code."""
+    from fcaffe.jobs.launch import launch
+
+    solver = base64.b64encode(param.SerializeToString()).decode()
+
+    def order(path: str | None) -> dict[str, Any]:
+        given = order_of_command(solver=solver)
+        given["params"] |= {"snapshot": path, "weights": ""} if path else {}
+        return given
+
+    code = launch(plan, order, signals.stopping(), StatesOfJob(param.snapshot_prefix, flags.snapshot))
+    remove_leftovers(
+        f"{param.snapshot_prefix}_", tell=False
+    )  # the log's last line must stay the one that names a dead rank
+    return code
+
+
+class StatesOfJob(Snapshots):
+    """The states under a prefix, of which a job that begins now writes some; `given` is its --snapshot."""
+
+    def __init__(self, prefix: str, given: str) -> None:
+        self.prefix, self.given = prefix, given
+        self.before = self._stamps()
+
+    def _stamps(self) -> dict[str, int]:
+        found = {}
+        for path in states(self.prefix):
+            with suppress(OSError):  # another process has just removed it
+                found[path] = os.stat(path).st_mtime_ns
+        return found
+
+    def newest(self) -> str | None:
+        since = {path: stamp for path, stamp in self._stamps().items() if self.before.get(path) != stamp}
+        return max(since, key=lambda path: since[path], default=None)
+
+    def source(self) -> str:
+        given = next(iter(states(self.prefix)), "") if self.given == AUTO else self.given
+        return self.newest() or given or "the start"
+
+    def remedy(self) -> str:
+        for path in states(self.prefix):
+            return f"; --snapshot auto goes on from {path}"
+        return "; there is no snapshot to go on from (--snapshot-every SECONDS writes some)"
+
+
+def _solver_param(flags: Flags, world: World) -> Any:
+    """Read the solver's parameters, unless the launcher has sent them, and apply the flags."""
+    if world.order is None:
+        return _configure(read_solver(flags.solver), flags)
+    return _configure(pb.SolverParameter.FromString(base64.b64decode(world.order["solver"])), flags)
+
+
+def _smallest_batch(param: Any) -> int:
+    """The smallest batch that a layer of the training net reads."""
+    from fcaffe.solvers.nets import train_net_param
+    from fcaffe.tools.shapes import READERS, reader_of
+
+    rules: Any = ([], [pb.NetStateRule(phase=pb.TRAIN)])  # layers with others may be left out
+    layers = [one for one in train_net_param(param)[0].layer if one.type in READERS and not one.exclude]
+    return min((reader_of(one).batch_size for one in layers if list(one.include) in rules), default=sys.maxsize)
+
+
+def _configure(solver: Any, flags: Flags) -> Any:
+    """Return a copy of the solver's parameters with the flags applied."""
+    param = pb.SolverParameter()
+    param.CopyFrom(solver)
     param.train_state.level = flags.level
     param.train_state.stage.extend(flags.stages)
     if flags.weights:
@@ -226,25 +295,6 @@ def _solver_param(flags: Flags) -> Any:
     elif flags.snapshot and flags.snapshot != AUTO:
         del param.weights[:]
     return param
-
-
-def _newest_since_now(*prefixes: str) -> Callable[[], str | None]:
-    """Return a function that finds the newest state written after this moment, so by this run."""
-
-    def stamps() -> dict[str, int]:
-        found = {}
-        for path in (path for prefix in prefixes for path in states(prefix)):
-            with suppress(OSError):  # another process has just removed it
-                found[path] = os.stat(path).st_mtime_ns
-        return found
-
-    before = stamps()
-
-    def newest() -> str | None:
-        since = {path: stamp for path, stamp in stamps().items() if before.get(path) != stamp}
-        return max(since, key=lambda path: since[path], default=None)
-
-    return newest
 
 
 def _tell_sharing(solver: Solver, sharing: SharingFlags, world: World, gpu: int | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable
@@ -13,23 +14,24 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.cli import usage
-from fcaffe.cli.flags import flag, with_flags
+from fcaffe.cli.flags import IMPORTS, flag, with_flags
 from fcaffe.cli.gpus import NO_GPUS, TrainingGpus
 from fcaffe.errors import UsageError
-from fcaffe.net.shards import MOST as MOST_SHARDS
-from fcaffe.net.shards import nodes_of_workers
-from fcaffe.parallel.nodes import nodes_of
-from fcaffe.parallel.placement import (
+from fcaffe.jobs.hosts import (
     DEFAULT_TIMEOUT,
     Elastic,
     Host,
+    Hosts,
     Plan,
     parse_hosts,
     ranks_of_hosts,
     read_hostfile,
 )
-from fcaffe.parallel.started import LAUNCHED, started_as
-from fcaffe.parallel.world import World
+from fcaffe.jobs.nodes import nodes_of
+from fcaffe.jobs.started import LAUNCHED, started_as
+from fcaffe.jobs.world import World
+from fcaffe.net.shards import MOST as MOST_SHARDS
+from fcaffe.net.shards import nodes_of_workers
 from fcaffe.threads import VARIABLES, has_one_thread
 from fcaffe.timeline import Timeline
 
@@ -40,20 +42,23 @@ REJOIN = 60.0  # seconds
 class LaunchFlags:
     """The number of workers, their hosts, and what happens if one fails.
 
-    0 workers: as many as a launcher has started, or as the hosts have room for, else one.
+    Without a number of workers: as many as a launcher has started, or as the hosts have room for, else one.
     """
 
-    workers: int = flag("N", "Number of workers, each an MPI rank on CPUs.", default=0)
+    workers: int | None = flag("N", "Number of workers, each an MPI rank on CPUs.", default=None, type=int)
     hosts: str = flag("HOST:N,...", "Start them on these hosts, N on each.")
     hostfile: str = flag("FILE", "The same from a file, a host on each line.")
     mpi_args: str = flag("WORDS", "More arguments for the machine's mpiexec.", "--mpi-args")
+    remote_shell: str = flag(
+        "WORDS", 'What reaches other hosts, such as "kubectl exec -i" or a script (ssh).', "--remote-shell"
+    )
     timeout: int = flag(
         "SECONDS",
         f"End the job if a worker is in one operation for longer ({DEFAULT_TIMEOUT}); 0: never.",
         default=DEFAULT_TIMEOUT,
     )
-    workers_per_host: int = flag(
-        "N", "Workers on each host that does not say how many (1).", "--workers-per-host", default=0
+    workers_per_host: int | None = flag(
+        "N", "Workers on each host that does not say how many (1).", "--workers-per-host", default=None, type=int
     )
     elastic: str = flag(
         "MIN:MAX",
@@ -73,34 +78,45 @@ class LaunchFlags:
         With `restarts`, one worker gets a launcher and an agent too. `fits` returns whether this many workers can
         train.
         """
-        if min(self.workers, self.timeout, restarts) < 0:
-            raise UsageError("--workers and --timeout must not be negative, nor --restarts")
+        for name, number, least in (
+            ("--workers", self.workers, 1),
+            ("--workers-per-host", self.workers_per_host, 1),
+            ("--timeout", self.timeout, 0),
+            ("--restarts", restarts, 0),
+        ):
+            if number is not None and number < least:
+                raise UsageError(f"{name} must be {least} or more, not {number}")
+        if not self.rejoin >= 0:
+            raise UsageError(f"--rejoin must be 0 or more seconds, not {self.rejoin:g}")
         if self.hosts and self.hostfile:
             raise UsageError("--hosts and --hostfile say the same thing: give one of them")
         alone = not (self.hosts or self.hostfile)
         on_gpus = gpus.workers(not alone)
         if self.workers and on_gpus and (alone or gpus.number) and self.workers != on_gpus:
             raise UsageError(f"{gpus} means {on_gpus} workers, not --workers {self.workers}: leave that out")
-        wanted = self.workers or on_gpus
+        wanted = self.workers or on_gpus or 0
         if alone:
             if wanted <= 1 and self.mpi_args:
                 raise UsageError("--mpi-args is for mpiexec, which starts several workers: give --workers N as well")
             if given := [flag for flag, value in self._of_hosts().items() if value]:
                 raise UsageError(f"{given[0]} is for jobs on several hosts: give --hosts or --hostfile as well")
             wanted = max(wanted, 1)
-            return Plan(wanted, (), self.mpi_args, self.timeout, restarts) if wanted > 1 or restarts else None
+            return self._plan(wanted, (), restarts) if wanted > 1 or restarts else None
         if gpus.listed:
-            wanted = self.workers
+            wanted = self.workers or 0
         each = self.workers_per_host or (on_gpus if gpus.listed else 0)
         if self.elastic:
             least, most = self._range()
             elastic = Elastic(least, min(most, wanted or most), self.rejoin, lambda: self._rooms(each or 1), fits)
-            return Plan(most, self._rooms(each or 1), self.mpi_args, self.timeout, restarts, elastic)
+            return self._plan(most, self._rooms(each or 1), restarts, elastic)
         hosts = ranks_of_hosts(wanted, [(name, count or each or None) for name, count in self._hosts()])
         workers = sum(count for _, count in hosts)
         if workers == 1:
             raise UsageError(f"One worker, on {hosts[0][0]}: start it there, without --hosts")
-        return Plan(workers, hosts, self.mpi_args, self.timeout, restarts)
+        return self._plan(workers, hosts, restarts)
+
+    def _plan(self, workers: int, hosts: Hosts, restarts: int, elastic: Elastic | None = None) -> Plan:
+        return Plan(workers, hosts, self.mpi_args, self.timeout, restarts, elastic, self.remote_shell)
 
     def on_nodes(self, restarts: int) -> LaunchFlags | None:
         """These flags with the hosts on which srun or mpiexec has started one process each for fcaffe's agents. None in
@@ -118,6 +134,7 @@ class LaunchFlags:
         return {
             "--workers-per-host": self.workers_per_host,
             "--elastic": self.elastic,
+            "--remote-shell": self.remote_shell,
             "--rejoin": self.rejoin != REJOIN,
         }
 
@@ -125,8 +142,11 @@ class LaunchFlags:
         return parse_hosts(self.hosts) if self.hosts else read_hostfile(self.hostfile)
 
     def _rooms(self, each: int) -> tuple[tuple[str, int], ...]:
-        """The hosts, and how many ranks each takes."""
-        return tuple((name, count or each) for name, count in self._hosts())
+        """The hosts of an elastic job, and how many ranks each takes. Raises UsageError."""
+        rooms = tuple((name, count or each) for name, count in self._hosts())
+        if twice := [name for index, (name, _) in enumerate(rooms) if name in dict(rooms[:index])]:
+            raise UsageError(f"{'--hosts' if self.hosts else f'--hostfile {self.hostfile}'} has {twice[0]} twice")
+        return rooms
 
     def _range(self) -> tuple[int, int]:
         match = re.fullmatch(r"(\d+):(\d+)", self.elastic)
@@ -207,6 +227,11 @@ class SharingFlags:
         default=0,
     )
 
+    def check(self) -> None:
+        """Raises UsageError for values that no workers can use."""
+        if self.bucket_mb is not None and not 0 < self.bucket_mb < math.inf:
+            raise UsageError(f"--bucket-mb must be a positive number, not {self.bucket_mb:g}")
+
     def check_reproducible(self, rng: str, workers: int, on_gpus: bool = False) -> None:
         """Raises UsageError for flags that contradict --reproducible on this many workers."""
         shards, flag = self.reproducible, f"--reproducible {self.reproducible}"
@@ -228,6 +253,14 @@ class SharingFlags:
         if not on_gpus and not has_one_thread():
             raise UsageError(f"{flag} computes with one thread: set {', '.join(f'{name}=1' for name in VARIABLES)}")
 
+    def check_batch(self, batch: int, workers: int) -> None:
+        """Raises UsageError if so many workers cannot split a batch."""
+        if self.batch == "global" and batch < workers:
+            raise UsageError(
+                f"{workers} workers cannot split a batch of {batch}: use at most {batch}, or --batch per-worker to "
+                "give each worker a batch of its own"
+            )
+
     def with_batch_of(self, gpus: TrainingGpus, workers: int) -> SharingFlags:
         """These flags with `batch` set: to the flag if given, else per worker for --gpu with several GPUs, as in BVLC
         Caffe, and global for all others."""
@@ -238,8 +271,7 @@ class SharingFlags:
 
         `xp` is the module of the engine's arrays. If it is CuPy, the engine's device and stream must be current.
         """
-        if self.bucket_mb is not None and self.bucket_mb <= 0:
-            raise UsageError(f"--bucket-mb must be positive, not {self.bucket_mb:g}")
+        self.check()
         if world.size == 1:
             self._check_names()
             return {"shards": self.reproducible}
@@ -294,32 +326,37 @@ class SharingFlags:
         return reduction
 
 
-# For the launcher, not for the ranks.
-LAUNCHING = ("--hosts", "--hostfile", "--mpi-args", "--restarts", "--workers-per-host", "--elastic", "--rejoin")
+def order_of_command(**more: Any) -> dict[str, Any]:
+    """The launcher's order to a rank: this command, with the values that its flags have; `more` are for the command."""
+    context = click.get_current_context()
+    return {
+        "command": context.command.name,
+        "params": dict(context.params),
+        "imports": context.meta.get(IMPORTS, ()),
+        "traceback": "--traceback" in context.find_root().obj,
+        **more,
+    }
 
 
-def words_for_ranks() -> list[str]:
-    """The words of this command line, with which the launcher starts each rank."""
-    words: list[str] = click.get_current_context().find_root().obj
-    dropped = {*LAUNCHING, "--workers"} if any(word.startswith("--elastic=") for word in words) else LAUNCHING
-    return [word for word in words if word.partition("=")[0] not in dropped]
-
-
-LOGGING = ("--log", "--log_dir", "--minloglevel", "--logtostderr", "--alsologtostderr", "--stderrthreshold", "--v")
+LOGGING = ("log", "log_dir", "minloglevel", "logtostderr")
 
 
 def check_same_flags(world: World) -> None:
     """Raises UsageError on each rank that was started with other flags than rank 0, but for the log. Collective.
 
-    Ranks with different flags would call different collective operations, and wait for one another for ever.
+    Ranks with different flags would call different collective operations, and wait for one another for ever. Ranks of
+    fcaffe's launcher have one order.
     """
-    if world.size == 1:
+    if world.size == 1 or world.order is not None:
         return
-    own = sorted(word for word in words_for_ranks() if word.partition("=")[0] not in LOGGING)
+    own = {name: value for name, value in click.get_current_context().params.items() if name not in LOGGING}
     with world.watchdog.waiting("the comparison of flags"):
         others = world.comm.bcast(own)
-    if differing := sorted(set(own) ^ set(others)):
-        raise UsageError(f"this rank and rank 0 were started with different flags: {' '.join(differing)}")
+    if differing := sorted(name for name in own if own[name] != others[name]):
+        raise UsageError(
+            "this rank and rank 0 were started with different flags: "
+            + "; ".join(f"--{name.replace('_', '-')} {own[name]} and {others[name]}" for name in differing)
+        )
 
 
 launch_flags = with_flags("launching", LaunchFlags, usage.WORKERS)

@@ -1,1 +1,1 @@
-"""Other workers: their ranks, what they exchange, and how they are started."""
+"""What workers exchange: gradients, and small values on which all must agree."""

@@ -13,7 +13,7 @@ from fcaffe.solvers.control import Action, agree
 from fcaffe.solvers.memory_need import memory_errors
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Options, Run
-from fcaffe.solvers.snapshot.paths import remove_states, temporary_prefix
+from fcaffe.solvers.snapshot.paths import remove_temporary, temporary_prefix
 from fcaffe.solvers.update import Update
 from fcaffe.timeline import TEST, UPDATE
 
@@ -187,11 +187,10 @@ class Solver(Run):
         return self._save()
 
     def save_temporarily(self) -> None:
-        """Write a snapshot that only a job which starts again reads, and remove all of those but the last two."""
-        prefix = temporary_prefix(self.param.snapshot_prefix)
-        self._save(prefix)
+        """Write a temporary snapshot, and remove all of those but the last two."""
+        self._save(temporary_prefix(self.param.snapshot_prefix))
         if self.workers.rank == 0:
-            remove_states(prefix, but=2)
+            remove_temporary(self.param.snapshot_prefix, but=2)
 
     def _save(self, prefix: str = "") -> str:
         from fcaffe.solvers.snapshot.write import save

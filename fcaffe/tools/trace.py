@@ -10,8 +10,8 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.errors import FcaffeError
+from fcaffe.jobs.world import World
 from fcaffe.output_files import replacing, starting
-from fcaffe.parallel.world import World
 from fcaffe.solvers import Observer, Solver
 from fcaffe.timeline import EXCHANGE, KEPT, KEPT_BY_ALL, OTHER, TRAINING, Timeline, straggler, summarize, work_of
 

@@ -58,8 +58,8 @@ def _fcaffe(sums: str, net: str, batch: int, answers: Any) -> None:
     from fcaffe import log
     from fcaffe.cli.bench_step import SHARING, steps_only, training
     from fcaffe.engines import cpu_engine
+    from fcaffe.jobs.world import join
     from fcaffe.parallel.compression import compressions
-    from fcaffe.parallel.world import join
 
     log.set_minimum(1)
     param = steps_only(

@@ -84,7 +84,7 @@ def measure_here(batch: int, names: Sequence[str]) -> None:
 
     from fcaffe.cli.bench_step import SHARING, training
     from fcaffe.engines import cpu_engine
-    from fcaffe.parallel.world import join
+    from fcaffe.jobs.world import join
 
     results = []
     with join() as world:

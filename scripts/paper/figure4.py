@@ -40,7 +40,7 @@ Point = dict[str, Any]
 
 def measure_here(names: Sequence[str], size: int) -> None:
     """On each rank; rank 0 prints the results. Raises AssertionError for a wrong sum."""
-    from fcaffe.parallel.world import join
+    from fcaffe.jobs.world import join
 
     results = []
     with join(0) as world:

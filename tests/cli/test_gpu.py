@@ -18,9 +18,9 @@ from fcaffe.cli.workers import LaunchFlags
 from fcaffe.engines import NumpyEngine
 from fcaffe.engines.cuda import driver, libraries
 from fcaffe.errors import UsageError
-from fcaffe.parallel.placement import ranks_of_hosts
-from fcaffe.parallel.started import host_name
-from fcaffe.parallel.world import World
+from fcaffe.jobs.hosts import ranks_of_hosts
+from fcaffe.jobs.started import host_name
+from fcaffe.jobs.world import World
 from fcaffe.proto import caffe_pb2 as pb
 from tests.cli.conftest import SOLVER, Result
 from tests.engines.cuda import stand_in_engine

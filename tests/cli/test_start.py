@@ -24,7 +24,7 @@ OF_FCAFFE = {
     "log",
     "onednn_library",
     "output_files",
-    "parallel",
+    "jobs",
 }
 OF_FCAFFE |= {"suggestions", "threads"}
 

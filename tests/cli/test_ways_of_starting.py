@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import re
 import subprocess
@@ -16,9 +18,10 @@ import pytest
 
 from fcaffe.cli import _load, gflags
 from fcaffe.cli.commands import COMMANDS
-from fcaffe.cli.workers import LAUNCHING
-from fcaffe.parallel.placement import Plan
-from fcaffe.parallel.world import World
+from fcaffe.jobs.hosts import Plan
+from fcaffe.jobs.world import World
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import read_solver
 from fcaffe.threads import VARIABLES
 from tests.cli.conftest import Result
 from tests.parallel.conftest import MPIEXEC, ROOT, needs_mpi
@@ -63,6 +66,7 @@ SAMPLES = {
     "hosts": Sample("--hosts a:1,b:1"),
     "hostfile": Sample("--hostfile hosts"),
     "mpi_args": Sample("--mpi-args=-v"),
+    "remote_shell": Sample("--remote-shell rsh"),
     "timeout": Sample("--timeout 17"),
     "workers_per_host": Sample("--workers-per-host 2"),
     "elastic": Sample("--elastic 1:2"),
@@ -94,6 +98,7 @@ SAMPLES = {
 # How several workers share the work: with one worker they have nothing to say, and nonsense is refused all the same.
 OF_SEVERAL = {"batch", "reduce", "compress", "bucket_mb", "overlap", "bn"}
 OF_THE_LAUNCHER = {"hosts", "hostfile", "mpi_args", "restarts", "workers_per_host", "elastic", "rejoin"}
+OF_THE_LAUNCHER |= {"remote_shell"}
 NONSENSE = ["--batch x", "--reduce rong", "--compress x", "--compress topk:x=1", "--bucket-mb -1", "--bn x"]
 
 BASELINES = {
@@ -113,15 +118,15 @@ PAIRS = [(command, flag.name) for command in BASELINES for flag in flags_of(comm
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Plan, list[str]]]:
-    """What a launcher is asked to start; it starts nothing, and returns 7."""
-    jobs: list[tuple[Plan, list[str]]] = []
+def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Plan, dict[str, Any]]]:
+    """The plan and the order to the ranks of a launcher that starts nothing, and returns 7."""
+    jobs: list[tuple[Plan, dict[str, Any]]] = []
 
-    def launch(plan: Plan, words: list[str], *_: Any) -> int:
-        jobs.append((plan, words))
+    def launch(plan: Plan, order: Callable[[str | None], dict[str, Any]], *_: Any) -> int:
+        jobs.append((plan, json.loads(json.dumps(order(None)))))
         return 7
 
-    monkeypatch.setattr("fcaffe.parallel.launch.launch", launch)
+    monkeypatch.setattr("fcaffe.jobs.launch.launch", launch)
     return jobs
 
 
@@ -229,19 +234,16 @@ def test_ranks_are_given_each_flag(way: str, flag: str, run: Run, inputs: Path, 
         named = re.sub("[ =].*", "", SAMPLES[flag].words)
         assert named in result.err or flag in ("solver", "version"), result
         return
-    ((plan, given),) = started
-    assert result.code == 7 and given[0] == "train"
-    wanted, got = (values("train", each) for each in (words, given[1:]))
-    launching = OF_THE_LAUNCHER | ({"workers"} if wanted["elastic"] else set())
-    assert {name for name in wanted if wanted[name] != got[name]} <= launching
+    ((plan, order),) = started
+    assert result.code == 7 and order["command"] == "train"
+    wanted = values("train", words)
+    assert order["params"] == wanted
+    assert list(order["imports"]) == (["mine"] if flag == "imports" else [])
+    assert order["traceback"] is (flag == "traceback")
+    assert pb.SolverParameter.FromString(base64.b64decode(order["solver"])) == read_solver("solver.prototxt")
     assert (plan.restarts, plan.mpi_args) == (wanted["restarts"], wanted["mpi_args"])
     assert plan.workers == 2 and plan.timeout == wanted["timeout"]
     assert bool(plan.hosts) is bool(wanted["hosts"] or wanted["hostfile"])
-
-
-def test_the_launchers_own_flags() -> None:
-    names = {name: flag.name for flag in flags_of("train") for name in flag.opts}
-    assert {names[name] for name in LAUNCHING} == OF_THE_LAUNCHER
 
 
 class ReachedError(Exception):
@@ -252,7 +254,7 @@ class ReachedError(Exception):
 def test_under_mpiexec(flag: str, run: Run, inputs: Path, monkeypatch: pytest.MonkeyPatch, started: Any) -> None:
     """Ranks that another launcher has started accept each flag, but for those of fcaffe's launcher."""
 
-    def read_solver(_: Any) -> Any:
+    def read_solver(*_: Any) -> Any:
         raise ReachedError
 
     monkeypatch.setattr(TRAIN, "join", lambda _: World(size=2))

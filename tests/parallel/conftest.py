@@ -93,7 +93,7 @@ class Job:
     def rank(self, number: int) -> int:
         """The process of a rank."""
         for process, variables in self.processes().items():
-            is_agent = "fcaffe.parallel.agent" in Path(f"/proc/{process}/cmdline").read_text()
+            is_agent = "fcaffe.jobs.agent" in Path(f"/proc/{process}/cmdline").read_text()
             if variables.get("PMI_RANK") == str(number) and not is_agent:
                 return process
         raise AssertionError(f"no rank {number}: {self.text[-2000:]}")

@@ -15,8 +15,8 @@ from fcaffe.cli.gpus import (
 )
 from fcaffe.engines.cuda import driver
 from fcaffe.errors import UsageError
-from fcaffe.parallel.started import host_name
-from fcaffe.parallel.world import World
+from fcaffe.jobs.started import host_name
+from fcaffe.jobs.world import World
 from tests.engines.cuda.fake_driver import FakeDriver
 from tests.parallel.conftest import MPIEXEC, Job, needs_mpi
 

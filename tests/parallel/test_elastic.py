@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fcaffe.parallel.elastic import FUTILE, Crew
-from fcaffe.parallel.pmi import process_mapping
+from fcaffe.jobs.crew import READY
+from fcaffe.jobs.elastic import FUTILE, Pool
+from fcaffe.jobs.pmi import process_mapping
 from tests.parallel.conftest import Job, needs_mpi, until
 
 pytestmark = pytest.mark.jobs
@@ -85,7 +86,9 @@ def test_a_job_that_gets_nowhere_ends(start: Start, folder: Path) -> None:
     job = start("--hosts", "127.0.0.2,127.0.0.3", "--elastic", "2:2", "--rejoin", "1")
     assert job.wait() == 134
     assert [line.split()[0] for line in job.fatal[:-1]] == ["rank"] * FUTILE
-    assert job.fatal[-1] == "5 generations in sequence ended without a new snapshot, so the job ends"
+    assert job.fatal[-1].startswith(
+        "5 generations in sequence ended without a new snapshot, so the job ends; there is no "
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +96,7 @@ def test_a_job_that_gets_nowhere_ends(start: Start, folder: Path) -> None:
     [
         ("--elastic 2:4", "--elastic is for jobs on several hosts: give --hosts or --hostfile as well"),
         ("--elastic 4:2 --hosts a,b", "--elastic takes the least and the greatest number of workers, as 4:8, not 4:2"),
-        ("--snapshot-every=-1", "--snapshot-every must not be negative"),
+        ("--snapshot-every=-1", "--snapshot-every must be 0 or more seconds, not -1"),
     ],
 )
 def test_wrong_flags(start: Start, flags: str, problem: str) -> None:
@@ -113,11 +116,51 @@ def test_the_largest_number_of_workers_that_fits_is_chosen() -> None:
 
     hosts = [("a", 2), ("b", 2), ("c", 2), ("d", 2)]
     elastic = SimpleNamespace(least=2, most=8, hosts=lambda: hosts, fits=lambda workers: workers in (2, 4, 8))
-    crew = Crew(SimpleNamespace(), elastic)  # type: ignore[arg-type]
-    crew.hosts = hosts
-    there = SimpleNamespace(ready=True, code=None)
+    pool = Pool(SimpleNamespace(), elastic)  # type: ignore[arg-type]
+    there = SimpleNamespace(state=READY)
     for present, expected in (("abcd", 8), ("abd", 4), ("bcd", 4), ("d", 2), ("", 0)):
-        crew.waiting = {host: there for host in present}  # type: ignore[misc]
-        chosen = crew.choose()
+        pool.waiting = {host: there for host in present}  # type: ignore[misc]
+        chosen = pool.choose()
         assert sum(count for _, count in chosen) == expected
         assert {host for host, _ in chosen} <= set(present)
+
+
+def test_a_hostfile_that_is_being_saved_ends_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Empty, missing or wrong for a moment, or with a host twice: the last good list stays, and one line says so."""
+    from types import SimpleNamespace
+
+    from fcaffe.cli.workers import LaunchFlags
+
+    file = tmp_path / "hosts"
+    file.write_text("a:1\nb:1\n")
+    plan = LaunchFlags(hostfile=str(file), elastic="1:2").plan()
+    assert plan is not None and plan.elastic is not None
+    pool = Pool(SimpleNamespace(), plan.elastic)  # type: ignore[arg-type]
+    for text in ("", "a:", "a:1\na:1\n", None):
+        file.unlink() if text is None else file.write_text(text)
+        for _ in range(3):
+            pool._read_hosts()
+            assert [host for host, _ in pool.hosts] == ["a", "b"]
+        assert capfd.readouterr().err.count("the job goes on with the hosts that it knows") == 1
+    file.write_text("c:1\n")
+    pool._read_hosts()
+    assert list(pool.hosts) == [("c", 1)]
+
+
+def test_an_agent_that_is_silent_is_not_ready_any_more() -> None:
+    """As of a host that vanishes: no connection is closed."""
+    import subprocess
+    import sys
+
+    from fcaffe.jobs.crew import Crew
+    from fcaffe.jobs.loop import SILENCE
+
+    crew = Crew()
+    member = crew._add([sys.executable, "-c", "import time; time.sleep(60)"], "far", stderr=subprocess.PIPE)
+    member.state = READY
+    for _ in range(int(SILENCE)):
+        member.tick(1.0)
+        assert not member.is_lost()
+    member.tick(1.0)
+    assert member.is_lost()
+    crew.dismiss()

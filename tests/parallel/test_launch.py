@@ -16,10 +16,11 @@ import pytest
 
 from fcaffe import threads
 from fcaffe.errors import UsageError
-from fcaffe.parallel import mpi_start
-from fcaffe.parallel.placement import parse_hosts, ranks_of_hosts, read_hostfile
-from fcaffe.parallel.pmi import PmiServer, process_mapping
-from fcaffe.parallel.started import LAUNCHED, RANK_PROCESS, started_as
+from fcaffe.jobs import mpi_start
+from fcaffe.jobs.call import remote_command
+from fcaffe.jobs.hosts import parse_hosts, ranks_of_hosts, read_hostfile
+from fcaffe.jobs.pmi import PmiServer, process_mapping
+from fcaffe.jobs.started import LAUNCHED, RANK_PROCESS, started_as
 from tests.parallel.conftest import MPIEXEC, ROOT, Job, needs_mpi
 
 pytestmark = pytest.mark.jobs
@@ -131,6 +132,12 @@ def test_the_thread_level_that_mpi_provides_is_looked_at(provided: int, expected
         assert mpi_start.comm_world(start, mpi) == (mpi.COMM_WORLD, expected)
 
 
+def test_words_of_the_remote_shell() -> None:
+    assert remote_command("h", "x y")[0] == "ssh" and remote_command("h", "x y")[-2:] == ["h", "x y"]
+    assert remote_command("h", "x y", "my shell") == ["my", "shell", "h", "x y"]
+    assert remote_command("h", "x y", "kubectl exec -i") == ["kubectl", "exec", "-i", "h", "--", "sh", "-c", "x y"]
+
+
 def losses(log: str) -> list[float]:
     return [float(number) for number in re.findall(r"net output #\d: loss = (\S+)", log)]
 
@@ -197,7 +204,7 @@ def test_slurm_cuts_no_message_of_a_rank(folder: Path) -> None:
         ranks = []
         for rank in range(2):
             ours, theirs = socket.socketpair()
-            own = {**environment, **server.environment(rank, theirs.fileno())}
+            own = {**environment, **server.environment(rank), "PMI_FD": str(theirs.fileno())}
             ranks.append(subprocess.Popen(command, env=own, cwd=folder, pass_fds=[theirs.fileno()]))
             theirs.close()
             selector.register(ours, selectors.EVENT_READ, rank)
@@ -205,10 +212,12 @@ def test_slurm_cuts_no_message_of_a_rank(folder: Path) -> None:
         while selector.get_map():
             for key, _ in selector.select():
                 assert isinstance(key.fileobj, socket.socket)
-                message = key.fileobj.recv(1024, socket.MSG_PEEK)
+                message = key.fileobj.recv(1024)
                 assert not message or message.endswith(b"\n")
                 values += message.startswith(b"cmd=put")
-                if not server.serve(key.data, key.fileobj):
+                for line in message.decode().splitlines():
+                    server.serve(key.data, key.fileobj, line)
+                if not message:
                     selector.unregister(key.fileobj)
                     key.fileobj.close()
                 while put:
@@ -245,7 +254,8 @@ def test_another_number_of_ranks_than_the_flag_says(start: Start) -> None:
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        ("--workers -1", "--workers and --timeout must not be negative"),
+        ("--workers -1", "--workers must be 1 or more, not -1"),
+        ("--workers 0", "--workers must be 1 or more, not 0"),
         ("--hosts a:2 --hostfile b", "--hosts and --hostfile say the same thing"),
         ("--hosts a", "One worker, on a: start it there"),
         ("--gpus 2 --workers 4 --hosts a,b", "--gpus 2 means 2 workers, not --workers 4: leave that out"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fcaffe.parallel import processes
+from fcaffe.jobs import processes
 from tests.parallel.conftest import until
 
 HOLD = """

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fcaffe.cli.workers import SharingFlags
-from fcaffe.parallel.world import World
+from fcaffe.jobs.world import World
 from fcaffe.timeline import Timeline
 
 MPI = pytest.importorskip("mpi4py.MPI", reason="needs the extra fcaffe[mpi]")

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fcaffe.parallel import mpiexec
+from fcaffe.jobs import mpiexec
 from tests.parallel.conftest import MPIEXEC, Job, needs_mpi, until
 
 Start = Callable[..., Job]
@@ -73,15 +73,15 @@ if self.calls == 3 and self.rank == "1" and not os.path.exists("ended"):
     open("ended", "w").close()
     {end}
 """)
-    job = start(*WAYS[way], "--restarts", "1")
+    job = start(*WAYS[way], "--restarts", "1", "--timeout", "4")
     assert job.wait() == 0, job.text[-3000:]
     code = re.search(r"\d+", end)
     assert code and "Restart 1 of 1" in job.text
     (told,) = re.findall(r"\] (rank .*)", job.text)
     if way == "children" or end.startswith("sys"):
         assert told.startswith("rank 1 ") and f"code {code[0]}" in told, told
-    else:
-        assert told.startswith("rank 1 ") and " died in forward and backward of iteration " in told, told
+    else:  # MPICH's mpiexec goes on, so the other rank tells
+        assert told.startswith("rank 0 ") and told.endswith("it waits for a rank that hangs or cannot be reached"), told
 
 
 @needs_mpi

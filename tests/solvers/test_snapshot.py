@@ -14,7 +14,7 @@ from fcaffe.errors import SnapshotError, SolverError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_binary
 from fcaffe.solvers import Solver
-from fcaffe.solvers.snapshot.paths import paths, remove_states
+from fcaffe.solvers.snapshot.paths import paths, remove_temporary
 from fcaffe.solvers.snapshot.read import restore_newest
 from tests.golden_values import blob_values
 from tests.solvers.training import INTEROP, NOISY, assert_near, losses_of, weights_of
@@ -203,8 +203,8 @@ def test_temporary_snapshots_are_removed_whole(tmp_path: Path) -> None:
     others = ["a_iter_1.caffemodel", "a_iter_1.solverstate", "a_temporary_iter_x.caffemodel"]
     for name in [*names, "a_temporary_iter_9.caffemodel", *others]:
         (tmp_path / name).touch()
-    prefix = str(tmp_path / "a_temporary")
-    remove_states(prefix, but=2)
+    prefix = str(tmp_path / "a")
+    remove_temporary(prefix, but=2)
     assert {path.name for path in tmp_path.iterdir()} == {*names[2:], *others}
-    remove_states(prefix)
+    remove_temporary(prefix)
     assert {path.name for path in tmp_path.iterdir()} == set(others)

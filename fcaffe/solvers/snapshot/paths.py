@@ -54,29 +54,39 @@ def paths(prefix: str, iteration: int, hdf5: bool = False) -> tuple[str, str]:
 
 
 def states(prefix: str) -> list[str]:
-    """The states under a prefix, latest iteration first; for the same iteration the newer file first."""
-    pattern = re.compile(re.escape(os.path.basename(prefix)) + r"_iter_(\d+)\.solverstate(\.h5)?")
+    """The states under a prefix and its temporary ones, latest iteration first; of one the newer file first."""
     found = []
-    for path in glob.glob(f"{glob.escape(prefix)}_iter_*.solverstate*"):
-        if match := pattern.fullmatch(os.path.basename(path)):
+    for each in (prefix, temporary_prefix(prefix)):
+        for path in _files(each, r"solverstate"):
             with contextlib.suppress(OSError):  # removed meanwhile, or a broken link
-                found.append((int(match[1]), os.path.getmtime(path), path))
+                found.append((_iteration(path), os.path.getmtime(path), path))
     return [path for _, _, path in sorted(found, reverse=True)]
 
 
 def temporary_prefix(prefix: str) -> str:
-    """The prefix of snapshots that a job writes for itself, in case that it has to start again."""
+    """The prefix of the snapshots that --snapshot-every writes, which stay until the training has ended well."""
     return f"{prefix}_temporary"
 
 
-def remove_states(prefix: str, but: int = 0) -> None:
-    """Remove the states and models under a prefix, but for the latest states and their models.
+def remove_temporary(prefix: str, but: int = 0) -> None:
+    """Remove the temporary states and models under a prefix, but for those of so many latest states.
 
     A worker that was killed between the two files of a snapshot has left a model without a state.
     """
-    kept = states(prefix)[:but]
-    pattern = re.compile(re.escape(os.path.basename(prefix)) + r"_iter_\d+\.(solverstate|caffemodel)(\.h5)?")
-    for path in sorted(glob.glob(f"{glob.escape(prefix)}_iter_*"), reverse=True):  # a state before its model
-        if pattern.fullmatch(os.path.basename(path)) and path.replace(".caffemodel", ".solverstate") not in kept:
-            with contextlib.suppress(OSError):  # another worker or the launcher was faster
+    files = sorted(_files(temporary_prefix(prefix), "solverstate|caffemodel"), reverse=True)  # a state before its model
+    latest = sorted({_iteration(path) for path in files if ".solverstate" in os.path.basename(path)}, reverse=True)
+    for path in files:
+        if _iteration(path) not in latest[:but]:
+            with contextlib.suppress(OSError):  # another worker was faster
                 os.unlink(path)
+
+
+def _files(prefix: str, kinds: str) -> list[str]:
+    """The files of snapshots under a prefix, of these kinds."""
+    pattern = re.compile(re.escape(os.path.basename(prefix)) + rf"_iter_\d+\.({kinds})(\.h5)?")
+    paths = glob.glob(f"{glob.escape(prefix)}_iter_*")
+    return [path for path in paths if pattern.fullmatch(os.path.basename(path))]
+
+
+def _iteration(path: str) -> int:
+    return int(os.path.basename(path).rpartition("_iter_")[2].partition(".")[0])

@@ -26,9 +26,9 @@ def process_mapping(counts: Sequence[int]) -> str:
 class PmiServer:
     """Serves `count` ranks of this host, from rank `first` on, of a job of `size` ranks.
 
-    `name` is the job's; MPICH names its shared memory by it. `meet` is called with the values that these ranks have put
-    when all of them are in a barrier; `release` lets them out. `leaving` are the ranks that have finalized; `aborted`
-    is a rank that has called MPI_Abort, and the exit code.
+    `name` is the job's; MPICH names its shared memory by it. When all of these ranks are in a barrier, and they are not
+    all ranks of the job, `meet` is called with the values that they have put; `release` lets them out. `aborted` is a
+    rank that has called MPI_Abort, and the exit code.
     """
 
     def __init__(
@@ -37,37 +37,27 @@ class PmiServer:
         self.count = count
         self.size = size
         self.meet = meet
-        self.leaving: set[int] = set()
         self.aborted: tuple[int, int] | None = None
         self._first = first
         self._name = f"fcaffe_{name}"
         self._values = {"PMI_process_mapping": mapping}
         self._put: dict[str, str] = {}
         self._in_barrier: list[socket.socket] = []
-        self._received: dict[socket.socket, bytes] = {}
 
-    def environment(self, rank: int, descriptor: int) -> dict[str, str]:
-        """The variables that tell a rank's library its rank, and the descriptor of its end of the sockets."""
+    def environment(self, rank: int) -> dict[str, str]:
+        """The variables that tell a rank's library its rank."""
         return {
-            "PMI_FD": str(descriptor),
             "PMI_RANK": str(rank),
             "PMI_SIZE": str(self.size),
             "MPI_LOCALRANKID": str(rank - self._first),
             "MPI_LOCALNRANKS": str(self.count),
         }
 
-    def serve(self, rank: int, source: socket.socket) -> bool:
-        """Answer the messages of a rank. Returns whether its connection is still open."""
-        try:
-            data = source.recv(1 << 16)
-        except OSError:
-            data = b""
-        *lines, self._received[source] = (self._received.get(source, b"") + data).split(b"\n")
-        for line in lines:
-            answer = self._answer(rank, source, line.decode(errors="replace"))
-            if answer:
-                _send(source, answer)
-        return bool(data)
+    def serve(self, rank: int, source: socket.socket, line: str) -> None:
+        """Answer a line of a rank on its socket."""
+        answer = self._answer(rank, source, line.rstrip("\n"))
+        if answer:
+            _send(source, answer)
 
     def release(self, values: dict[str, str]) -> None:
         """Let the ranks out of the barrier, with the values that all ranks of the job have put before it."""
@@ -91,9 +81,7 @@ class PmiServer:
             self._in_barrier.append(source)
             if len(self._in_barrier) == self.count:
                 put, self._put = self._put, {}
-                self.meet(put)
-        elif command == "finalize":
-            self.leaving.add(rank)
+                (self.release if self.count == self.size else self.meet)(put)
         elif command == "abort":
             code = words.get("exitcode", "")
             self.aborted = rank, int(code) if code.isdecimal() else 1

@@ -17,7 +17,7 @@ from fcaffe.threads import environment_of_others
 # Set by mpiexec for its ranks; an mpiexec that finds them believes that it is one.
 OF_A_RANK = re.compile(
     r"PMI_(RANK|SIZE|FD|PORT|ID|HOSTNAME)$|PMIX_(RANK|NAMESPACE|HOSTNAME|SERVER_)|MPI_LOCAL|HYDI_|"
-    r"OMPI_COMM_WORLD_|MV2_COMM_WORLD_|FCAFFE_(TABLE|RANK_PROCESS)$"
+    r"OMPI_COMM_WORLD_|MV2_COMM_WORLD_|FCAFFE_(CHANNEL|RANK_PROCESS)$"
 )
 TO_OTHER_HOSTS = re.compile(
     r"FCAFFE_|PYTHON|OMP_NUM|OPENBLAS_|MKL_|GLOG_|(LD_LIBRARY_)?PATH$"

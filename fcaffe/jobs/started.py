@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 LAUNCHED = "FCAFFE_LAUNCHED"  # set by `launch.py` to the number of ranks
+TIMEOUT = "FCAFFE_TIMEOUT"  # set for ranks that mpiexec starts, which get their order only when MPI has started
 # Set by a rank for its children, which inherit the launcher's variables, to the process number of the rank.
 RANK_PROCESS = "FCAFFE_RANK_PROCESS"
 
@@ -28,6 +29,9 @@ REMEDY = (
     "if it is Open MPI (srun --mpi=list shows what this Slurm has); or build mpi4py for that launcher's MPI "
     "(pip install --no-binary mpi4py mpi4py)"
 )
+FATAL = 134  # exit code of a job that an error or a fault has ended
+FAULT = 135  # exit code of a rank under mpiexec that has told a fault, after which the job may start again
+INTERRUPTED = 130  # exit code of a process that SIGINT ends while it loads fcaffe
 TURN = 1.0  # seconds for which the others wait for rank 0 to report an error that all have
 
 

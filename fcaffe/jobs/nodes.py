@@ -7,14 +7,19 @@ ranks when one of them ends.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import select
 import socket
 import subprocess
 
 from fcaffe.errors import UsageError
-from fcaffe.parallel.started import Start, host_name
+from fcaffe.jobs.started import Start, host_name
 
-SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
+# Slurm says that a value of PMI-1 may have 1024 characters, but it cuts a message there that has the value's name, too.
+# MPICH needs an even number: it divides an odd one differently when it writes values and when it reads them.
+LONGEST_VALUE = 896
 
 
 def nodes_of(start: Start) -> list[str]:
@@ -59,10 +64,21 @@ def _names_by_pmi(start: Start) -> list[str]:
         return names
 
 
-def remote_shell(host: str, command: str) -> list[str]:
-    """The words that run a shell's command on another node."""
-    if "SLURM_STEP_ID" not in os.environ:
-        return [*SSH, host, command]
-    job, cpus = os.environ["SLURM_JOB_ID"], os.environ.get("SLURM_CPUS_ON_NODE", "1")
-    words = ["srun", f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", f"--cpus-per-task={cpus}"]
-    return [*words, f"--nodelist={host}", "--mem=0", "--mpi=none", "--quiet", "sh", "-c", command]
+def shorten_values() -> None:
+    """Leave a process between this rank and Slurm's PMI-1, which makes MPICH send values of LONGEST_VALUE."""
+    ours, theirs = socket.socketpair()
+    if os.fork():
+        theirs.close()
+        os.dup2(ours.fileno(), int(os.environ["PMI_FD"]))
+        return
+    ours.close()
+    ends = {theirs: socket.socket(fileno=int(os.environ["PMI_FD"]))}
+    ends |= {other: one for one, other in ends.items()}
+    while True:
+        for source in select.select([*ends], [], [])[0]:
+            data = b""
+            with contextlib.suppress(OSError):
+                data = source.recv(1 << 16)
+                ends[source].sendall(re.sub(rb"vallen_max=\d+", b"vallen_max=%d" % LONGEST_VALUE, data))
+            if not data:
+                os._exit(0)

@@ -29,7 +29,7 @@ class Elastic:
 
 @dataclass(frozen=True)
 class Plan:
-    """The ranks of a job. `hosts` is empty for this host alone; `timeout` is in seconds."""
+    """The ranks of a job. `hosts` is empty for this host alone; `shell` is the remote shell, '' for ssh."""
 
     workers: int
     hosts: Hosts = ()
@@ -37,6 +37,23 @@ class Plan:
     timeout: float = DEFAULT_TIMEOUT
     restarts: int = 0
     elastic: Elastic | None = None
+    shell: str = ""
+
+
+class Snapshots:
+    """What a job knows of the states that its ranks write; this one is of a job that writes none."""
+
+    def newest(self) -> str | None:
+        """The newest state that this job has written."""
+        return None
+
+    def source(self) -> str:
+        """Where ranks that start again begin, for a message."""
+        return self.newest() or "the start"
+
+    def remedy(self) -> str:
+        """How to go on after a fault, for the end of its message."""
+        return ""
 
 
 def parse_hosts(text: str, source: str = "--hosts") -> list[Host]:

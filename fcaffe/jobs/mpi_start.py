@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fcaffe.errors import UsageError
-from fcaffe.parallel.started import REMEDY, Start, wait_for_turn
+from fcaffe.jobs.started import REMEDY, Start, wait_for_turn
 from fcaffe.parallel.waiting import end_sleeps_by
 from fcaffe.threads import ranks_on_host
 

@@ -1,11 +1,17 @@
-"""The error message of a hang, which names the rank that is to blame."""
+"""Error messages of dead and hung ranks, which name the one that is to blame."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from signal import SIGINT
 
-from fcaffe.parallel.processes import is_stopped
-from fcaffe.parallel.watchdog import MARGIN, STARTING, STOPPED, WAITING, WORKING, Slot
+from fcaffe.jobs.frames import Message
+from fcaffe.jobs.processes import is_stopped
+from fcaffe.jobs.ranks import LOADING, MARGIN, TO_END, Slot
+from fcaffe.jobs.started import INTERRUPTED
+from fcaffe.parallel.watchdog import STARTING, WAITING, WORKING
+
+STOPPED = "stopped"
 
 
 def with_stopped(slots: Iterable[Slot]) -> list[Slot]:
@@ -34,17 +40,17 @@ def hang_message(
     """
     limit = f"within {timeout:g} s (--timeout)"
     starting = [slot for slot in slots if slot.state == STARTING]
-    if starting:
-        late = [slot for slot in starting if slot.beats == min(other.beats for other in starting)]
+    everyone = [slot for slot in (*slots, *others) if slot.state in (WORKING, WAITING, STOPPED)]
+    stopped = [slot for slot in everyone if slot.state == STOPPED]
+    if starting and not stopped:
+        late = [slot for slot in starting if slot.operation == LOADING] or starting
         limit = f"within {timeout + MARGIN:g} s (--timeout and {MARGIN:g} s)"
         return f"the ranks did not find one another {limit}, since {names(late, hosts)} did not come out of the start"
-    if silent:
+    if silent and not stopped:
         stuck = f"{names([first], hosts)} did not come out of {first.where()} {limit}"
         if len(silent) == len(others) and len(set(hosts)) > 2:
             return f"{stuck}: {hosts[first.rank]} is cut off from all other hosts"
         return f"{names(silent, hosts)} is cut off from the other hosts since {silent[0].where()}: {stuck}"
-    everyone = [slot for slot in (*slots, *others) if slot.state in (WORKING, WAITING, STOPPED)]
-    stopped = [slot for slot in everyone if slot.state == STOPPED]
     working = [slot for slot in everyone if slot.state == WORKING]
     missing = set(range(len(hosts))) - {slot.rank for slot in (*slots, *others)}
     if not stopped and not working and missing:
@@ -61,6 +67,21 @@ def hang_message(
         + (": stopped by a signal (SIGSTOP)" if stopped else "")
         + (f"; waiting for it: {_some(waiting)}" if waiting else "")
     )
+
+
+def cause_of_death(slot: Slot, code: int, hosts: Sequence[str]) -> Message:
+    """The cause of a job's end, after a rank has ended with this exit code, or by the signal -`code`."""
+    who = names([slot], hosts)
+    asked = SIGINT if code == INTERRUPTED and slot.operation == LOADING else -code
+    if asked in TO_END:
+        return {"code": 128 + asked, "signal": asked}
+    if slot.state == STARTING:
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        message = f"{who} {how}, before the ranks had started; what it said stands above"
+    else:
+        how = f"it ended with exit code {code}" if code >= 0 else "killed, or crashed outside of Python"
+        message = f"{who} died in {slot.where()}: {how}"
+    return {"fault": True, "message": message}
 
 
 def names(slots: Iterable[Slot], hosts: Sequence[str]) -> str:

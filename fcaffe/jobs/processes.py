@@ -13,16 +13,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from fcaffe.errors import UsageError
+
 JOB = "FCAFFE_JOB"  # in the environment of every process that a launcher has started: the name of the run
 LAUNCHER = "FCAFFE_LAUNCHER"  # the process number of fcaffe's own launcher
-AGENT = (sys.executable, "-m", "fcaffe.parallel.agent")  # the words that start one
+AGENT = (sys.executable, "-m", "fcaffe.jobs.agent")  # the words that start one, before its settings in JSON
 FOLDER = str(Path(__file__).parents[2])  # of the package
 DAEMONS = ("hydra_pmi_proxy", "pmi_proxy", "orted", "prted")
 SHARED = "/dev/shm"
 # MPICH's segments, those of its shared windows, and UCX's: of these MPICH removes the first only when it ends in order.
 OF_MPI = re.compile(r"mpich_shm_|mpich_shar_tmp|ucx_shm_posix_")
 PR_SET_PDEATHSIG = 1
-PAUSE = 0.02  # seconds between two attempts to remove memory
+PAUSE = 0.02  # seconds between two looks
+LAST_WORDS, KILLING = 5.0, 8.0  # seconds that processes of user code have after the ranks, and that SIGKILL may take
+PATIENCE = 0.3  # seconds in which memory may become free
 
 _libc = ctypes.CDLL(None)
 
@@ -76,10 +80,29 @@ def processes_of(name: str) -> list[int]:
     return found
 
 
-def kill_processes_of(name: str) -> None:
-    for process in processes_of(name):
-        with contextlib.suppress(OSError):
-            os.kill(process, signal.SIGKILL)
+def end_processes(name: str, seconds: float = LAST_WORDS) -> list[int]:
+    """Wait so many seconds for the processes of that run to end, and kill those that do not. Returns the ones that the
+    kernel does not let go."""
+    for number, limit in ((0, seconds), (signal.SIGKILL, KILLING)):
+        end = time.monotonic() + limit
+        while left := processes_of(name):
+            for process in left if number else ():
+                with contextlib.suppress(OSError):
+                    os.kill(process, number)
+            if time.monotonic() > end:
+                break
+            time.sleep(PAUSE)
+    return left
+
+
+def clear(name: str) -> None:
+    """End the processes of this host that are left of a run, and remove their memory. Raises UsageError."""
+    if left := end_processes(name):
+        raise UsageError(
+            f"process {left[0]} of this job cannot be killed: end it before training goes on "
+            f"(ps -o stat,wchan -p {left[0]} says what it waits for)"
+        )
+    remove_memory(PATIENCE)
 
 
 def remove_memory(patience: float = 0.0) -> None:

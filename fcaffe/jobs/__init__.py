@@ -1,0 +1,1 @@
+"""Jobs of several ranks: how they are started, watched and ended."""

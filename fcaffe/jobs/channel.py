@@ -1,0 +1,83 @@
+"""A rank's end of the channel to its agent: the pair of sockets by which its MPI library speaks PMI-1.
+
+The agent sends one order, before MPI starts. From then on frames go to the agent only: what the rank does, its error,
+and the end of its training. Standard error carries only what users read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from fcaffe.jobs.frames import Frames, Message, frame
+from fcaffe.jobs.started import RANK_PROCESS, is_child_of_rank
+
+CHANNEL = "FCAFFE_CHANNEL"  # in a rank's environment: the descriptor of its socket
+PATIENCE = 60.0  # seconds until an order comes, or until the agent takes a message
+
+
+class Channel:
+    """The channel of this rank, whose socket has this descriptor. The MPI library uses the same socket."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.socket = socket.socket(fileno=os.dup(descriptor))
+
+    def order(self) -> Message:
+        """Wait for the order of the launcher. If the agent has died, end."""
+        frames = Frames()
+        while select.select([self.socket], [], [], PATIENCE)[0]:
+            data = self.socket.recv(1 << 16)
+            for message in frames.feed(data):
+                assert isinstance(message, dict)
+                return message
+            if not data:
+                break
+        os._exit(1)
+
+    def beat(self, state: str, operation: str, iteration: int) -> None:
+        """Tell what this rank does. If the agent is slow it may miss that, and hears the next one."""
+        with contextlib.suppress(OSError):
+            self.socket.send(frame({"beat": [state, operation, iteration]}), socket.MSG_DONTWAIT)
+
+    def tell(self, **message: Any) -> None:
+        """Send a message that must not get lost."""
+        rest = memoryview(frame(message))
+        with contextlib.suppress(OSError):
+            while rest and select.select([], [self.socket], [], PATIENCE)[1]:
+                rest = rest[self.socket.send(rest, socket.MSG_DONTWAIT) :]
+
+
+def order_of_mpiexec() -> Message:
+    """The order of the launcher for rank 0, by way of mpiexec. Signals come later, by the same way."""
+    frames, found = Frames(), list[Message | str]()
+
+    def read() -> list[Message | str] | None:
+        data = os.read(0, 1 << 16)
+        return frames.feed(data) if data else None
+
+    def pass_on_signals() -> None:
+        while (messages := read()) is not None:
+            for message in messages:
+                if isinstance(message, dict):
+                    os.kill(os.getpid(), message["signal"])
+
+    while not found:
+        found = read() or sys.exit("fcaffe's launcher has sent no order")
+    threading.Thread(target=pass_on_signals, daemon=True).start()
+    assert isinstance(found[0], dict)
+    return found[0]
+
+
+def open_channel(environment: Mapping[str, str] | None = None) -> Channel | None:
+    """The channel of this process; None if no agent has started it as a rank."""
+    environment = os.environ if environment is None else environment
+    if CHANNEL not in environment or is_child_of_rank(environment):
+        return None
+    os.environ[RANK_PROCESS] = str(os.getpid())
+    return Channel(int(environment[CHANNEL]))

@@ -1,0 +1,178 @@
+"""The processes of a job that the launcher talks to: the agents of its hosts, or mpiexec.
+
+One selector serves them all, in `Crew.turn`, which the launcher calls wherever it waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fcaffe.jobs.blame import names
+from fcaffe.jobs.call import bare
+from fcaffe.jobs.frames import Lines, Link, Message
+from fcaffe.jobs.loop import SILENCE
+from fcaffe.jobs.mpiexec import outside_environment
+from fcaffe.jobs.output import Output
+from fcaffe.jobs.processes import AGENT, FOLDER, KILLING, LAUNCHER, dies_with
+from fcaffe.jobs.ranks import Slot
+
+TICK = 0.25  # seconds
+CALL = 60.0  # seconds that an agent has until it is ready
+CALLING, READY, GONE = "calling", "ready", "gone"  # states of a member
+
+
+class Member:
+    """A process of the job: an agent, a remote shell to one, or mpiexec.
+
+    Attributes:
+        state: CALLING until the agent is READY for an order; GONE after the end of the process.
+        host: Where the ranks run; empty for mpiexec, which messages call `name`.
+        here: The agent is on this host.
+        problem: Why the agent cannot start ranks.
+        quiet: What it prints outside of frames is not forwarded.
+        listener: Takes its messages, as (member, message).
+        slots: Its ranks, as last heard of.
+        unheard: Seconds since its last message.
+    """
+
+    def __init__(self, crew: Crew, process: subprocess.Popen[bytes], host: str, name: str = "") -> None:
+        assert process.stdin and process.stdout and process.stderr
+        self.process, self.host, self.name, self.output = process, host, name, crew.output
+        self.state = CALLING
+        self.here = self.quiet = False
+        self.problem = ""
+        self.listener: Callable[[Member, Message], object] = lambda member, message: None
+        self.slots: dict[int, Slot] = {}
+        self.unheard = 0.0
+        self.values: list[Any] | None = None  # that its ranks have put, since they are in a barrier
+        own = None if host else Lines()
+        self.link = Link(crew.selector, process.stdout.fileno(), process.stdin.fileno(), self._hear, own)
+        self.errors = Link(crew.selector, process.stderr.fileno(), None, self._print, Lines())
+
+    def __str__(self) -> str:
+        if not self.host:
+            return f"{self.name} (process {self.process.pid})"
+        return f"the agent (process {self.process.pid}) on {self.host}" if self.here else f"the agent on {self.host}"
+
+    def _hear(self, message: Message | str | None) -> None:
+        self.unheard = 0.0
+        if not isinstance(message, dict):
+            self._print(message, "stdout")
+            return
+        if "ready" in message:
+            self.state, self.here = READY, message["here"]
+        self.problem = message.get("unfit", self.problem)
+        for key, stream in (("out", "stdout"), ("err", "stderr")):
+            if key in message:
+                self.output.write(stream, message[key])
+        self.listener(self, message)
+
+    def _print(self, text: str | None, stream: str = "stderr") -> None:
+        if text and not self.quiet:
+            self.output.write(stream, text)
+
+    def tick(self, seconds: float) -> None:
+        self.unheard += seconds
+        if self.state != GONE and self.process.poll() is not None:
+            for link in (self.link, self.errors):
+                link.drain()
+                link.close()
+            self.state = GONE
+            for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+                with contextlib.suppress(OSError):
+                    stream.close()  # type: ignore[union-attr]
+
+    def why_not_ready(self) -> str:
+        """The message about an agent that did not come to be ready."""
+        if self.problem:
+            return f"{self.host}: {self.problem}"
+        if self.state != GONE:
+            return f"{self} cannot be reached: it is not ready after {CALL:g} s"
+        return (
+            f"{self.host}: its agent ended with code {self.process.returncode} before the ranks had started; what it "
+            "said stands above, and docs/distributed.md has a section on hosts that do not start"
+        )
+
+    def why_lost(self, hosts: Sequence[str], when: str) -> str:
+        """The message about an agent whose ranks have not ended; `hosts` are those of all ranks."""
+        silence, slots = f"no sign of life for {self.unheard:.0f} s", list(self.slots.values())
+        if self.problem:
+            return f"{self}: {self.problem}"
+        if self.state == GONE:
+            return f"{self} died, {when}, and the ranks with it"
+        if slots:
+            return f"{names(slots, hosts)} is cut off from the other hosts since {slots[0].where()}: {silence}"
+        return f"{self} cannot be reached: {silence}, {when}"
+
+    def is_lost(self) -> bool:
+        """Whether an agent without ranks has gone, or is silent."""
+        return self.state == GONE or bool(self.problem) or self.unheard > (CALL if self.state == CALLING else SILENCE)
+
+    def kill(self) -> None:
+        """End the agent, with which the kernel ends the ranks; or the remote shell or mpiexec, and what it has started
+        here. On other hosts the agents notice it, or MPI's processes."""
+        with contextlib.suppress(OSError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+
+class Crew:
+    """Starts members and serves them. `shell` is the remote shell; '' for ssh, or srun within a Slurm job."""
+
+    def __init__(self, shell: str = "") -> None:
+        self.shell = shell
+        self.selector = selectors.DefaultSelector()
+        self.output = Output()
+        self.members: list[Member] = []
+        self.environment = {**outside_environment(), LAUNCHER: str(os.getpid())}
+        self._looked = self._beaten = time.monotonic()
+
+    def call(self, host: str) -> Member:
+        """Start the agent of a host. An agent on this host outlives this process, to say so and end the ranks."""
+        stderr = os.dup(2)
+        try:
+            setting = {"host": host, "folder": os.getcwd(), "stderr": stderr, "shell": self.shell}
+            words = [*AGENT, json.dumps(setting)]
+            return self._add(words, bare(host), env=self.environment, cwd=FOLDER, pass_fds=[stderr])
+        finally:
+            os.close(stderr)
+
+    def run_mpiexec(self, command: Sequence[str], environment: dict[str, str]) -> Member:
+        return self._add(command, "", command[0], env=environment, preexec_fn=dies_with(os.getpid()))
+
+    def _add(self, words: Sequence[str], host: str, name: str = "", **settings: Any) -> Member:
+        settings |= dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        process = subprocess.Popen(words, bufsize=0, start_new_session=True, **settings)  # Ctrl-C is for us alone
+        self.members.append(Member(self, process, host, name))
+        return self.members[-1]
+
+    def turn(self, seconds: float = TICK) -> None:
+        """Serve the members for some time; every second they get a sign of life, even if they have no ranks."""
+        for key, _ in self.selector.select(seconds):
+            key.data()
+        now = time.monotonic()
+        passed, self._looked = min(now - self._looked, 4 * TICK), now  # this process may be stopped for a while
+        for member in self.members:
+            member.tick(passed)
+        self.members = [member for member in self.members if member.state != GONE]
+        if now - self._beaten >= 1:
+            self._beaten = now
+            for member in self.members:
+                if member.host:
+                    member.link.send()
+        self.output.flush()
+
+    def dismiss(self) -> None:
+        """Kill all members."""
+        for member in self.members:
+            member.kill()
+        end = time.monotonic() + KILLING
+        while self.members and time.monotonic() < end:
+            self.turn(0.05)

@@ -1,0 +1,54 @@
+"""The launcher of a job: what all its runs share."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+from fcaffe.jobs.crew import TICK, Crew
+from fcaffe.jobs.frames import Message
+from fcaffe.jobs.hosts import Plan, Snapshots
+from fcaffe.jobs.loop import SILENCE
+from fcaffe.jobs.processes import JOB
+from fcaffe.jobs.started import LAUNCHED
+
+LEAST_SILENCE = 5.0  # seconds: agents send something twice a second
+RANK = [sys.executable, "-m", "fcaffe", "rank"]  # the words that start a rank, which reads its order
+
+
+class Launcher:
+    """Starts ranks as the plan says. `order` returns their order, from the state from which they go on, or None.
+
+    `stops` are signals after which the ranks end by themselves. Signals go to the `run` that is going on.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        order: Callable[[str | None], Message],
+        stops: Collection[int] = (),
+        snapshots: Snapshots | None = None,
+    ) -> None:
+        self.plan, self.order, self.stops = plan, order, stops
+        self.snapshots = snapshots or Snapshots()
+        self.crew = Crew(plan.shell)
+        self.silence = max(LEAST_SILENCE, min(SILENCE, plan.timeout or SILENCE))  # of another host that counts as lost
+        self.run: Any = None
+
+    def take_signal(self, number: int) -> None:
+        if self.run is None:  # between two runs
+            raise SystemExit(128 + number)
+        self.run.signals.append(number)
+
+    def environment(self, workers: int) -> dict[str, str]:
+        """That of the ranks of one run."""
+        return {**self.crew.environment, LAUNCHED: str(workers), JOB: secrets.token_hex(8)}
+
+    def rest(self, seconds: float) -> None:
+        """Wait, and serve the members meanwhile."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self.crew.turn(min(left, TICK))

@@ -1,0 +1,76 @@
+"""One run of a job's ranks by mpiexec, whose MPI no agent can start.
+
+mpiexec passes on what the ranks print, and its standard input to rank 0, which gets the order and signals by it. It
+says how the ranks ended only by its exit code.
+"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from collections import deque
+from dataclasses import dataclass, field
+
+from fcaffe import log
+from fcaffe.jobs.crew import GONE
+from fcaffe.jobs.launcher import RANK, Launcher
+from fcaffe.jobs.mpiexec import Mpiexec
+from fcaffe.jobs.processes import JOB, clear
+from fcaffe.jobs.ranks import TO_END
+from fcaffe.jobs.started import FATAL, FAULT, TIMEOUT, host_name
+
+# What an exit code of mpiexec means. After any other one, a rank or mpiexec itself has died.
+ENDED, TOLD, TOLD_FAULT = "all ranks have ended", "a rank has told its error", "a rank has told a fault"
+CODES = {0: ENDED, 1: ENDED, FATAL: TOLD, FAULT: TOLD_FAULT, **{128 + number: ENDED for number in TO_END}}
+
+
+@dataclass
+class MpiexecRun:
+    """The attributes of a Run that say how it ended."""
+
+    signals: deque[int] = field(default_factory=deque)
+    ready: bool = True
+    started: bool = False
+    fault: bool = False
+    asked_to_end: bool = False
+    code: int = FATAL
+
+
+def run_mpiexec(launcher: Launcher, mpiexec: Mpiexec, path: str | None, last: bool) -> MpiexecRun:
+    """Run the ranks, from the state `path`; after the `last` run a message says how to go on."""
+    plan = launcher.plan
+    environment = {**launcher.environment(plan.workers), TIMEOUT: f"{plan.timeout:g}"}
+    hosts = plan.hosts or ((host_name(), plan.workers),)
+    command = mpiexec.command(plan.workers, plan.hosts, plan.mpi_args, RANK, environment)
+    log.info("Starting the ranks: " + shlex.join(command))
+    run = MpiexecRun()
+    launcher.run = run
+    launcher.crew.output.closed = False
+    member = launcher.crew.run_mpiexec(command, environment)
+    member.link.send(**launcher.order(path))
+    interrupted = 0
+    try:
+        while member.state != GONE:
+            launcher.crew.turn()
+            while run.signals:
+                number = run.signals.popleft()
+                if number == interrupted:
+                    member.kill()
+                interrupted = number if number == signal.SIGTERM else interrupted
+                run.asked_to_end |= number in launcher.stops
+                member.link.send(signal=number)
+    finally:
+        launcher.run = None
+    clear(environment[JOB])
+    code = member.process.returncode
+    meaning = CODES.get(code)
+    run.fault = meaning in (None, TOLD_FAULT) and not interrupted
+    run.code = 128 + interrupted if interrupted and code else code if meaning in (ENDED, TOLD) else FATAL
+    if meaning is None and not interrupted:
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        remedy = launcher.snapshots.remedy() if last else ""
+        log.fatal(
+            f"{member} {how}: a rank on {', '.join(dict.fromkeys(h for h, _ in hosts))} died, or it did; what it "
+            f"said stands above{remedy}"
+        )
+    return run

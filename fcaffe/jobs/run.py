@@ -1,0 +1,239 @@
+"""One run of a job's ranks by agents: the launcher orders them, hears what they tell, and ends them.
+
+| state    | begins when                      | ends when                                      | after at most       |
+|----------|----------------------------------|------------------------------------------------|---------------------|
+| calling  | the agents are being started     | all are ready; one cannot be reached: failed   | CALL                |
+| starting | the ranks are ordered            | all have found one another; a fault: failed    | the agents' limits  |
+| training | a rank is in its first operation | a rank has ended its training; a fault: failed | the agents' limits  |
+| ending   | a rank has ended its training    | all agents have gone                           | the agents' limits  |
+| failed   | the cause of the end is known    | all agents have gone; killed after             | AFTERMATH           |
+
+The agents' limits are those of `ranks.py`. An agent that is silent for `silence` seconds is a fault, and so is one that
+goes before its ranks have ended.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from signal import Signals
+from typing import Any
+
+from fcaffe import log
+from fcaffe.jobs import processes
+from fcaffe.jobs.blame import hang_message
+from fcaffe.jobs.call import bare
+from fcaffe.jobs.crew import CALL, GONE, READY, Member
+from fcaffe.jobs.frames import Message
+from fcaffe.jobs.hosts import Hosts
+from fcaffe.jobs.launcher import RANK, Launcher
+from fcaffe.jobs.pmi import process_mapping
+from fcaffe.jobs.processes import JOB
+from fcaffe.jobs.ranks import MARGIN, Slot
+from fcaffe.jobs.started import FATAL
+from fcaffe.parallel.watchdog import STARTING
+
+CALLING, TRAINING, ENDING, FAILED = "calling", "training", "ending", "failed"
+AFTERMATH = 12.0  # seconds that all have to end after the cause is known; with a cut network they may wait for ever
+QUIET = 3.5  # seconds without a message after which a host counts as cut off, if ranks wait for it
+
+
+class Run:
+    """A run of so many ranks on each host by the agents `members`, numbered in this order, from the state `path`.
+
+    After the `last` run a fault ends the job, and its message says how to go on. `ends_early` is called once a second;
+    when it returns True the ranks are ended, which is no fault.
+
+    Attributes:
+        ready: All agents could start their ranks.
+        started: All ranks have found one another.
+        fault: The job was ended by something that may not happen again, unlike an error.
+        asked_to_end: A signal has come after which the ranks end by themselves.
+        advanced: When the `iteration` was first known, in seconds of `time.monotonic`.
+        signals: They have come and are not relayed yet.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        hosts: Hosts,
+        members: Sequence[Member],
+        path: str | None = None,
+        last: bool = False,
+        ends_early: Callable[[Run], bool] = lambda run: False,
+    ) -> None:
+        self.launcher, self.members, self.path, self.last = launcher, members, path, last
+        self.ends_early = ends_early
+        self.counts = [count for _, count in hosts]
+        self.hosts = [bare(host) for host, count in hosts for _ in range(count)]  # of each rank
+        self.environment = launcher.environment(len(self.hosts))
+        self.timeout = launcher.plan.timeout
+        self.ready = self.started = self.fault = self.ended_early = self.asked_to_end = False
+        self.iteration, self.advanced, self.code = -1, 0.0, FATAL
+        self.signals: deque[int] = deque()
+        self._interrupted = 0  # by this signal
+        self._enter(CALLING)
+        where = f" on {','.join(f'{name}:{count}' for name, count in hosts)}" if launcher.plan.hosts else ""
+        log.info(f"Starting the ranks: {len(self.hosts)} x {shlex.join(RANK)}{where}")
+
+    def follow(self) -> Run:
+        """Return when all agents have gone."""
+        self.launcher.run, self.launcher.crew.output.closed = self, False
+        for member in self.members:
+            member.listener, member.quiet = self._hear, False
+        looked = time.monotonic()
+        while any(member.state != GONE for member in self.members):
+            self.launcher.crew.turn()
+            while self.signals:
+                self._relay(self.signals.popleft())
+            self._look()
+            if self.state in (STARTING, TRAINING) and time.monotonic() - looked >= 1:
+                looked = time.monotonic()
+                if self.ends_early(self):
+                    self.ended_early = True
+                    self._end(0)
+        self._look()
+        self.launcher.run = None
+        processes.clear(self.environment[JOB])
+        return self
+
+    def _enter(self, state: str) -> None:
+        self.state, self._since = state, time.monotonic()
+
+    def _look(self) -> None:
+        looks = {CALLING: self._call, STARTING: self._look_at_agents, TRAINING: self._look_at_agents}
+        looks.get(self.state, self._end_the_last)()
+
+    def _call(self) -> None:
+        late = time.monotonic() - self._since > CALL
+        for member in self.members:
+            if member.state == GONE or member.problem or (late and member.state != READY):
+                self._end(FATAL, fault=True, message=member.why_not_ready())
+                return
+        if all(member.state == READY for member in self.members):
+            self.ready = True
+            for index, member in enumerate(self.members):
+                member.link.send(
+                    program=RANK,
+                    environment={**self.environment, "PMI_HOSTNAME": member.host},
+                    order=self.launcher.order(self.path),
+                    hosts=self.hosts,
+                    first=sum(self.counts[:index]),
+                    count=self.counts[index],
+                    mapping=process_mapping(self.counts),
+                    timeout=self.timeout,
+                    silence=self.launcher.silence,
+                )
+            self._enter(STARTING)
+
+    def _look_at_agents(self) -> None:
+        for member in self.members:
+            of_this_host = self.timeout + 2 * MARGIN if self.timeout else math.inf
+            limit = of_this_host if member.here else self.launcher.silence
+            if member.problem or member.state == GONE or member.unheard > limit:
+                self._end(FATAL, fault=True, message=member.why_lost(self.hosts, self._when()))
+                member.kill()
+                return
+
+    def _end_the_last(self) -> None:
+        for member in self.members:
+            late = self.state == FAILED and time.monotonic() - self._since > AFTERMATH
+            if late or member.unheard > MARGIN:
+                member.kill()
+
+    def _when(self) -> str:
+        if not self.started:
+            return "before the ranks had started"
+        return "before the first iteration" if self.iteration < 0 else f"in iteration {self.iteration}"
+
+    # --- messages of the agents ---------------------------------------------------------------------------------------
+
+    def _hear(self, member: Member, message: Message) -> None:
+        takes: dict[str, Callable[[Member, Any], None]] = {
+            "ranks": self._take_slots,
+            "put": self._take_values,
+            "cause": self._take_cause,
+        }
+        for key, value in message.items():
+            if key in takes:
+                takes[key](member, value)
+            elif key == "warning":
+                log.warning(value)
+            elif key == "ended" and self.state not in (ENDING, FAILED):
+                self.started, self.code = True, value
+                self._enter(ENDING)
+
+    def _take_slots(self, member: Member, words: list[Any]) -> None:
+        member.slots |= {slot.rank: slot for slot in (Slot(*each) for each in words)}
+        slots = [slot for other in self.members for slot in other.slots.values()]
+        if len(slots) == len(self.hosts) and all(slot.state != STARTING for slot in slots):
+            self.started = True
+            if self.state == STARTING:
+                self._enter(TRAINING)
+            iteration = max(slot.iteration for slot in slots)
+            if iteration > self.iteration:
+                self.iteration, self.advanced = iteration, time.monotonic()
+
+    def _take_values(self, member: Member, values: list[Any]) -> None:
+        """The ranks of all hosts meet in a barrier of PMI-1."""
+        member.values = values
+        if all(other.values is not None for other in self.members):
+            everyones = [pair for other in self.members for pair in other.values or ()]
+            for other in self.members:
+                other.values = None
+                other.link.send(values=everyones)
+
+    def _take_cause(self, member: Member, cause: Message) -> None:
+        if self.state in (ENDING, FAILED):
+            return
+        if cause.get("overdue") is not None and len(self.hosts) > 1:
+            others = [other for other in self.members if other is not member]
+            distant = [slot for other in others for slot in other.slots.values()]
+            silent = [slot for other in others if other.unheard > QUIET for slot in other.slots.values()]
+            first, slots = member.slots[cause["overdue"]], list(member.slots.values())
+            cause["message"] = hang_message(first, slots, distant, silent, self.hosts, self.timeout)
+        cause.pop("overdue", None)
+        self._end(**cause)
+
+    def _end(
+        self,
+        code: int,
+        fault: bool = False,
+        message: str = "",
+        signal: int = 0,
+        logged: bool = False,
+        source: str | None = None,
+    ) -> None:
+        """Take the cause of the end: log it, and end all ranks."""
+        self._enter(FAILED)
+        self.launcher.crew.output.closed = True
+        if signal and not self._interrupted:
+            self._interrupted = signal
+            log.warning(f"{Signals(signal).name} has ended a process of this job, {self._when()}")
+        self.fault = fault and not self._interrupted
+        self.code = 128 + self._interrupted if self._interrupted and code else FATAL if fault else code
+        if message and not logged and not (fault and self._interrupted):
+            log.fatal(message + (self.launcher.snapshots.remedy() if fault and self.last else ""), source)
+        for member in self.members:
+            member.link.send(kill=True)
+
+    # --- signals ------------------------------------------------------------------------------------------------------
+
+    def _relay(self, number: int) -> None:
+        """Send a signal to rank 0 through its agent. One rank is enough: the training loops agree on what to do. Before
+        the ranks have started, and on a second SIGTERM, end all at once."""
+        again = self._interrupted == number
+        self.asked_to_end |= number in self.launcher.stops
+        if number == signal.SIGTERM or not self.started:
+            self._interrupted = number
+        if again or not self.started:
+            if self.state not in (ENDING, FAILED):
+                self._end(128 + number)
+            for member in self.members:
+                member.kill()
+        else:
+            self.members[0].link.send(signal=number)

@@ -1,0 +1,206 @@
+"""All ranks of the job: how this process joins them, is told to end, and ends with them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from types import FrameType, TracebackType
+from typing import Any
+
+from fcaffe import log
+from fcaffe.errors import LostRankError, RankError
+from fcaffe.jobs import processes
+from fcaffe.jobs.channel import Channel, open_channel, order_of_mpiexec
+from fcaffe.jobs.frames import Message
+from fcaffe.jobs.hosts import DEFAULT_TIMEOUT
+from fcaffe.jobs.mpi_start import comm_world, load_mpi, prepare_environment
+from fcaffe.jobs.nodes import shorten_values
+from fcaffe.jobs.ranks import GRACE, LEAST, MARGIN, TO_END
+from fcaffe.jobs.started import FAULT, LAUNCHED, RANK_PROCESS, TIMEOUT, Start, host_name, started_as
+from fcaffe.parallel.watchdog import STARTING, WAITING, Watchdog
+
+PASSED_ON = 0.3  # seconds that mpiexec has to pass on the output of a rank
+TICK = 0.25  # seconds
+
+
+@dataclass
+class World:
+    """All ranks of the job; the default is a process that runs alone. `hosts` has the host of each rank.
+
+    As the context of a `with`, it turns every exception of the body into a RankError if somebody must hear of it: other
+    ranks, or the agent at the other end of the `channel`. `threads`: this MPI can be called by several threads at once.
+    `order` is the launcher's, if fcaffe's launcher has started this rank.
+    """
+
+    comm: Any = None
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    hosts: tuple[str, ...] = field(default_factory=lambda: (host_name(),))
+    watchdog: Watchdog = field(default_factory=Watchdog)
+    threads: bool = True
+    channel: Channel | None = None
+    order: Message | None = None
+    error: Message = field(default_factory=dict)  # of this rank, as the agent gets it
+    over: bool = False  # the training has ended
+
+    def __str__(self) -> str:
+        hosts = list(dict.fromkeys(self.hosts))
+        return f"{self.size} workers on {len(hosts)} host{'s' * (len(hosts) > 1)} ({', '.join(hosts)})"
+
+    def signed(self, message: str) -> str:
+        return message if self.size == 1 else f"rank {self.rank} on {host_name()}: {message}"
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self.size == 1 and self.channel is None:
+            return
+        _handle_signals(signal.SIG_IGN)  # training has ended, and nothing may interrupt the end
+        if error is not None:
+            raise RankError(self) from error
+        if self.size > 1:
+            with self.watchdog.waiting("the end of the other ranks"):
+                try:
+                    self.comm.Barrier()  # or mpiexec might take the first that ends for a fault
+                except Exception as problem:
+                    raise RankError(self) from problem
+        self.over = True
+
+    def ended(self, code: int) -> None:
+        """The training of all ranks has ended with this exit code: whatever happens from now on is no fault."""
+        if self.channel is not None:
+            self.channel.tell(ended=code)
+
+    def judged(self, error: BaseException) -> BaseException:
+        """The error to report. An error of MPI is most often the consequence of another rank's death. The agent may
+        learn of that death after this rank does. It then reports it and ends this rank. If it does not, the link to a
+        rank has failed."""
+        if isinstance(error, SystemExit) and error.code not in (None, 0, 1):
+            self.error |= {"fault": True, "message": self.signed(f"user code ended it with exit code {error.code}")}
+        if self.size == 1 or not type(error).__module__.startswith("mpi4py"):
+            return error
+        time.sleep(GRACE)
+        self.error["fault"] = True
+        words = " ".join(str(error).split())
+        try:
+            raise LostRankError(f"MPI cannot reach another rank, in {self.watchdog}: {words}") from error
+        except LostRankError as lost:
+            return lost
+
+    def fatal(self, message: str, source: str) -> None:
+        """Log the error of this rank. Only rank 0 and the launcher have log files; the launcher logs it for others."""
+        self.error |= {"message": self.signed(message), "source": source}
+        if self.rank == 0 or self.channel is None:
+            log.fatal(self.error["message"], source)
+            self.error["logged"] = True
+
+    def abort(self, code: int, number: int = 0) -> None:
+        """End all ranks with this exit code, and tell the agent why: an error, or the signal `number`."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if self.channel is not None:
+            self.channel.tell(error={"code": code, "signal": number, **self.error})
+            os._exit(code)
+        if "message" in self.error and "logged" not in self.error:
+            log.fatal(self.error["message"])
+        if "fault" in self.error and LAUNCHED in os.environ:
+            code = FAULT
+        time.sleep(PASSED_ON)  # once a rank aborts mpiexec throws away what is still on its way
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # MPI's own words would follow ours
+        self.comm.Abort(code)
+
+    def end_by_signal(self, number: int, _: FrameType | None) -> None:
+        """Handle a signal that asks for the end: end all ranks at once. An exception could get lost in the code of a
+        library that calls fcaffe."""
+        _handle_signals(signal.SIG_IGN)
+        self.abort(128 + number, number)
+
+    def watch(self, timeout: float) -> None:
+        """End this process if it does not come out of one operation. A thread of each rank runs this where no agent
+        watches. A rank that waits for others is more patient, so that the rank to blame says so itself."""
+        beats, quiet, waited = 0, 0.0, 0.0
+        while not self.over:
+            before = time.monotonic()
+            time.sleep(TICK)
+            seconds, starved = min(time.monotonic() - before, 4 * TICK), processes.waited_for_core(os.getpid())
+            quiet += max(seconds - (starved - waited), LEAST * seconds)
+            waited = starved
+            state = self.watchdog.now[0]
+            if self.watchdog.beats != beats:
+                beats, quiet = self.watchdog.beats, 0.0
+            if quiet > timeout + MARGIN * (state == STARTING) + GRACE * (state == WAITING):
+                why = "it waits for a rank that hangs or cannot be reached" if state == WAITING else ""
+                stuck = f"rank {self.rank} (process {os.getpid()}) on {host_name()} did not come out of {self.watchdog}"
+                log.fatal(f"{stuck} within {timeout:g} s (--timeout)" + (why and f": {why}"))
+                os._exit(FAULT if LAUNCHED in os.environ else 134)
+
+
+_joined: list[World] = []  # at most one
+
+
+def join(timeout: float = DEFAULT_TIMEOUT) -> World:
+    """Make this process one of the ranks. MPI is imported only if a launcher says that there are several.
+
+    `timeout` in seconds: how long an operation may take before the job is ended; 0 for ever. Raises UsageError.
+
+    From here on SIGTERM, SIGHUP and SIGINT end all ranks, unless other handlers are set.
+    """
+    if _joined:
+        return _joined[0]
+    start, channel = started_as(), open_channel()
+    if start is None and channel is None:
+        return World()
+    world = World(rank=start.rank if start else 0, channel=channel)
+    _joined.append(world)
+    if channel is not None:
+        world.order = channel.order()
+        world.watchdog = Watchdog(channel.beat)
+    os.environ[RANK_PROCESS] = str(os.getpid())
+    _handle_signals(world.end_by_signal)
+    if start is not None:
+        if channel is None:
+            _without_agent(world, float(os.environ.get(TIMEOUT, timeout)))
+        _start_mpi(world, start)
+        if channel is None and LAUNCHED in os.environ:
+            world.order = world.comm.bcast(order_of_mpiexec() if world.rank == 0 else None)
+    world.watchdog.beat("the start")
+    return world
+
+
+def _without_agent(world: World, timeout: float) -> None:
+    """What a rank of MPI's own launcher must do for itself."""
+    if processes.process_name(os.getppid()) in processes.DAEMONS:
+        processes.dies_with(os.getppid())()
+    processes.remove_memory()  # of jobs before this one
+    if {"SLURM_STEP_ID", "PMI_FD"} <= os.environ.keys():
+        shorten_values()
+    if timeout > 0:
+        threading.Thread(target=world.watch, args=(timeout,), daemon=True).start()
+
+
+def _start_mpi(world: World, start: Start) -> None:
+    prepare_environment(start)
+    try:
+        mpi = load_mpi(start)
+        world.comm, world.threads = comm_world(start, mpi)
+        world.rank, world.size = world.comm.rank, world.comm.size
+        local = world.comm.Split_type(mpi.COMM_TYPE_SHARED)
+        world.local_rank, world.local_size = local.rank, local.size
+        world.hosts = tuple(world.comm.allgather(host_name()))
+        local.Free()
+    except BaseException as error:
+        if world.size == 1 and world.channel is None:
+            raise
+        raise RankError(world) from error
+
+
+def _handle_signals(handler: Any) -> None:
+    for number in TO_END:
+        signal.signal(number, handler)
