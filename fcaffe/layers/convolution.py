@@ -152,7 +152,8 @@ class Convolution(Sliding):
             self.engine.bias_backward(dy, *self.blobs[1].diff_to_add())
         if self.param_propagate_down[0]:
             dweights, add = self.blobs[0].diff_to_add()
-            self.engine.convolution_backward_weights(x, dy, dweights, self.windows, self.group, add)
+            source, slope = (dy, x) if self.transposed else (x, dy)
+            self.engine.convolution_backward_weights(source, slope, dweights, self.windows, self.group, add)
 
     def backward_images(self, dy: Array, dx: Array) -> None:
         """Write dx, the gradient of x."""

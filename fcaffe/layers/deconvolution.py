@@ -30,13 +30,6 @@ class Deconvolution(Convolution):
         if bias is not None:
             self.engine.add_bias(y, bias)
 
-    def backward_parameters(self, x: Array, dy: Array) -> None:
-        if self.learns_bias:
-            self.engine.bias_backward(dy, *self.blobs[1].diff_to_add())
-        if self.param_propagate_down[0]:
-            dweights, add = self.blobs[0].diff_to_add()
-            self.engine.convolution_backward_weights(dy, x, dweights, self.windows, self.group, add)
-
     def backward_images(self, dy: Array, dx: Array) -> None:
         self.engine.convolution_forward(dy, self.blobs[0].data, None, dx, self.windows, self.group)
 
