@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fcaffe import log
+from fcaffe.engines.elementwise import FLT_MIN
 from fcaffe.layers.c_order import copy_values
 from fcaffe.layers.labels import check_label_count, read_labels
 from fcaffe.net import Array, Blob, Half, Layer, Traits, placements, register
@@ -15,9 +16,6 @@ from fcaffe.proto import caffe_pb2 as pb
 FULL, VALID, BATCH_SIZE, NONE, PRE_FIXED = (
     getattr(pb.LossParameter, name) for name in ("FULL", "VALID", "BATCH_SIZE", "NONE", "PRE_FIXED")
 )
-
-
-FLT_MIN = 1.1754943508222875e-38  # probabilities below it count as this before the logarithm
 
 
 class FromForward:
