@@ -42,11 +42,8 @@ class Want:
     visible: frozenset[Blob] | None
     gradients: bool
 
-    def hides(self, blob: Blob) -> bool:
-        """Whether the values of this blob need not be there after the pass."""
-        return self.hides_storage(blob.data_storage)
-
-    def hides_storage(self, storage: Storage) -> bool:
+    def hides(self, storage: Storage) -> bool:
+        """Whether the values of this storage need not be there after the pass."""
         return self.visible is not None and storage not in self._storages
 
     @functools.cached_property
@@ -84,7 +81,7 @@ class Touching:
             positions = self.positions(storage)
             first = next(p for p in positions if p in own)
             outside = [p for p in positions if p not in own]
-            if not want.hides_storage(storage) or any(p > first for p in outside):
+            if not want.hides(storage) or any(p > first for p in outside):
                 return False
             if want.gradients and any(saves(nodes[p], storage) for p in outside):
                 return False
@@ -156,15 +153,10 @@ class FusedLayer(Layer):
         for blob, own in zip(top, self.nodes[-1].tops, strict=True):
             blob.reshape(*own.shape)
 
-    def before_last(self, top: Blob) -> Blob:
-        """`inner`, of the top's shape, for a last layer that works in place."""
+    def before_relu(self, top: Blob) -> Blob:
+        """`inner`, of the top's shape, with the gradient in front of a ReLU."""
         self.inner.reshape(*top.shape)
         self.inner.share_diff(top)
-        return self.inner
-
-    def before_relu(self, top: Blob) -> Blob:
-        """`inner` with the gradient in front of a ReLU."""
-        self.before_last(top)
         self.engine.relu_backward(top.data, top.diff, self.inner.diff, 0)
         return self.inner
 
