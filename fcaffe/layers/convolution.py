@@ -167,5 +167,4 @@ class Convolution(Sliding):
         return self.blobs[1].data if len(self.blobs) > 1 else None
 
     def macs(self, bottom: list[Blob], top: list[Blob]) -> int:
-        """Multiply-adds of one forward pass."""
-        return sum(y.count for y in top) * math.prod(self.blobs[0].shape[1:])
+        return sum(blob.count for blob in (bottom if self.transposed else top)) * math.prod(self.blobs[0].shape[1:])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 from fcaffe.layers.convolution import Convolution
-from fcaffe.net import Array, Blob, register
+from fcaffe.net import Array, register
 
 
 @register("Deconvolution")
@@ -32,7 +30,3 @@ class Deconvolution(Convolution):
 
     def backward_images(self, dy: Array, dx: Array) -> None:
         self.engine.convolution_forward(dy, self.blobs[0].data, None, dx, self.windows, self.group)
-
-    def macs(self, bottom: list[Blob], top: list[Blob]) -> int:
-        """Multiply-adds of one forward pass."""
-        return sum(x.count for x in bottom) * math.prod(self.blobs[0].shape[1:])

@@ -174,6 +174,10 @@ class Layer:
         reads = self.traits.reads
         return [*(bottom if reads in ("bottoms", "both") else []), *(top if reads in ("tops", "both") else [])]
 
+    def macs(self, bottom: list[Blob], top: list[Blob]) -> int:
+        """Multiply-adds of the products of one forward pass."""
+        return 0
+
     @property
     def running_statistics(self) -> list[Blob]:
         """Those of `blobs` that forward updates: they get no gradient, and the workers may have different ones."""

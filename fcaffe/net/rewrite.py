@@ -161,8 +161,7 @@ class FusedLayer(Layer):
         return self.inner
 
     def macs(self, bottom: list[Blob], top: list[Blob]) -> int:
-        """Multiply-adds of one forward pass."""
-        return sum(node.layer.macs(node.bottoms, node.tops) for node in self.nodes if hasattr(node.layer, "macs"))
+        return sum(node.layer.macs(node.bottoms, node.tops) for node in self.nodes)
 
 
 rules: list[Rule] = []
