@@ -13,7 +13,7 @@ from fcaffe.engines import Engine
 from fcaffe.engines.affine import Affine, normalization, scaling
 from fcaffe.engines.normalization import Normalizer, Whole
 from fcaffe.net import Array, Blob, Half, Layer, Traits, placements, register
-from fcaffe.net.fillers import fill_blob
+from fcaffe.net.fillers import filler_or
 from fcaffe.net.layer import Held
 from fcaffe.net.workers import Workers
 from fcaffe.proto import StoredBlob
@@ -127,8 +127,7 @@ class BatchNorm(Layer):
     def add_affine(self, shape: tuple[int, ...], p: Any, scale: str, shift: str) -> None:
         """Append the blobs of scale and shift, filled by these fields of `p`, or with 1 and 0."""
         for field, value in (scale, 1), (shift, 0):
-            filler = getattr(p, field) if p.HasField(field) else pb.FillerParameter(type="constant", value=value)
-            fill_blob(self.add_blob(*shape), filler, self.context.random)
+            self.add_blob(*shape, filler=filler_or(value, p, field))
         self.affine_blobs = self.blobs[-2:]
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:

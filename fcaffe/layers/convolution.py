@@ -6,7 +6,6 @@ import math
 
 from fcaffe.engines.windows import Windows
 from fcaffe.net import Array, Blob, Half, Layer, Traits, placements, register
-from fcaffe.net.fillers import fill_blob
 
 
 class Sliding(Layer):
@@ -102,10 +101,10 @@ class Convolution(Sliding):
             raise self.error(
                 f"group {self.group} must divide the {self.channels} input channels and the {p.num_output} outputs"
             )
-        weights = self.add_blob(*self.weight_shape(), channels_last=self.engine.weights_channels_last)
-        fill_blob(weights, p.weight_filler, self.context.random)
+        channels_last = self.engine.weights_channels_last
+        self.add_blob(*self.weight_shape(), channels_last=channels_last, filler=p.weight_filler)
         if p.bias_term:
-            fill_blob(self.add_blob(p.num_output), p.bias_filler, self.context.random)
+            self.add_blob(p.num_output, filler=p.bias_filler)
 
     def weight_shape(self) -> tuple[int, ...]:
         return (self.param.convolution_param.num_output, self.channels // self.group, *self.windows.kernel)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from fcaffe.net import Blob, Half, Layer, Traits, placements, register
-from fcaffe.net.fillers import fill_blob
 
 
 @register("InnerProduct")
@@ -28,9 +27,9 @@ class InnerProduct(Layer):
         self.axis = bottom[0].canonical_axis(p.axis)
         self.inputs = math.prod(bottom[0].shape[self.axis :])
         shape = (self.inputs, p.num_output) if p.transpose else (p.num_output, self.inputs)
-        fill_blob(self.add_blob(*shape), p.weight_filler, self.context.random)
+        self.add_blob(*shape, filler=p.weight_filler)
         if p.bias_term:
-            fill_blob(self.add_blob(p.num_output), p.bias_filler, self.context.random)
+            self.add_blob(p.num_output, filler=p.bias_filler)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         shape = bottom[0].shape

@@ -14,6 +14,7 @@ from fcaffe.engines.memory import free_bytes
 from fcaffe.errors import LayerError, LayerMemoryError, NetError
 from fcaffe.net.blob import MAX_AXES, Blob
 from fcaffe.net.context import Context
+from fcaffe.net.fillers import fill_blob
 from fcaffe.net.placements import Placements, Replicate, Shard, replicated
 from fcaffe.net.workers import Workers
 from fcaffe.proto import StoredBlob
@@ -272,10 +273,13 @@ class Layer:
             if self.traits.runs_user_code if per_worker else isinstance(blob.placement, Replicate):
                 self.loss_weights[index] /= self.context.workers.size
 
-    def add_blob(self, *shape: int, channels_last: bool = False) -> Blob:
-        """Append a parameter blob of this shape, zeroed."""
-        self.blobs.append(Blob(self.xp, shape, channels_last))
-        return self.blobs[-1]
+    def add_blob(self, *shape: int, channels_last: bool = False, filler: Any = None) -> Blob:
+        """Append a parameter blob of this shape, zeroed or filled."""
+        blob = Blob(self.xp, shape, channels_last)
+        self.blobs.append(blob)
+        if filler is not None:
+            fill_blob(blob, filler, self.context.random)
+        return blob
 
     @property
     def workers(self) -> Workers:
