@@ -43,7 +43,7 @@ class Operation:
         self.description = description
         kinds = (*inputs, *outputs, *opaque)
         operands = {post_operand(step): layout.handle for step, layout in (chained or {}).items()}
-        self.primitive = description.compile({kind: description.layout_of(kind) for kind in kinds} | operands)
+        self.primitive = Primitive(description, {kind: description.layout_of(kind) for kind in kinds} | operands)
         self._inputs = [self._reorder_in(kind, layout) for kind, layout in inputs.items()]
         self._outputs = list(outputs.items())
         self._reorders_out: dict[tuple[int, bool], Primitive | None] = {}
@@ -184,4 +184,4 @@ def reorder(library: Library, source: c_void_p, target: c_void_p, add: bool = Fa
     description = library.describe(
         "reorder", source, library.engine, target, library.engine, library.attributes(add=add)
     )
-    return description.compile({dnnl.SRC: source, dnnl.DST: target})
+    return Primitive(description, {dnnl.SRC: source, dnnl.DST: target})
