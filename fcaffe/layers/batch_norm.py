@@ -165,11 +165,6 @@ class BatchNorm(Layer):
         """Whether the gradient passes through mean and variance."""
         return not self.use_global_stats
 
-    @property
-    def reads_bottom(self) -> bool:
-        """Whether backward reads the bottom."""
-        return self.differentiates_statistics or bool(self.learned)
-
     def state_blobs(self) -> dict[str, Blob]:
         """The running statistics where each worker has its own, since a model has the mean over the workers."""
         if self.use_global_stats or self.context.sync_batch_norm or self.context.workers.size == 1:
@@ -222,7 +217,7 @@ class BatchNorm(Layer):
         return Whole(self.count, lambda sums: workers.sum_array(sums.astype(dtype, copy=False)))
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return bottom if self.reads_bottom else []
+        return bottom if self.differentiates_statistics or self.learned else []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         learned = self.learned
