@@ -339,10 +339,7 @@ class Layer:
         raise self.error(f"takes {wanted} {side} blob(s) as {role}, not {given}")
 
     def _set_loss_weights(self, top: list[Blob]) -> None:
-        weights = list(self.param.loss_weight)
-        if not weights:
-            self.loss_weights = [0.0] * len(top)
-            return
+        weights = list(self.param.loss_weight) or [0.0] * len(top)
         if len(weights) != len(top):
             raise self.error(
                 f"loss_weight must be given once per top or not at all: {len(weights)} weight(s) for {len(top)} top(s)"
