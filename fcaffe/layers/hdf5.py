@@ -37,7 +37,7 @@ class HDF5Data(Reader):
         self._reshape(top)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        with self.samples(self.share):
+        with self.samples():
             rows = self._reshape(top)
             for blob, array in zip(top, self._batch, strict=True):
                 self.engine.upload(array[rows], blob.data).wait()

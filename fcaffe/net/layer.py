@@ -155,14 +155,10 @@ class Layer:
         stays as it is."""
         self.forward(bottom, top)
 
-    def has_gradient(self, bottom_index: int) -> bool:
-        """Whether a gradient of this bottom makes sense: False for labels and indices."""
-        return bottom_index not in self.traits.labels
-
     def allow_force_backward(self, bottom_index: int) -> bool:
         """Whether `force_backward` asks for the gradient of this bottom: not so where there is none, nor where the top
         does not depend on the values of the bottom."""
-        return self.has_gradient(bottom_index) and bottom_index not in self.traits.constants
+        return bottom_index not in self.traits.labels and bottom_index not in self.traits.constants
 
     @property
     def ignores_propagate_down(self) -> bool:
@@ -246,7 +242,7 @@ class Layer:
     def check_gradients(self, propagate_down: list[bool]) -> None:
         """Before `backward`: raise LayerError if it is asked for a gradient that makes no sense."""
         for index, down in enumerate(propagate_down):
-            if down and not self.has_gradient(index):
+            if down and index in self.traits.labels:
                 name = self.bottom_name(index)
                 raise self.error(f"cannot give {name} a gradient; set propagate_down: false for this bottom")
 
