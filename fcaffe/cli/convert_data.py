@@ -13,7 +13,9 @@ from fcaffe.cli.flags import command, log_flags
 from fcaffe.cli.usage import required
 from fcaffe.data.backends import write_database
 from fcaffe.data.database import Record
-from fcaffe.data.raw_images import image_records, read_cifar, read_mnist
+from fcaffe.data.raw_images import cifar_images, image_records, read_mnist
+from fcaffe.errors import DataError
+from fcaffe.input_files import read_input, reading
 from fcaffe.rng import CaffeRandom
 
 CIFAR_BATCH = 10_000  # records; keys of a later batch begin there
@@ -66,7 +68,10 @@ def convert_cifar_data(words: tuple[str, ...]) -> int:
         for number, name in enumerate(names):
             if len(names) > 1:
                 log.cifar_batch(number + 1)
-            yield from image_records(*read_cifar(os.path.join(source, name)), 5, number * CIFAR_BATCH)
+            path = os.path.join(source, name)
+            with reading(path, DataError, "batch of CIFAR-10"):
+                content = read_input(path)
+            yield from image_records(*cifar_images(content, path), 5, number * CIFAR_BATCH)
 
     log.cifar_training()
     batches = [f"data_batch_{number}.bin" for number in range(1, 6)]

@@ -13,7 +13,7 @@ import numpy as np
 from fcaffe.data.database import Record
 from fcaffe.data.datum import array_to_datum
 from fcaffe.errors import DataError
-from fcaffe.input_files import read_input, reading
+from fcaffe.input_files import read_input
 
 UNSIGNED_BYTE = 8
 CIFAR_SHAPE = (3, 32, 32)  # red, green, blue
@@ -47,12 +47,10 @@ def read_mnist(images_file: str, labels_file: str) -> tuple[np.ndarray, np.ndarr
     return images[:, np.newaxis], labels
 
 
-def read_cifar(path: str) -> tuple[np.ndarray, np.ndarray]:
-    """The images (N, 3, 32, 32) and labels of a batch of CIFAR-10. Raises DataError."""
-    with reading(path, DataError, "batch of CIFAR-10"):
-        content = read_input(path)
+def cifar_images(content: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """The images (N, 3, 32, 32) and labels of a batch of CIFAR-10. Raises DataError, which names the file."""
     if not content or len(content) % CIFAR_RECORD:
-        raise DataError(f"{path} has {len(content)} bytes, not a multiple of {CIFAR_RECORD}: fetch it again")
+        raise DataError(f"{name} has {len(content)} bytes, not a multiple of {CIFAR_RECORD}: fetch it again")
     rows = np.frombuffer(content, np.uint8).reshape(-1, CIFAR_RECORD)
     return rows[:, 1:].reshape(-1, *CIFAR_SHAPE), rows[:, 0]
 
