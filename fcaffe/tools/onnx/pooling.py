@@ -8,10 +8,9 @@ import numpy as np
 
 from fcaffe.engines.elementwise import FLT_MAX
 from fcaffe.engines.windows import Windows
+from fcaffe.layers.loss import FLT_MIN
 from fcaffe.layers.pooling import AVE, MAX, Pooling
 from fcaffe.tools.onnx.graph import Shape, Step, writes
-
-FLT_MIN = 1.17549435e-38
 
 
 @writes("Pooling")
