@@ -108,9 +108,6 @@ class Shards(Workers):
         shard = split_batch(share.total, self.rank, self.size)
         return slice(shard.first - share.first, shard.first - share.first + shard.count)
 
-    def part(self, samples: int) -> Share:
-        return split_batch(samples, self.rank, self.size)
-
     @property
     def passes(self) -> int:  # type: ignore[override]
         return len(self.own)

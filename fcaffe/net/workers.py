@@ -7,11 +7,11 @@ from hashlib import sha256
 from typing import Any
 
 from fcaffe.errors import UsageError
-from fcaffe.share import Share
+from fcaffe.share import Share, split_batch
 
 
 class Workers:
-    """The workers among which each batch is split. This base stands for a single one: it has the whole batch."""
+    """The workers among which each batch is split. This base communicates with none, as a single worker."""
 
     rank: int = 0
     size: int = 1
@@ -24,7 +24,7 @@ class Workers:
 
     def share(self, batch_size: int) -> Share:
         """This worker's part of the batch that a layer's `batch_size` asks for."""
-        return Share(0, batch_size, batch_size)
+        return split_batch(batch_size * self.size if self.per_worker else batch_size, self.rank, self.size)
 
     def rows(self, share: Share) -> slice:
         """The samples of this worker's share that the current pass computes."""
@@ -37,7 +37,7 @@ class Workers:
 
     def part(self, samples: int) -> Share:
         """Those of so many samples, which the workers split, that the current pass computes."""
-        return Share(0, samples, samples)
+        return Share(0, samples, samples) if self.per_worker else split_batch(samples, self.rank, self.size)
 
     @functools.cached_property
     def alone(self) -> Workers:
