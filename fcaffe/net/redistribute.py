@@ -103,10 +103,7 @@ class Redistribute(Layer):
             return values
         values = self.xp.moveaxis(values, placement.axis, 0)
         self.rows = self._rows(placement, len(values))
-        padded = self.xp.zeros((max(self.rows), *values.shape[1:]), values.dtype)
-        padded[: len(values)] = values
-        parts = [part[:count] for part, count in zip(workers.gather_array(padded), self.rows, strict=True)]
-        return self.xp.moveaxis(self.xp.concatenate(parts), 0, placement.axis)
+        return self.xp.moveaxis(workers.gather_rows(values, self.rows), 0, placement.axis)
 
     def _rows(self, shard: Shard, own: int) -> list[int]:
         workers = self.context.workers

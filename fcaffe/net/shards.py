@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -128,16 +128,7 @@ class Shards(Workers):
         return self._gathered
 
     def _gather(self) -> None:
-        self._gathered = self.gather_of_workers(np.stack(self._given), self.counts)
-
-    def gather_of_workers(self, values: Any, counts: Sequence[int]) -> Any:
-        """The rows of all workers in one array. `counts`: each worker's. One pass of each worker calls this."""
-        if len(counts) == 1:
-            return values
-        rows = np.zeros((max(counts), *values.shape[1:]), values.dtype)
-        rows[: len(values)] = values
-        everyones = self.workers.gather_array(rows)
-        return np.concatenate([of_worker[:count] for of_worker, count in zip(everyones, counts, strict=True)])
+        self._gathered = self.workers.gather_rows(np.stack(self._given), self.counts)
 
 
 def nodes_of_workers(size: int, workers: int) -> tuple[Tree, list[list[Node]]]:
