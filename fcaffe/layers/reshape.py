@@ -21,7 +21,7 @@ class Reshaping(Layer):
     def new_shape(self, bottom: Blob) -> tuple[int, ...]:
         raise NotImplementedError
 
-    def place(self, bottom: list[Blob]) -> Placements:
+    def rule(self, bottom: list[Blob]) -> Placements:
         shard = bottom[0].placement
         if not isinstance(shard, Shard) or shard.chosen_by:
             return (replicated if isinstance(shard, Shard) else unchanged)(self, bottom)

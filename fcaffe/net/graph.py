@@ -153,7 +153,7 @@ class Graph:
             return []
         layer.check_count(len(bottom), layer.traits.bottoms, "bottom", "input")
         try:
-            needed, tops = layer.place(bottom)
+            needed, tops = layer.rule(bottom)
         except LayerError:
             raise
         except NetError as problem:

@@ -49,7 +49,7 @@ class Python(UserLayer):
     traits = Traits(needs_host=True, runs_user_code=True)
     views: HostViews
 
-    def place(self, bottom: list[Blob]) -> Placements:
+    def rule(self, bottom: list[Blob]) -> Placements:
         """Without tops no values depend on the code. In shards, which are threads, the first one calls it for all."""
         may_split = (self._user_class.by_sample or not self.param.top) and not self.context.workers.in_shards
         return (by_sample if may_split else replicated)(self, bottom)

@@ -50,7 +50,7 @@ class Permute(Reordering):
 
     fork = forks.SSD
 
-    def place(self, bottom: list[Blob]) -> Placements:
+    def rule(self, bottom: list[Blob]) -> Placements:
         shard, listed = bottom[0].placement, self.listed()
         if not isinstance(shard, Shard):
             return elementwise(self, bottom)
