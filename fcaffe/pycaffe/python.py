@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import compress
 from types import ModuleType
 from typing import Any
 
@@ -68,24 +69,23 @@ class Python(UserLayer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         """Where several workers have whole blobs, the first one calls the user's code for all."""
-        workers = self.context.workers
-        if self.is_split or workers.rank == 0:
+        if self.is_split or self.context.workers.rank == 0:
             self._call("forward", bottom, top)
         for blob in () if self.is_split else top:
             self.take_from_first(blob)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        workers = self.context.workers
-        own = [] if self.is_split else [blob.diff.copy() for blob in top]
-        for blob, diff in zip(top, own, strict=False):
-            blob.diff[...] = workers.sum_array(diff)
-        if self.is_split or workers.rank == 0:
+        if self.is_split:
+            return self._call("backward", top, propagate_down, bottom)
+        workers, own = self.context.workers, [blob.diff.copy() for blob in top]
+        for blob in top:
+            blob.diff[...] = workers.sum_array(blob.diff)
+        if workers.rank == 0:
             self._call("backward", top, propagate_down, bottom)
         else:
-            for blob, down in zip(bottom, propagate_down, strict=True):
-                if down:
-                    blob.diff[...] = 0
-        for blob, diff in zip(top, own, strict=False):
+            for blob in compress(bottom, propagate_down):
+                blob.diff[...] = 0
+        for blob, diff in zip(top, own, strict=True):
             blob.diff[...] = diff
 
     def state(self) -> State:
