@@ -86,7 +86,8 @@ class Python(UserLayer):
             for blob in compress(bottom, propagate_down):
                 blob.diff[...] = 0
         for blob, diff in zip(top, own, strict=True):
-            blob.diff[...] = diff
+            if blob not in bottom:
+                blob.diff[...] = diff
 
     def state(self) -> State:
         """Return the `snapshot_state` of the user's class."""
