@@ -177,8 +177,8 @@ class Layer:
 
     @property
     def held(self) -> Held:
-        """How several workers that train hold the state."""
-        return self.traits.held
+        """How several workers that train hold the state. All have the same if each does all of the layer's work."""
+        return self.traits.held if self.is_split else Held.ALIKE
 
     def state_blobs(self) -> dict[str, Blob]:
         """Blobs of float32 values that later passes depend on, by their names in a state."""

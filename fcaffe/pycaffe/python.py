@@ -9,7 +9,6 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import compress
 from types import ModuleType
 from typing import Any
@@ -20,7 +19,7 @@ from fcaffe import as_caffe, log
 from fcaffe.errors import LayerError
 from fcaffe.net.blob import Blob
 from fcaffe.net.host_arrays import HostViews, host_views
-from fcaffe.net.layer import Held, State, Traits
+from fcaffe.net.layer import State, Traits
 from fcaffe.net.placements import Placements, by_sample, replicated
 from fcaffe.net.registry import register
 from fcaffe.pycaffe.blob import Blob as BlobFace
@@ -59,7 +58,6 @@ class Python(UserLayer):
         self.views = host_views(self.engine)
         self.views.prepare([*bottom, *top])
         if not self.is_split:
-            self.traits = replace(self.traits, held=Held.ALIKE)
             self.context.workers.run_shards_in_step()
         self.user_layer = self._make_user_layer()
         self._call("setup", bottom, top)
