@@ -180,7 +180,7 @@ def streams(layer: Any, bottom: list[Any], /) -> Placements:
     placement = common(bottom[:2], lambda shard: shard.axis == 1)
     if placement == REPLICATE and len(bottom[0].shape) > 1:
         placement = split(layer, bottom[0], 1)
-    static = replace(placement, axis=0) if isinstance(placement, Shard) else placement
-    return [static if index == 2 and layer.has_static(bottom) else placement for index in range(len(bottom))], [
-        placement
-    ]
+    needed = [placement] * len(bottom)
+    if isinstance(placement, Shard) and layer.has_static(bottom):
+        needed[2] = replace(placement, axis=0)
+    return needed, [placement]

@@ -40,11 +40,12 @@ class Shards(Workers):
         self.counts = [split_batch(size, worker, workers.size).count for worker in range(workers.size)]
         first = split_batch(size, workers.rank, workers.size).first
         self.own = range(first, first + self.counts[workers.rank])
+        self.passes = len(self.own)
         self.in_shards = size > 1
         self.in_step = False
-        self.cores = threading.Semaphore(min(shard_threads(), len(self.own)))
-        self._meeting = threading.Barrier(len(self.own))
-        self._given: list[Any] = [None] * len(self.own)  # by the shards, to a sum or a gathering
+        self.cores = threading.Semaphore(min(shard_threads(), self.passes))
+        self._meeting = threading.Barrier(self.passes)
+        self._given: list[Any] = [None] * self.passes  # by the shards, to a sum or a gathering
         self._gathered: Any = None
         self._passes = threading.local()
 
@@ -110,10 +111,6 @@ class Shards(Workers):
 
     def part(self, samples: int) -> Share:
         return split_batch(samples, self.rank, self.size)
-
-    @property
-    def passes(self) -> int:  # type: ignore[override]
-        return len(self.own)
 
     def sum(self, value: float) -> float:
         return float(self.sum_array(np.array([float(value)]))[0])

@@ -53,9 +53,8 @@ class MultiBoxLoss(HostLoss):
 
     def rule(self, bottom: list[Blob]) -> Placements:
         placement = common(bottom[:2], first_axis)
-        return [placement, placement, REPLICATE, LOCAL if isinstance(placement, Shard) else placement], [
-            total_of(placement)
-        ]
+        boxes = LOCAL if isinstance(placement, Shard) else placement
+        return [placement, placement, REPLICATE, boxes], [total_of(placement)]
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
