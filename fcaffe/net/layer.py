@@ -281,9 +281,8 @@ class Layer:
         if workers.size == 1:
             return float(count)
         if isinstance(shard, Shard) and not shard.chosen_by:
-            return (
-                count * shard.samples * (workers.size if workers.per_worker else 1) / workers.part(shard.samples).count
-            )
+            whole = shard.samples * (workers.size if workers.per_worker else 1)
+            return count * whole / workers.part(shard.samples).count
         return workers.sum(float(count))
 
     def refuse_split(self, what: str) -> None:
