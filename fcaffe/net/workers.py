@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
+
+import numpy as np
 
 from fcaffe.errors import UsageError
 from fcaffe.share import Share, split_batch
@@ -58,6 +61,14 @@ class Workers:
     def gather_array(self, values: Any) -> Any:
         """The small arrays of all workers, of one shape, in the order of ranks: (size, *shape). All must call this."""
         return values[None]
+
+    def gather_rows(self, values: Any, counts: Sequence[int]) -> Any:
+        """The rows of all workers in one array. `counts`: each worker's. All must call this."""
+        if len(counts) == 1:
+            return values
+        rows = np.zeros_like(values, shape=(max(counts), *values.shape[1:]), order="C")
+        rows[: len(values)] = values
+        return np.concatenate([part[:count] for part, count in zip(self.gather_array(rows), counts, strict=True)])
 
     def broadcast(self, array: Any) -> None:
         """Overwrite the array with that of worker 0."""
