@@ -40,7 +40,7 @@ BROKEN_PIPE = 141
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. `arguments` default to those of the process."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if (tool := glog.program()) in COMMANDS and tool in interruption.PROGRAMS:
+    if (tool := glog.program()) in COMMANDS:
         words = [tool, *words]  # convert_imageset is `fcaffe convert_imageset`
     trace = bool(os.environ.get("FCAFFE_TRACEBACK"))
     streams.begin()
@@ -52,10 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         interruption.raise_in_command()
         if interruption.is_command:
             last_words.begin()
-        if os.environ.get(f"_{glog.program().upper()}_COMPLETE"):  # a shell asks how the present line may go on
+        if os.environ.get(f"_{tool.upper()}_COMPLETE"):  # a shell asks how the present line may go on
             from fcaffe.cli.completion import answer
 
-            return answer(glog.program(), _load)
+            return answer(tool, _load)
         if arguments is None and words == ["rank"] and LAUNCHED in os.environ:
             return _run_rank()
         code = _run(_command_first(words))

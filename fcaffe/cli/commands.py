@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 CAFFE_COMMANDS = {
     "train": "train or finetune a net: --solver FILE [--snapshot FILE|auto | --weights FILE,...]",
     "test": "score a model: --model FILE --weights FILE [--iterations N]",
@@ -49,7 +47,7 @@ COMMANDS = {**CAFFE_COMMANDS, **TOOLS, **OTHERS}
 
 _MODULES = {name: "cli.upgrade" for name in TOOLS if name.startswith("upgrade")}
 _MODULES |= dict.fromkeys(("extract_seconds", "parse_log", "plot", "plot_training_log", "report"), "cli.logs")
-_MODULES |= dict.fromkeys((name for name in TOOLS if re.fullmatch("convert_.*_data", name)), "cli.convert_data")
+_MODULES |= {name: "cli.convert_data" for name in TOOLS if name.endswith("_data")}
 _MODULES |= {
     "classify": "cli.pictures",
     "compress": "deep_compression.command",

@@ -16,7 +16,7 @@ from fcaffe.cli import usage
 from fcaffe.cli.flags import Decorator, command, log_flags, with_options
 from fcaffe.cli.progress import counted
 from fcaffe.cli.usage import required
-from fcaffe.data.backends import new_database
+from fcaffe.data.backends import write_database
 from fcaffe.data.batches import decoding_threads
 from fcaffe.data.image_list import ListedImage, read_image_list, read_pair_list
 from fcaffe.errors import UsageError
@@ -72,9 +72,7 @@ def build_database(
     if (form["resize_width"] > 0) != (form["resize_height"] > 0):
         log.warning("pictures keep their sizes: give both --resize_width and --resize_height, or neither")
     records = picture_records(root, images, PictureForm(**form), check_size, record)
-    with new_database(path, backend) as writer:
-        for one in counted(records, len(images), "pictures"):
-            writer.put(*one)
+    write_database(path, counted(records, len(images), "pictures"), backend)
 
 
 KINDS = ["classification", "detection"]

@@ -18,7 +18,7 @@ from fcaffe.cli.flags import command
 from fcaffe.cli.progress import counted
 from fcaffe.cli.table import bar
 from fcaffe.data import open_database
-from fcaffe.data.backends import new_database
+from fcaffe.data.backends import write_database
 from fcaffe.data.database import Database, Record, new_folder
 from fcaffe.data.datum import datum_to_array, name_of, parse_datum
 from fcaffe.data.images import encode_image
@@ -78,10 +78,8 @@ def lmdb(action: str, paths: tuple[str, ...], count: int, seed: int, backend: st
 
 def _write(records: Iterator[Record], sources: Sequence[Database], path: str, backend: str) -> None:
     total = sum(database.entries for database in sources)
-    with new_database(path, backend or sources[0].kind.lower()) as writer:
-        for record in counted(records, total, "records"):
-            writer.put(*record)
-    print(f"{path}: {writer.count} records")
+    count = write_database(path, counted(records, total, "records"), backend or sources[0].kind.lower())
+    print(f"{path}: {count} records")
 
 
 def _first(database: Database, count: int) -> Iterator[Record]:

@@ -169,7 +169,7 @@ def train(
         return 0
     world = World() if nodes.hosts and not launching.hosts else join(launching.timeout)
 
-    batch = sys.maxsize  # the smallest of a layer, once the solver is read
+    batch = sys.maxsize  # the largest of a layer, once the solver is read
 
     def check(workers: int) -> None:
         given = sharing.with_batch_of(gpus, workers)
@@ -185,7 +185,7 @@ def train(
 
     if world.size == 1 and world.order is None and (plan := nodes.plan(restarts, gpus, fits)):
         param = read_solver(flags.solver)
-        batch = _smallest_batch(_configure(param, flags))
+        batch = _largest_batch(_configure(param, flags))
         check(plan.elastic.least if plan.elastic else plan.workers)
         return _launch(plan, param, flags, signals)
     with world:
@@ -273,14 +273,15 @@ def _solver_param(flags: Flags, world: World) -> Any:
     return _configure(pb.SolverParameter.FromString(base64.b64decode(world.order["solver"])), flags)
 
 
-def _smallest_batch(param: Any) -> int:
-    """The smallest batch that a layer of the training net reads."""
+def _largest_batch(param: Any) -> int:
+    """The largest batch that a layer of the training net reads: workers share out that one, if it suffices for them."""
+    from fcaffe.net.filter import filter_net
     from fcaffe.solvers.nets import train_net_param
     from fcaffe.tools.shapes import READERS, reader_of
 
-    rules: Any = ([], [pb.NetStateRule(phase=pb.TRAIN)])  # layers with others may be left out
-    layers = [one for one in train_net_param(param)[0].layer if one.type in READERS and not one.exclude]
-    return min((reader_of(one).batch_size for one in layers if list(one.include) in rules), default=sys.maxsize)
+    with log.quiet(3):  # each rank tells about its nets
+        layers = filter_net(train_net_param(param)[0], to_run=False).layer
+    return max((reader_of(one).batch_size for one in layers if one.type in READERS), default=sys.maxsize)
 
 
 def _configure(solver: Any, flags: Flags) -> Any:

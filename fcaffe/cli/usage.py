@@ -11,15 +11,14 @@ import click
 from fcaffe.cli.gflags import asks_for_help, spell
 
 # The groups of flags, in the order in which help shows them. A command's own groups come after Caffe's.
-CAFFE, OWN, WORKERS, ENGINE, LOG, COMMON = (
+HEADINGS = CAFFE, OWN, WORKERS, ENGINE, LOG, COMMON = [
     "Caffe's flags",
     "Flags",
     "Several workers",
     "Engine",
     "Log",
     "Any command",
-)
-HEADINGS = [CAFFE, OWN, WORKERS, ENGINE, LOG, COMMON]
+]
 
 
 class Command(click.Command):

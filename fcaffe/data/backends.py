@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterable, Iterator
 
 from fcaffe import log
@@ -43,7 +44,7 @@ def new_database(path: str, backend: str) -> Iterator[Writer]:
             raise DataError(f'no records for the {kind} "{path}"')
 
 
-def write_database(path: str, records: Iterable[Record], backend: str = "lmdb") -> int:
+def write_database(path: str, records: Iterable[Record], backend: str) -> int:
     """Write (key, value) records to the new database `path`, and return their number. See `new_database`."""
     with new_database(path, backend) as writer:
         for key, value in records:
@@ -51,14 +52,8 @@ def write_database(path: str, records: Iterable[Record], backend: str = "lmdb") 
         return writer.count
 
 
-def write_lmdb(path: str, records: Iterable[Record]) -> int:
-    """As `write_database`, for an LMDB."""
-    return write_database(path, records, "lmdb")
-
-
-def write_leveldb(path: str, records: Iterable[Record]) -> int:
-    """As `write_database`, for a LevelDB."""
-    return write_database(path, records, "leveldb")
+write_lmdb = functools.partial(write_database, backend="lmdb")
+write_leveldb = functools.partial(write_database, backend="leveldb")
 
 
 def open_database(source: str, backend: int | None = None) -> Database:

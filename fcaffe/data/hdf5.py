@@ -115,13 +115,11 @@ class Hdf5Rows:
     def seek(self, position: int) -> None:
         """Continue as if `position` rows had been read."""
         self.position = position
-        self._round, self._turn = 0, 0
-        if position:
-            self._round, position = divmod(position, sum(self._counts))
-            order = self._order()
-            while position and position >= self._counts[order[self._turn]]:
-                position -= self._counts[order[self._turn]]
-                self._turn += 1
+        self._round, position = divmod(position, sum(self._counts))
+        self._turn, order = 0, self._order()
+        while position >= self._counts[order[self._turn]]:
+            position -= self._counts[order[self._turn]]
+            self._turn += 1
         self._load()
         self._row = position
 

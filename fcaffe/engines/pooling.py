@@ -76,14 +76,15 @@ class PlainPooling(PlainElementwise):
         out[...] = 0
         for offset in windows.offsets():
             out += padded[windows.shifted(offset, output_size)]
-        out /= self._areas(output_size, x.shape[2:], windows)  # a window outside the image is 0 / 0, as in Caffe
+        areas = windows.areas(self.xp, x.shape[2:], output_size)
+        out /= areas[..., None]  # a window outside the image is 0 / 0, as in Caffe
 
     def average_pool_backward(self, dy: Array, dx: Array, windows: Windows) -> None:
         """dx = each dy, divided by its window's area, at every element of the window."""
         dy, out = channels_last(dy), channels_last(dx)
         output_size, size = dy.shape[1:-1], out.shape[1:-1]
         padded = self.xp.zeros((out.shape[0], *windows.padded_size(size, output_size), out.shape[-1]), dy.dtype)
-        share = dy / self._areas(output_size, size, windows)
+        share = dy / windows.areas(self.xp, size, output_size)[..., None]
         for offset in windows.offsets():
             padded[windows.shifted(offset, output_size)] += share
         out[...] = padded[windows.interior(size)]
@@ -138,11 +139,3 @@ class PlainPooling(PlainElementwise):
             self.xp.arange(o) * s - p + e
             for o, s, p, e in zip(output_size, windows.stride, windows.pad, offset, strict=True)
         ]
-
-    def _areas(self, output_size: tuple[int, ...], size: tuple[int, ...], windows: Windows) -> Array:
-        """(H', W', 1): elements of each window clipped to the padded image."""
-        lengths = []
-        for n, o, k, s, p in zip(size, output_size, windows.kernel, windows.stride, windows.pad, strict=True):
-            start = self.xp.arange(o) * s - p
-            lengths.append(self.xp.minimum(start + k, n + p) - start)
-        return (lengths[0][:, None] * lengths[1][None, :])[..., None].astype(self.xp.float32)

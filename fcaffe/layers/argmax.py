@@ -21,7 +21,7 @@ class ArgMax(Layer):
 
     traits = Traits(bottoms=1, tops=1, labels=ALL_BOTTOMS)
 
-    def place(self, bottom: list[Blob]) -> Placements:
+    def rule(self, bottom: list[Blob]) -> Placements:
         p = self.param.argmax_param
         compares_samples = p.HasField("axis") and bottom[0].canonical_axis(p.axis) == 0
         return (replicated if compares_samples else by_sample)(self, bottom)

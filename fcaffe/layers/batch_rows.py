@@ -19,7 +19,7 @@ class Filter(Layer):
 
     traits = Traits(bottoms=(2, None), tops=(1, None), needs_host=True)
 
-    def place(self, bottom: list[Blob]) -> Placements:
+    def rule(self, bottom: list[Blob]) -> Placements:
         placement = common(bottom, first_axis)
         top: Placement = replace(placement, chosen_by=self) if isinstance(placement, Shard) else Replicate(varies=True)
         return [placement] * len(bottom), [top]

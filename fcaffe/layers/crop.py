@@ -16,7 +16,7 @@ class Crop(Layer):
 
     traits = Traits(bottoms=2, tops=1, constants=(1,), reads="neither")
 
-    def place(self, bottom: list[Blob]) -> Placements:
+    def rule(self, bottom: list[Blob]) -> Placements:
         axis = bottom[0].canonical_axis(self.param.crop_param.axis)
         needed = [common([blob], lambda shard: shard.axis < axis) for blob in bottom]  # the second one's shape counts
         return needed, needed

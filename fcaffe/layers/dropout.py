@@ -21,7 +21,7 @@ class Dropout(Activation):
 
     traits = replace(Activation.traits, half=Half.SAME, reads="neither")
 
-    def place(self, bottom: list[Blob]) -> Placements:
+    def rule(self, bottom: list[Blob]) -> Placements:
         p = self.param.dropout_param
         return (with_noise if self.phase == pb.TRAIN or p.sample_weights_test else elementwise)(self, bottom)
 

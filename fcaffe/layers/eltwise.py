@@ -21,7 +21,7 @@ class Eltwise(Layer):
 
     traits = Traits(bottoms=(2, None), tops=1, reshapes_by_shape=True, repeatable=True)
 
-    def place(self, bottom: list[Blob]) -> Placements:
+    def rule(self, bottom: list[Blob]) -> Placements:
         adds = self.param.eltwise_param.operation == SUM
         return (unchanged if adds and all(blob.placement == PARTIAL for blob in bottom) else elementwise)(self, bottom)
 

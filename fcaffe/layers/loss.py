@@ -124,14 +124,7 @@ class SoftmaxWithLoss(LossLayer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         classes, skipped, wrong = self._classes(bottom)
-        ignored, over_workers = self.ignored_label(), self.counts_over_workers()
-        loss, valid = top[0].data, self.valid.data
-        if self.mode == VALID and ignored is not None:
-            self.divisor = 1.0 if over_workers else None
-        else:
-            batch = math.prod(bottom[0].shape[: self.axis])
-            self.divisor = divisor(self, bottom[1], bottom[1].count, batch)
-        xp, probability = self.xp, self.probability.data
+        xp, probability, valid = self.xp, self.probability.data, self.valid.data
         self.engine.softmax_forward(self.engine.as_float32(bottom[0].data), probability, self.axis)
         true = xp.take_along_axis(probability, classes, self.axis)
         losses = xp.where(wrong, xp.float32("nan"), -xp.log(xp.maximum(true, FLT_MIN)))
@@ -139,10 +132,13 @@ class SoftmaxWithLoss(LossLayer):
         if skipped is not None:
             losses = xp.where(skipped, 0, losses)
             valid -= skipped.sum()
-        loss[...] = losses.sum() / self._divisor()
-        if over_workers:
-            self.divisor = divisor(self, bottom[1], valid, 0)
-            loss /= self.divisor
+        counts = self.mode == VALID and self.ignored_label() is not None
+        if counts and self.workers.size == 1:
+            self.divisor = None
+        else:
+            batch = math.prod(bottom[0].shape[: self.axis])
+            self.divisor = divisor(self, bottom[1], valid if counts else bottom[1].count, batch)
+        top[0].data[...] = losses.sum() / self._divisor()
 
     def _divisor(self) -> Any:
         """The divisor of the loss, as a number or an array without axes."""

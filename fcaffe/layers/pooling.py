@@ -27,7 +27,7 @@ class Pooling(Layer):
 
     traits = Traits(bottoms=1, tops=(1, 2), reshapes_by_shape=True, repeatable=True)
 
-    def place(self, bottom: list[Blob]) -> Placements:
+    def rule(self, bottom: list[Blob]) -> Placements:
         random = self.param.pooling_param.pool == STOCHASTIC and self.phase == pb.TRAIN
         return (with_noise if random else by_sample)(self, bottom)
 

@@ -67,8 +67,6 @@ class Recurrent(Layer):
             raise self.error("recurrent_param.num_output must be positive")
         if not self.expose_hidden:
             self.context.workers.run_shards_in_step()  # each carries its state over to its next pass
-        if not self.is_split:
-            self.traits = replace(self.traits, held=Held.ALIKE)
         self.static = self.has_static(bottom)
         self.time_steps = bottom[0].shape[0] if bottom[0].shape else 0
         self._check_shapes(bottom)

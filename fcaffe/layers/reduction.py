@@ -18,7 +18,7 @@ class Reduction(Layer):
 
     traits = Traits(bottoms=1, tops=1)
 
-    def place(self, bottom: list[Blob]) -> Placements:
+    def rule(self, bottom: list[Blob]) -> Placements:
         p = self.param.reduction_param
         placement = common(bottom, lambda shard: not (p.operation == MEAN and shard.chosen_by))
         is_summed = isinstance(placement, Shard) and placement.axis >= bottom[0].canonical_axis(p.axis)

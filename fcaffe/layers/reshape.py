@@ -21,7 +21,7 @@ class Reshaping(Layer):
     def new_shape(self, bottom: Blob) -> tuple[int, ...]:
         raise NotImplementedError
 
-    def place(self, bottom: list[Blob]) -> Placements:
+    def rule(self, bottom: list[Blob]) -> Placements:
         shard = bottom[0].placement
         if not isinstance(shard, Shard) or shard.chosen_by:
             return (replicated if isinstance(shard, Shard) else unchanged)(self, bottom)
@@ -39,8 +39,9 @@ class Reshaping(Layer):
         shard = top[0].placement
         if isinstance(shard, Shard):
             whole = Blob(self.xp, self.context.whole_shape(bottom[0]))
-            shape, part = list(self.new_shape(whole)), self.context.workers.part(shard.samples)
-            shape[shard.axis] = shape[shard.axis] * part.count // shard.samples
+            shape = list(self.new_shape(whole))
+            own = self.context.own_part(shard, shape[shard.axis])
+            shape[shard.axis] = own.stop - own.start
         else:
             shape = list(self.new_shape(bottom[0]))
         top[0].reshape(*shape)

@@ -23,7 +23,7 @@ class Broadcasting(Layer):
         """The message with axis and num_axes."""
         raise NotImplementedError
 
-    def place(self, bottom: list[Blob]) -> Placements:
+    def rule(self, bottom: list[Blob]) -> Placements:
         p, operand = self.own_param(), bottom[1:]
         has_samples = bool(bottom[-1].shape) and bottom[0].canonical_axis(p.axis) == 0  # the operand, on its axis 0
         if has_samples and operand and not getattr(p, "bias_term", False):

@@ -113,12 +113,12 @@ def read_log(*paths: str | os.PathLike[str]) -> TrainingLog:
     """The curves in the logs of a training, which may have been resumed. Raises FcaffeError for one that is no log."""
     lines: list[str] = []
     for path in paths:
-        lines += (own := lines_of(path))
-        if any(parse_log(own).curves()):
-            continue
-        raise FcaffeError(
-            f"{path} has no line of a training, such as 'Iteration 0, lr = 0.01'; give the log of a training"
-        )
+        own = lines_of(path)
+        if not any(parse_log(own).curves()):
+            raise FcaffeError(
+                f"{path} has no line of a training, such as 'Iteration 0, lr = 0.01'; give the log of a training"
+            )
+        lines += own
     return parse_log(lines)
 
 

@@ -87,6 +87,11 @@ class Context:
         shape[shard.axis] = shape[shard.axis] * shard.samples // self.workers.part(shard.samples).count
         return tuple(shape)
 
+    def own_part(self, shard: Shard, size: int) -> slice:
+        """This worker's part of `size` entries along the axis of a Shard."""
+        part, each = self.workers.part(shard.samples), size // shard.samples
+        return slice(each * part.first, each * (part.first + part.count))
+
     @contextlib.contextmanager
     def noise_of_batch(self, layer: Any) -> Iterator[None]:
         """In its body a layer that is not split draws noise for whole batches."""
@@ -104,9 +109,8 @@ class Context:
             return values
         if isinstance(shard, Shard) and not self.workers.per_worker:
             whole = np.zeros(self.whole_shape(blob), values.dtype)
-            part, size = self.workers.part(shard.samples), blob.shape[shard.axis]
-            start = part.first * size // part.count
-            whole[(slice(None),) * shard.axis + (slice(start, start + size),)] = values
+            own = self.own_part(shard, whole.shape[shard.axis])
+            whole[(slice(None),) * shard.axis + (own,)] = values
             return whole
         return values / values.dtype.type(self.workers.size) if isinstance(shard, Replicate) else values
 

@@ -15,8 +15,8 @@ from fcaffe.net.filter import filter_net
 from fcaffe.net.layer import Half, Layer
 from fcaffe.net.node import Node
 from fcaffe.net.parameters import Parameters
-from fcaffe.net.placements import LOCAL, REPLICATE, Placement, Replicate, Shard
-from fcaffe.net.redistribute import Redistribute, differs, is_split
+from fcaffe.net.placements import LOCAL, REPLICATE, Local, Placement, Replicate, Shard
+from fcaffe.net.redistribute import Redistribute, differs
 from fcaffe.net.registry import create_layer
 from fcaffe.net.splits import insert_splits, unsplit_names
 from fcaffe.net.storage import Storage
@@ -158,7 +158,7 @@ class Graph:
             return []
         layer.check_count(len(bottom), layer.traits.bottoms, "bottom", "input")
         try:
-            needed, tops = layer.place(bottom)
+            needed, tops = layer.rule(bottom)
         except LayerError:
             raise
         except NetError as problem:
@@ -167,7 +167,7 @@ class Graph:
         if self.context.workers.per_worker:  # each has a batch of its own, so its layers are as on one worker
             is_mean = layer.traits.runs_user_code and layer.param.loss_weight
             return [REPLICATE] if is_mean else [Shard(0, 1, layer)] if changed else tops
-        layer.is_split = is_split(needed)
+        layer.is_split = any(isinstance(placement, Shard | Local) for placement in needed)
         for index in changed:
             self._append_redistribute(param.bottom[index], layer, needed[index])
         return tops

@@ -15,7 +15,7 @@ from fcaffe.errors import LayerError, LayerMemoryError, NetError
 from fcaffe.net.blob import MAX_AXES, Blob
 from fcaffe.net.context import Context
 from fcaffe.net.fillers import fill_blob
-from fcaffe.net.placements import Placements, Replicate, Shard, replicated
+from fcaffe.net.placements import Replicate, Shard, replicated
 from fcaffe.net.workers import Workers
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
@@ -100,7 +100,7 @@ class Layer:
     fork: str | None = None  # the fork of Caffe whose layer this is, a name in fcaffe/proto/forks.py; None: BVLC Caffe
     may_be_fused = False  # stated by the class itself: rules of rewriting treat it as the class that it derives from
     is_split = True  # each worker has a part of its bottoms, or reads a part of a batch
-    rule: Any = replicated  # of `placements`, a function in fcaffe.net.placements
+    rule: Any = replicated  # see fcaffe.net.placements; called before `setup` where a batch is split
 
     def __init__(self, param: Any, context: Context) -> None:
         self.param: Any = pb.LayerParameter()
@@ -125,12 +125,6 @@ class Layer:
     @property
     def phase(self) -> int:
         return self.param.phase
-
-    def place(self, bottom: list[Blob]) -> Placements:
-        """The placements that the layer needs of its bottoms, and those that its tops then have. Called before `setup`
-        where a batch is split."""
-        needed: Placements = self.rule(bottom)
-        return needed
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         pass
@@ -184,8 +178,8 @@ class Layer:
 
     @property
     def held(self) -> Held:
-        """How several workers that train hold the state."""
-        return self.traits.held
+        """How several workers that train hold the state. All have the same if each does all of the layer's work."""
+        return self.traits.held if self.is_split else Held.ALIKE
 
     def state_blobs(self) -> dict[str, Blob]:
         """Blobs of float32 values that later passes depend on, by their names in a state."""
@@ -291,9 +285,8 @@ class Layer:
         if workers.size == 1:
             return float(count)
         if isinstance(shard, Shard) and not shard.chosen_by:
-            return (
-                count * shard.samples * (workers.size if workers.per_worker else 1) / workers.part(shard.samples).count
-            )
+            whole = shard.samples * (workers.size if workers.per_worker else 1)
+            return count * whole / workers.part(shard.samples).count
         return workers.sum(float(count))
 
     def refuse_split(self, what: str) -> None:

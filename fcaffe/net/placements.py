@@ -62,17 +62,14 @@ REPLICATE, PARTIAL, LOCAL = Replicate(), Partial(), Local()
 
 # What a rule returns: the placement needed of each bottom, and those of the tops (the last one also of further tops).
 Placements = tuple[Sequence[Placement], Sequence[Placement]]
-
-
-def any_shard(shard: Shard) -> bool:
-    return True
+Rule = Callable[[Any, list[Any]], Placements]  # a method of a layer, which takes its bottoms
 
 
 def first_axis(shard: Shard) -> bool:
     return shard.axis == 0
 
 
-def common(bottom: Sequence[Any], accepts: Callable[[Shard], bool] = any_shard) -> Placement:
+def common(bottom: list[Any], accepts: Callable[[Shard], bool] = lambda shard: True) -> Placement:
     """The one placement in which a layer can take all of these bottoms: the first acceptable Shard, or Replicate."""
     given = [blob.placement for blob in bottom]
     shards = [one for one in given if isinstance(one, Shard) and accepts(one)]
@@ -82,29 +79,29 @@ def common(bottom: Sequence[Any], accepts: Callable[[Shard], bool] = any_shard) 
     return Replicate(varies)
 
 
-def of_all(placement: Placement, bottom: Sequence[Any]) -> Placements:
+def of_all(placement: Placement, bottom: list[Any]) -> Placements:
     return [placement] * len(bottom), [placement]
 
 
 # --- rules, as methods of a layer -------------------------------------------------------------------------------------
 
 
-def replicated(layer: Any, bottom: Sequence[Any], /) -> Placements:
+def replicated(layer: Any, bottom: list[Any], /) -> Placements:
     """The layer may combine any values, so every worker computes it on whole bottoms."""
     return of_all(common(bottom, lambda shard: False), bottom)
 
 
-def elementwise(layer: Any, bottom: Sequence[Any], /) -> Placements:
+def elementwise(layer: Any, bottom: list[Any], /) -> Placements:
     """Each value depends on the values of the same position."""
     return of_all(common(bottom), bottom)
 
 
-def by_sample(layer: Any, bottom: Sequence[Any], /) -> Placements:
+def by_sample(layer: Any, bottom: list[Any], /) -> Placements:
     """Sample i of each top, on axis 0, depends only on sample i of the bottoms."""
     return of_all(common(bottom, first_axis), bottom)
 
 
-def with_noise(layer: Any, bottom: Sequence[Any], /) -> Placements:
+def with_noise(layer: Any, bottom: list[Any], /) -> Placements:
     """As `by_sample`, where each row is a sample of the batch, since noise depends on the index of the sample."""
     (x,), context = bottom, layer.context
     rows = context.whole_shape(x)[:1]
@@ -112,25 +109,25 @@ def with_noise(layer: Any, bottom: Sequence[Any], /) -> Placements:
     return of_all(common(bottom, lambda shard: in_order and (shard.axis, shard.samples) == (0, *rows)), bottom)
 
 
-def unchanged(layer: Any, bottom: Sequence[Any], /) -> Placements:
+def unchanged(layer: Any, bottom: list[Any], /) -> Placements:
     """The layer takes every placement; all tops have that of the first bottom."""
     return [blob.placement for blob in bottom], [bottom[0].placement]
 
 
-def between(axes: Callable[[Any, Any], Collection[int]]) -> Callable[[Any, Sequence[Any]], Placements]:
+def between(axes: Callable[[Any, Any], Collection[int]]) -> Rule:
     """A rule: the layer combines values along these axes of its first bottom, and keeps the others as they are."""
 
-    def rule(layer: Any, bottom: Sequence[Any]) -> Placements:
+    def rule(layer: Any, bottom: list[Any]) -> Placements:
         combined = axes(layer, bottom[0])
         return of_all(common(bottom, lambda shard: shard.axis not in combined), bottom)
 
     return rule
 
 
-def before(axis: Callable[[Any, Any], int]) -> Callable[[Any, Sequence[Any]], Placements]:
+def before(axis: Callable[[Any, Any], int]) -> Rule:
     """A rule: the axes before this one of the first bottom number independent rows, which are worth splitting."""
 
-    def rule(layer: Any, bottom: Sequence[Any]) -> Placements:
+    def rule(layer: Any, bottom: list[Any]) -> Placements:
         first = axis(layer, bottom[0])
         placement = common(bottom, lambda shard: shard.axis < first)
         return of_all(split(layer, bottom[0], 0) if first > 0 and placement == REPLICATE else placement, bottom)
@@ -146,7 +143,7 @@ def split(layer: Any, blob: Any, axis: int) -> Placement:
     return Shard(axis, share.total if share and size % share.total == 0 else size)
 
 
-def summed(layer: Any, bottom: Sequence[Any], /) -> Placements:
+def summed(layer: Any, bottom: list[Any], /) -> Placements:
     """A loss or another sum over the samples on axis 0; further tops have values for each sample."""
     placement = common(bottom, first_axis)
     return [placement] * len(bottom), [total_of(placement), placement]
@@ -157,15 +154,13 @@ def total_of(placement: Placement) -> Placement:
     return PARTIAL if isinstance(placement, Shard) else placement
 
 
-def positions_summed(
-    axis: Callable[[Any], int], of_classes: bool = False
-) -> Callable[[Any, Sequence[Any]], Placements]:
+def positions_summed(axis: Callable[[Any], int], of_classes: bool = False) -> Rule:
     """A rule of what compares scores, with classes along `axis`, with a label for each position of the other axes.
 
     Tops: the sum over the positions; one like the scores, or the sum of each class; one like the labels.
     """
 
-    def rule(layer: Any, bottom: Sequence[Any]) -> Placements:
+    def rule(layer: Any, bottom: list[Any]) -> Placements:
         among = bottom[0].canonical_axis(axis(layer))
         scores, labels = (layer.context.whole_shape(blob) for blob in bottom[:2])
 
@@ -180,12 +175,12 @@ def positions_summed(
     return rule
 
 
-def streams(layer: Any, bottom: Sequence[Any], /) -> Placements:
+def streams(layer: Any, bottom: list[Any], /) -> Placements:
     """A recurrent layer: axis 1, that of the streams, is worth splitting. A static input has them on axis 0."""
     placement = common(bottom[:2], lambda shard: shard.axis == 1)
     if placement == REPLICATE and len(bottom[0].shape) > 1:
         placement = split(layer, bottom[0], 1)
-    static = replace(placement, axis=0) if isinstance(placement, Shard) else placement
-    return [static if index == 2 and layer.has_static(bottom) else placement for index in range(len(bottom))], [
-        placement
-    ]
+    needed = [placement] * len(bottom)
+    if isinstance(placement, Shard) and layer.has_static(bottom):
+        needed[2] = replace(placement, axis=0)
+    return needed, [placement]

@@ -10,7 +10,6 @@ Every other change is one of the first two and then the third.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from fcaffe import log
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.context import Context
 from fcaffe.net.layer import Layer, Traits
-from fcaffe.net.placements import LOCAL, Local, Partial, Placement, Replicate, Shard
+from fcaffe.net.placements import LOCAL, Partial, Placement, Replicate, Shard
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.share import split_batch
 
@@ -103,10 +102,7 @@ class Redistribute(Layer):
             return values
         values = self.xp.moveaxis(values, placement.axis, 0)
         self.rows = self._rows(placement, len(values))
-        padded = self.xp.zeros((max(self.rows), *values.shape[1:]), values.dtype)
-        padded[: len(values)] = values
-        parts = [part[:count] for part, count in zip(workers.gather_array(padded), self.rows, strict=True)]
-        return self.xp.moveaxis(self.xp.concatenate(parts), 0, placement.axis)
+        return self.xp.moveaxis(workers.gather_rows(values, self.rows), 0, placement.axis)
 
     def _rows(self, shard: Shard, own: int) -> list[int]:
         workers = self.context.workers
@@ -125,15 +121,9 @@ class Redistribute(Layer):
         if shard.chosen_by:
             start = sum(self.rows[: self.context.workers.rank])
             return slice(start, start + self.rows[self.context.workers.rank])
-        each, part = whole[shard.axis] // shard.samples, self.context.workers.part(shard.samples)
-        return slice(each * part.first, each * (part.first + part.count))
+        return self.context.own_part(shard, whole[shard.axis])
 
 
 def differs(given: Placement, needed: Placement) -> bool:
     """Whether a bottom of the placement `given` must be redistributed."""
     return given != needed and not (isinstance(given, Replicate) and isinstance(needed, Replicate))
-
-
-def is_split(placements: Any) -> bool:
-    """Whether a layer with bottoms of these placements computes a part of its work only."""
-    return any(isinstance(placement, Shard | Local) for placement in placements)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -40,11 +40,12 @@ class Shards(Workers):
         self.counts = [split_batch(size, worker, workers.size).count for worker in range(workers.size)]
         first = split_batch(size, workers.rank, workers.size).first
         self.own = range(first, first + self.counts[workers.rank])
+        self.passes = len(self.own)
         self.in_shards = size > 1
         self.in_step = False
-        self.cores = threading.Semaphore(min(shard_threads(), len(self.own)))
-        self._meeting = threading.Barrier(len(self.own))
-        self._given: list[Any] = [None] * len(self.own)  # by the shards, to a sum or a gathering
+        self.cores = threading.Semaphore(min(shard_threads(), self.passes))
+        self._meeting = threading.Barrier(self.passes)
+        self._given: list[Any] = [None] * self.passes  # by the shards, to a sum or a gathering
         self._gathered: Any = None
         self._passes = threading.local()
 
@@ -108,13 +109,6 @@ class Shards(Workers):
         shard = split_batch(share.total, self.rank, self.size)
         return slice(shard.first - share.first, shard.first - share.first + shard.count)
 
-    def part(self, samples: int) -> Share:
-        return split_batch(samples, self.rank, self.size)
-
-    @property
-    def passes(self) -> int:  # type: ignore[override]
-        return len(self.own)
-
     def sum(self, value: float) -> float:
         return float(self.sum_array(np.array([float(value)]))[0])
 
@@ -128,16 +122,7 @@ class Shards(Workers):
         return self._gathered
 
     def _gather(self) -> None:
-        self._gathered = self.gather_of_workers(np.stack(self._given), self.counts)
-
-    def gather_of_workers(self, values: Any, counts: Sequence[int]) -> Any:
-        """The rows of all workers in one array. `counts`: each worker's. One pass of each worker calls this."""
-        if len(counts) == 1:
-            return values
-        rows = np.zeros((max(counts), *values.shape[1:]), values.dtype)
-        rows[: len(values)] = values
-        everyones = self.workers.gather_array(rows)
-        return np.concatenate([of_worker[:count] for of_worker, count in zip(everyones, counts, strict=True)])
+        self._gathered = self.workers.gather_rows(np.stack(self._given), self.counts)
 
 
 def nodes_of_workers(size: int, workers: int) -> tuple[Tree, list[list[Node]]]:

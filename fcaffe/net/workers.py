@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
+import numpy as np
+
 from fcaffe.errors import UsageError
-from fcaffe.share import Share
+from fcaffe.share import Share, split_batch
 
 
 class Workers:
-    """The workers among which each batch is split. This base stands for a single one: it has the whole batch."""
+    """The workers among which each batch is split. This base communicates with none, as a single worker."""
 
     rank: int = 0
     size: int = 1
@@ -24,7 +27,7 @@ class Workers:
 
     def share(self, batch_size: int) -> Share:
         """This worker's part of the batch that a layer's `batch_size` asks for."""
-        return Share(0, batch_size, batch_size)
+        return split_batch(batch_size * self.size if self.per_worker else batch_size, self.rank, self.size)
 
     def rows(self, share: Share) -> slice:
         """The samples of this worker's share that the current pass computes."""
@@ -37,7 +40,7 @@ class Workers:
 
     def part(self, samples: int) -> Share:
         """Those of so many samples, which the workers split, that the current pass computes."""
-        return Share(0, samples, samples)
+        return Share(0, samples, samples) if self.per_worker else split_batch(samples, self.rank, self.size)
 
     @functools.cached_property
     def alone(self) -> Workers:
@@ -58,6 +61,14 @@ class Workers:
     def gather_array(self, values: Any) -> Any:
         """The small arrays of all workers, of one shape, in the order of ranks: (size, *shape). All must call this."""
         return values[None]
+
+    def gather_rows(self, values: Any, counts: Sequence[int]) -> Any:
+        """The rows of all workers in one array. `counts`: each worker's. All must call this."""
+        if len(counts) == 1:
+            return values
+        rows = np.zeros_like(values, shape=(max(counts), *values.shape[1:]), order="C")
+        rows[: len(values)] = values
+        return np.concatenate([part[:count] for part, count in zip(self.gather_array(rows), counts, strict=True)])
 
     def broadcast(self, array: Any) -> None:
         """Overwrite the array with that of worker 0."""

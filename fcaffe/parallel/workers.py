@@ -13,7 +13,6 @@ from fcaffe.net.workers import Workers
 from fcaffe.parallel.reductions.reduction import Reduction
 from fcaffe.parallel.waiting import wait_until
 from fcaffe.parallel.watchdog import Watchdog
-from fcaffe.share import Share, split_batch
 from fcaffe.timeline import WAIT, Timeline
 from fcaffe.tree_order import sum_in_tree_order
 
@@ -40,14 +39,6 @@ class MpiWorkers(Workers):
         self.timeline = timeline or Timeline()
         self.reduction = reduction
         self.sums_on_streams = reduction is not None and not reduction.host_waits
-
-    def share(self, batch_size: int) -> Share:
-        if self.per_worker:
-            return Share(self.rank * batch_size, batch_size, self.size * batch_size)
-        return split_batch(batch_size, self.rank, self.size)
-
-    def part(self, samples: int) -> Share:
-        return super().part(samples) if self.per_worker else split_batch(samples, self.rank, self.size)
 
     def sum(self, value: float) -> float:
         return float(self.sum_array(np.array([float(value)], np.float64))[0])

@@ -113,8 +113,6 @@ def to_blob_proto(array: np.ndarray, diff: np.ndarray | None = None) -> Any:
 
 def stored_to_proto(blob: StoredBlob, nvidia: bool = False) -> Any:
     """The BlobProto of a stored blob; see `encoded`. The fields of NVIDIA's fork are unknown fields of the message."""
-    if blob.nbytes > LARGEST:
-        raise SnapshotError(f"a blob of shape {blob.shape} {TOO_LARGE}")
     return pb.BlobProto.FromString(b"".join(encoded(blob, nvidia)))
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from google.protobuf import text_format
-from google.protobuf.text_format import ParseError
 
 from fcaffe.errors import ProtoError
 from fcaffe.input_files import read_input, reading
@@ -99,7 +98,7 @@ _UNKNOWN_VALUE = re.compile(r'Enum type "caffe\.(.+)" has no value (?:named|with
 _LONGEST = 200  # characters of protobuf's message, which quotes strings
 
 
-def explain(text: str, error: ParseError) -> str:
+def explain(text: str, error: text_format.ParseError) -> str:
     """Return `line:column: what is wrong` for an error in parsing `text`."""
     line, column = error.GetLine(), error.GetColumn()
     if line is None or column is None:

@@ -9,7 +9,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
-from dataclasses import replace
+from itertools import compress
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +19,7 @@ from fcaffe import as_caffe, log
 from fcaffe.errors import LayerError
 from fcaffe.net.blob import Blob
 from fcaffe.net.host_arrays import HostViews, host_views
-from fcaffe.net.layer import Held, State, Traits
+from fcaffe.net.layer import State, Traits
 from fcaffe.net.placements import Placements, by_sample, replicated
 from fcaffe.net.registry import register
 from fcaffe.pycaffe.blob import Blob as BlobFace
@@ -49,7 +49,7 @@ class Python(UserLayer):
     traits = Traits(needs_host=True, runs_user_code=True)
     views: HostViews
 
-    def place(self, bottom: list[Blob]) -> Placements:
+    def rule(self, bottom: list[Blob]) -> Placements:
         """Without tops no values depend on the code. In shards, which are threads, the first one calls it for all."""
         may_split = (self._user_class.by_sample or not self.param.top) and not self.context.workers.in_shards
         return (by_sample if may_split else replicated)(self, bottom)
@@ -58,7 +58,6 @@ class Python(UserLayer):
         self.views = host_views(self.engine)
         self.views.prepare([*bottom, *top])
         if not self.is_split:
-            self.traits = replace(self.traits, held=Held.ALIKE)
             self.context.workers.run_shards_in_step()
         self.user_layer = self._make_user_layer()
         self._call("setup", bottom, top)
@@ -68,25 +67,25 @@ class Python(UserLayer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         """Where several workers have whole blobs, the first one calls the user's code for all."""
-        workers = self.context.workers
-        if self.is_split or workers.rank == 0:
+        if self.is_split or self.context.workers.rank == 0:
             self._call("forward", bottom, top)
         for blob in () if self.is_split else top:
             self.take_from_first(blob)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        workers = self.context.workers
-        own = [] if self.is_split else [blob.diff.copy() for blob in top]
-        for blob, diff in zip(top, own, strict=False):
-            blob.diff[...] = workers.sum_array(diff)
-        if self.is_split or workers.rank == 0:
+        if self.is_split:
+            return self._call("backward", top, propagate_down, bottom)
+        workers, own = self.context.workers, [blob.diff.copy() for blob in top]
+        for blob in top:
+            blob.diff[...] = workers.sum_array(blob.diff)
+        if workers.rank == 0:
             self._call("backward", top, propagate_down, bottom)
         else:
-            for blob, down in zip(bottom, propagate_down, strict=True):
-                if down:
-                    blob.diff[...] = 0
-        for blob, diff in zip(top, own, strict=False):
-            blob.diff[...] = diff
+            for blob in compress(bottom, propagate_down):
+                blob.diff[...] = 0
+        for blob, diff in zip(top, own, strict=True):
+            if blob not in bottom:
+                blob.diff[...] = diff
 
     def state(self) -> State:
         """Return the `snapshot_state` of the user's class."""

@@ -143,17 +143,6 @@ def scale_rate(param: Any, scale: str, factor: float) -> None:
         param.rampup_lr = unscaled
 
 
-def next_step(param: Any, iteration: int, current_step: int) -> int:
-    """`current_step` at this iteration, from that of the iteration before; other policies leave it alone, and so
-    does a warm-up."""
-    if iteration < warm_up_end(param):
-        return current_step
-    if param.lr_policy == "step":
-        return iteration // max(param.stepsize, 1)
-    due = current_step < len(param.stepvalue) and iteration >= param.stepvalue[current_step]
-    return current_step + 1 if param.lr_policy == "multistep" and due else current_step
-
-
 class Schedule:
     """What the learning-rate policy says; a batch is `iter_size` passes all along.
 
@@ -175,11 +164,20 @@ class Schedule:
         return int(self.param.iter_size)
 
     def next_step(self, iteration: int, current_step: int) -> int:
-        """`current_step` at this iteration, from that of the iteration before. Logs a change."""
-        step = next_step(self.param, iteration, current_step)
-        if self.param.lr_policy == "multistep" and step != current_step:
-            log.multistep(iteration, step)
-        return step
+        """`current_step` at this iteration, from that of the iteration before. Logs a change of `multistep`.
+
+        Other policies leave it alone, and so does a warm-up.
+        """
+        param = self.param
+        if iteration < warm_up_end(param):
+            return current_step
+        if param.lr_policy == "step":
+            return iteration // max(param.stepsize, 1)
+        due = current_step < len(param.stepvalue) and iteration >= param.stepvalue[current_step]
+        if param.lr_policy == "multistep" and due:
+            current_step += 1
+            log.multistep(iteration, current_step)
+        return current_step
 
     def rate(self, iteration: int, current_step: int) -> float:
         """The learning rate of the update from `iteration` to the next."""

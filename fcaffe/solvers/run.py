@@ -137,11 +137,11 @@ class Run:
                 "the training net has no loss, so nothing is learned; add a layer such as SoftmaxWithLoss, or give a "
                 "layer a loss_weight"
             )
-        parts = self.shards or self.workers  # as the training net's layers see them
-        if parts.size > 1 and self.context.share is None and not parts.per_worker:
+        workers = self.context.workers
+        if workers.size > 1 and self.context.share is None and not workers.per_worker:
             if batch := self.context.unsplit:
-                raise UsageError(f"cannot split a batch of {batch}, {parts.splitting}, or use at most {batch}")
-            raise SolverError(f"the training net has no layer that reads a batch, {parts.splitting}")
+                raise UsageError(f"cannot split a batch of {batch}, {workers.splitting}, or use at most {batch}")
+            raise SolverError(f"the training net has no layer that reads a batch, {workers.splitting}")
         return net, [net, *(self._twins(net, net_param, self.shards) if self.shards else ())]
 
     def _twins(self, net: Net, net_param: Any, shards: Shards) -> list[Net]:
@@ -153,15 +153,14 @@ class Run:
             self.context.wide_products.update(wide_products(net, shards))
             if self.context.wide_products:
                 shards.run_shards_in_step()
-        in_step = shards.in_step
-        if problem := why_no_twins(net, in_step):
-            if in_step:
+        if problem := why_no_twins(net, shards.in_step):
+            if shards.in_step:
                 raise SolverError(
                     f"--reproducible {shards.size} cannot give each shard a net of its own, which layers such as "
                     f"BatchNorm, Accuracy per class and LSTM need: this net has {problem}"
                 )
             return []
-        threads = len(shards.own) if in_step else min(shard_threads(), len(shards.own))
+        threads = shards.passes if shards.in_step else min(shard_threads(), shards.passes)
         return [twin_of(net, net_param) for _ in range(threads - 1)]
 
     def _schedule(self) -> Schedule:

@@ -167,24 +167,22 @@ class ShardedBatches:
 
     def _compute_shards(self, passes: Passes, number: int, backward: bool) -> None:
         with self.shards.computing():
-            self._compute_one_by_one(passes, number, backward)
+            for shard in passes.own:
+                self._compute_shard(passes, shard, number, backward)
 
-    def _compute_one_by_one(self, passes: Passes, number: int, backward: bool) -> None:
+    def _compute_shard(self, passes: Passes, shard: int, number: int, backward: bool) -> None:
         run, net = self.run, passes.net
-        for shard in passes.own:
-            share = self.shards.begin_pass(shard, run.share)
-            net.context.begin_pass(run.iteration, number * share.total + share.first)
-            with run.timeline.span(FORWARD):
-                loss = net.forward()
-            self._results[shard - self.shards.own[0]] = np.array([loss, *np.concatenate([[], *run.output_values(net)])])
-            if backward:
-                passes.make_room()
-                net.parameters.clear_diffs()
-                self._run_backward(passes, shard)
-            if (
-                not np.isfinite(loss) and self.nan_policy.stops
-            ):  # behind backward, whose memory the search lays out anew
-                self._bad = self._bad or net.first_bad_blob()
+        share = self.shards.begin_pass(shard, run.share)
+        net.context.begin_pass(run.iteration, number * share.total + share.first)
+        with run.timeline.span(FORWARD):
+            loss = net.forward()
+        self._results[shard - self.shards.own[0]] = np.array([loss, *np.concatenate([[], *run.output_values(net)])])
+        if backward:
+            passes.make_room()
+            net.parameters.clear_diffs()
+            self._run_backward(passes, shard)
+        if self.nan_policy.stops and not np.isfinite(loss):  # after backward: the search changes the memory plan
+            self._bad = self._bad or net.first_bad_blob()
 
     def _run_backward(self, passes: Passes, shard: int) -> None:
         net, is_last = passes.net, shard == passes.own[-1]
@@ -224,11 +222,7 @@ class ShardedBatches:
     def _add_up_results(self) -> np.float32:
         """The loss over all shards; the outputs are kept."""
         run = self.run
-        mine = np.zeros((max(self.shards.counts), self._results[0].size))
-        mine[: len(self._results)] = self._results
-        everyones: Sequence[np.ndarray] = run.workers.gather_array(mine)
-        rows = [values[:count] for values, count in zip(everyones, self.shards.counts, strict=True)]
-        sums = sum_in_tree_order(np.concatenate(rows))
+        sums = sum_in_tree_order(run.workers.gather_rows(np.stack(self._results), self.shards.counts))
         loss = np.float32(sums[0])
         self.nan_policy.check_loss(loss, run.iteration, self._bad)
         ends = np.cumsum([own.size for own in run.output_values()], dtype=int)

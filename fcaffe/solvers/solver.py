@@ -54,11 +54,12 @@ class Solver(Run):
         log.solver_done()
 
     def _batches(self) -> WholeBatches | ShardedBatches:
+        common = self, self.nan_policy, lambda: self.requested_action()
         if not self.shards:
-            return WholeBatches(self, self.nan_policy, lambda: self.requested_action(), self.update)
+            return WholeBatches(*common, self.update)
         from fcaffe.solvers.sharded_batches import ShardedBatches
 
-        return ShardedBatches(self, self.nan_policy, lambda: self.requested_action(), self.shards)
+        return ShardedBatches(*common, self.shards)
 
     def solve(self, resume: str | None = None) -> None:
         """Train up to max_iter, then snapshot, display and test once more, as the solver's parameters ask."""
@@ -182,21 +183,21 @@ class Solver(Run):
             self._before_test = None
         return stopped
 
-    def snapshot(self) -> str:
-        """Write model and state; returns the state's path, or "" on workers other than 0. All workers call this."""
-        return self._save()
+    def snapshot(self, prefix: str = "") -> str:
+        """Write model and state, under the solver's prefix or another one. All workers call this.
 
-    def save_temporarily(self) -> None:
-        """Write a temporary snapshot, and remove all of those but the last two."""
-        self._save(temporary_prefix(self.param.snapshot_prefix))
-        if self.workers.rank == 0:
-            remove_temporary(self.param.snapshot_prefix, but=2)
-
-    def _save(self, prefix: str = "") -> str:
+        Returns the state's path, or "" on workers other than 0.
+        """
         from fcaffe.solvers.snapshot.write import save
 
         self.update.finish()
         return save(self, self._before_test, prefix)
+
+    def save_temporarily(self) -> None:
+        """Write a temporary snapshot, and remove all of those but the last two."""
+        self.snapshot(temporary_prefix(self.param.snapshot_prefix))
+        if self.workers.rank == 0:
+            remove_temporary(self.param.snapshot_prefix, but=2)
 
     def restore(self, path: str) -> None:
         """Go on from a solver state. Raises SnapshotError, and changes nothing, if it is damaged or does not fit."""

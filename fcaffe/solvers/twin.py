@@ -37,7 +37,7 @@ def why_no_twins(net: Net, in_step: bool) -> str:
     if net.context.engine.asynchronous:
         return "an engine for GPUs"
     for layer in (node.layer for node in net.nodes if not _reads(node)):
-        has_state = bool(layer.state()) and not (in_step and layer.traits.held is Held.STREAMS)
+        has_state = bool(layer.state()) and not (in_step and layer.held is Held.STREAMS)
         if has_state or type(layer).close is not Layer.close:
             return f'layer "{layer.name}" ({layer.type}), which has a state'
     return ""

@@ -104,7 +104,7 @@ class WideProduct:
             task(engine)
 
     def _gathered(self, own: Floats) -> Floats:
-        return self._shards.gather_of_workers(own, self._samples)
+        return self._shards.workers.gather_rows(own, self._samples)
 
     def _share_out(self, compute: Compute, width: int) -> None:
         """Make tasks of this worker's blocks of a product over all samples."""
@@ -121,9 +121,9 @@ class WideProduct:
         self._tasks.extend(map(task, range(mine.count)))
 
     def _gather_product(self, width: int) -> None:
-        blocks, size = _blocks(width), self._shards.workers.size
-        counts = [split_batch(len(blocks), worker, size).count for worker in range(size)]
-        everyones = self._shards.gather_of_workers(self._computed, counts)
+        blocks, workers = _blocks(width), self._shards.workers
+        counts = [split_batch(len(blocks), worker, workers.size).count for worker in range(workers.size)]
+        everyones = workers.gather_rows(self._computed, counts)
         own = slice(self._share.first, self._share.first + self._share.count)
         self._product = np.empty((self._share.count, width), np.float32)
         for block, values in zip(blocks, everyones, strict=True):

@@ -13,12 +13,10 @@ from fcaffe.engines import Engine
 from fcaffe.errors import FcaffeError, NetError
 from fcaffe.layers.forks.annotated_data import MOST_OBJECTS
 from fcaffe.net import Context, Net
-from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net
 from fcaffe.pycaffe.python import code_of
 from fcaffe.rng import CaffeRandom
-from fcaffe.share import Share, split_batch
 
 Shape = tuple[int, ...]
 
@@ -55,19 +53,6 @@ class _Hollow:
         return np.lib.stride_tricks.as_strided(hollow, shape, (0,) * len(shape), subok=True)
 
 
-class FirstOf(Workers):
-    """The first of so many workers, of which none runs."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def share(self, batch_size: int) -> Share:
-        return self.part(batch_size)
-
-    def part(self, samples: int) -> Share:
-        return split_batch(samples, 0, self.size)
-
-
 def hollow_net(
     param: Any, path: str, input_shape: Sequence[int] | None = None, whole_passes: bool = False, workers: int = 1
 ) -> tuple[Net, dict[str, str]]:
@@ -91,7 +76,7 @@ def hollow_net(
                 f"records of {' x '.join(map(str, shape))} are assumed ({origin})"
             )
     context = hollow_context(whole_passes)
-    context.workers = FirstOf(workers)
+    context.workers.size = workers
     return Net(param, context), stood_in
 
 

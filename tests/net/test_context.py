@@ -4,15 +4,12 @@ from fcaffe.net import Context
 from fcaffe.net.placements import REPLICATE, Shard
 from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom
-from fcaffe.share import Share, split_batch
+from fcaffe.share import Share
 from tests.engine_choice import engine
 
 
 class SecondOfTwo(Workers):
     rank, size = 1, 2
-
-    def share(self, batch_size: int) -> Share:
-        return split_batch(batch_size, self.rank, self.size)
 
     def sum(self, value: float) -> float:
         return 10 * value

@@ -12,7 +12,6 @@ import numpy as np
 
 from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.workers import Workers
-from fcaffe.share import Share, split_batch
 from fcaffe.tree_order import sum_in_tree_order
 
 
@@ -47,12 +46,6 @@ class ThreadWorkers(Workers):
 
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self.meeting, self.rank, self.size = meeting, rank, meeting.size
-
-    def share(self, batch_size: int) -> Share:
-        return split_batch(batch_size * self.size if self.per_worker else batch_size, self.rank, self.size)
-
-    def part(self, samples: int) -> Share:
-        return Share(0, samples, samples) if self.per_worker else split_batch(samples, self.rank, self.size)
 
     def sum(self, value: float) -> float:
         return float(self.sum_array(np.array([float(value)]))[0])

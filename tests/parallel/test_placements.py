@@ -122,3 +122,17 @@ def test_batches_of_each_worker_s_own(folder: Path) -> None:
         alone = train(text)
     np.testing.assert_allclose(shown, losses[2:] / 0.3, rtol=1e-5)
     assert losses[0] == pytest.approx((alone[0][0] + alone[0][1]) / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("how", list(HOW))
+def test_user_code_in_place(folder: Path, how: str) -> None:
+    """Its gradient, which lies in the memory of the top's, is that of its bottom."""
+    text = f"""layer {{ name: "rows" type: "HDF5Data" top: "v" top: "u"
+                 hdf5_data_param {{ source: "{folder}/rows.txt" batch_size: 6 }} }}
+        layer {{ name: "ip" type: "InnerProduct" bottom: "v" top: "ip"
+                 inner_product_param {{ num_output: 4 weight_filler {{ type: "xavier" }} }} }}
+        layer {{ name: "user" type: "Python" bottom: "ip" top: "ip"
+                 python_param {{ module: "placed_layers" layer: "Centred" }} }}
+        layer {{ name: "loss" type: "EuclideanLoss" bottom: "ip" bottom: "u" top: "loss" }}"""
+    with log.quiet(3):
+        assert same(HOW[how](text), train(text)) < 1e-5

@@ -100,8 +100,7 @@ class Pooling(Operations, PlainPooling):
         """(H', W'): a factor, since oneDNN divides by the whole window even where that goes beyond the padding."""
         if not _any_beyond(x.shape[2:], y.shape[2:], windows):
             return None
-        areas = self._areas(y.shape[2:], x.shape[2:], windows)[..., 0]
-        return np.float32(windows.size) / areas
+        return np.float32(windows.size) / windows.areas(np, x.shape[2:], y.shape[2:])
 
     def _pooling(self, kind: int, x: Array, y: Array, windows: Windows, saves: bool = False) -> Operation:
         """The operation of a forward pass, which with `saves` writes the workspace too."""

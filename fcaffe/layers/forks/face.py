@@ -116,7 +116,7 @@ class MarginInnerProduct(OfClasses):
     traits = Traits(bottoms=2, tops=2, reshapes_by_shape=True, repeatable=True, held=Held.ALIKE, labels=(1,))
     owner = "weights"
 
-    def place(self, bottom: list[Blob]) -> Placements:
+    def rule(self, bottom: list[Blob]) -> Placements:
         placement = common(bottom, first_axis)
         return [placement] * 2, [placement, REPLICATE]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from fcaffe.layers.lstm import unit_backward, unit_forward
 from fcaffe.net import Array, Blob, Layer, Traits, register
@@ -39,8 +38,6 @@ class Lstm(Layer):
             raise self.error("lstm_param needs num_output and batch_size, both at least 1")
         if self.has_marks:
             self.context.workers.run_shards_in_step()  # each carries its state over to its next pass
-        if not self.is_split:
-            self.traits = replace(self.traits, held=Held.ALIKE)
         width = 4 * self.outputs
         self.add_blob(width, math.prod(bottom[0].shape[self.axes :]), filler=p.weight_filler)
         self.add_blob(width, self.outputs, filler=p.weight_filler)

@@ -52,11 +52,10 @@ class MultiBoxLoss(HostLoss):
     traits = replace(HostLoss.traits, bottoms=4, labels=(3,), constants=(2,))
     learning = 2
 
-    def place(self, bottom: list[Blob]) -> Placements:
+    def rule(self, bottom: list[Blob]) -> Placements:
         placement = common(bottom[:2], first_axis)
-        return [placement, placement, REPLICATE, LOCAL if isinstance(placement, Shard) else placement], [
-            total_of(placement)
-        ]
+        boxes = LOCAL if isinstance(placement, Shard) else placement
+        return [placement, placement, REPLICATE, boxes], [total_of(placement)]
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)

@@ -50,26 +50,28 @@ class Permute(Reordering):
 
     fork = forks.SSD
 
-    def place(self, bottom: list[Blob]) -> Placements:
-        shard, listed = bottom[0].placement, self.listed()
+    def rule(self, bottom: list[Blob]) -> Placements:
+        shard = bottom[0].placement
         if not isinstance(shard, Shard):
             return elementwise(self, bottom)
-        order = [*listed, *(axis for axis in range(len(bottom[0].shape)) if axis not in listed)]
-        return [shard], [replace(shard, axis=order.index(shard.axis))]
+        return [shard], [replace(shard, axis=self.order_of(bottom[0]).index(shard.axis))]
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        axes = range(len(bottom[0].shape))
-        listed = self.listed()
+        axes, listed = range(len(bottom[0].shape)), self.listed()
         if not set(listed) <= set(axes) or len(set(listed)) != len(listed):
             raise self.error(
                 f"lists the axes {listed}; list axes of the bottom's shape {bottom[0].shape}, each at most once"
             )
-        self.order = [*listed, *(axis for axis in axes if axis not in listed)]
+        self.order = self.order_of(bottom[0])
         if self.order == [0, *axes[2:], 1]:  # as the values lie in memory, so Flatten and this are plain copies
             top[0].make_contiguous()
 
     def listed(self) -> list[int]:
         return list(self.param.permute_param.order)
+
+    def order_of(self, bottom: Blob) -> list[int]:
+        listed = self.listed()
+        return [*listed, *(axis for axis in range(len(bottom.shape)) if axis not in listed)]
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         shape = bottom[0].shape

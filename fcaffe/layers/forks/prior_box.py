@@ -26,7 +26,7 @@ class PriorBox(Layer):
     fork = forks.SSD
     traits = Traits(bottoms=2, tops=1, reshapes_by_shape=True, repeatable=True, constants=ALL_BOTTOMS, reads="neither")
 
-    def place(self, bottom: list[Blob]) -> Placements:
+    def rule(self, bottom: list[Blob]) -> Placements:
         return [common([blob], lambda shard: shard.axis < 2) for blob in bottom], [REPLICATE]  # sizes of images count
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from fcaffe.data.boxes import CENTER_SIZE, CORNER
+from fcaffe.engines.elementwise import FLT_MAX
 from fcaffe.tools.onnx.graph import Step, writes
-
-BELOW_ALL = float(np.finfo(np.float32).min)
 
 
 @writes("PriorBox")
@@ -77,7 +74,7 @@ def _highest(step: Step, scores: str, count: int) -> str:
     """The scores (N, L, P), of which all but the highest of each class are below all others."""
     highest, _ = step.ops("TopK", scores, step.integers([max(1, count)], "count"), outputs=2, axis=2)
     least = step.reduce("ReduceMin", highest, [2])
-    return step.op("Where", step.op("Less", scores, least), step.array(BELOW_ALL, "below"), scores)
+    return step.op("Where", step.op("Less", scores, least), step.array(-FLT_MAX, "below"), scores)
 
 
 def _of_image(step: Step, image: int, boxes: str, scores: str) -> str:
@@ -85,7 +82,7 @@ def _of_image(step: Step, image: int, boxes: str, scores: str) -> str:
     p = step.param.detection_output_param
     index = step.integers([image], "image")
     boxes, scores = (step.op("Gather", x, index, axis=0) for x in (boxes, scores))
-    lowest = p.confidence_threshold if p.HasField("confidence_threshold") else BELOW_ALL
+    lowest = p.confidence_threshold if p.HasField("confidence_threshold") else -FLT_MAX
     chosen = step.op(
         "NonMaxSuppression",
         boxes,

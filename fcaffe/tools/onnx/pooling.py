@@ -8,6 +8,7 @@ import numpy as np
 
 from fcaffe.engines.elementwise import FLT_MAX, FLT_MIN
 from fcaffe.engines.windows import Windows
+from fcaffe.layers.loss import FLT_MIN
 from fcaffe.layers.pooling import AVE, MAX, Pooling
 from fcaffe.tools.onnx.graph import Shape, Step, writes
 
@@ -71,15 +72,11 @@ def _by_area(step: Step, mean: str, w: Windows, shape: Shape, outputs: Shape) ->
     Caffe's area includes padding, but nothing beyond it. ONNX's is the whole window, so that the last row and column
     may need a factor.
     """
-    lengths = []
-    for n, o, k, s, p in zip(shape[2:], outputs, w.kernel, w.stride, w.pad, strict=True):
-        start = np.arange(o) * s - p
-        lengths.append(np.minimum(start + k, n + p) - start)
-    area = lengths[0][:, None] * lengths[1][None, :]
+    area = w.areas(np, shape[2:], outputs)
     if (area == w.size).all():
         return mean
     with np.errstate(divide="ignore"):  # 0 / 0 for a window outside of the image, as in Caffe
-        factors = np.float32(w.size) / area.astype(np.float32)
+        factors = np.float32(w.size) / area
     return step.op("Mul", mean, step.array(factors, "area"))
 
 

@@ -87,18 +87,14 @@ def argmax(step: Step) -> list[str]:
     x = step.x if layer.axis is not None else step.reshape(step.x, shape, rows)
     axis = 1 if layer.axis is None else layer.axis
     length = rows[1] if layer.axis is None else shape[axis]
-    end = step.integers([-(2**31)], "end")
-    reversed_x = step.op("Slice", x, *(step.integers([n], "start") for n in [-1]), end, *_along(step, axis))
+    start, end = step.integers([-1], "start"), step.integers([-(2**31)], "end")
+    reversed_x = step.op("Slice", x, start, end, step.integers([axis], "axis"), step.integers([-1], "step"))
     values, positions = step.ops("TopK", reversed_x, step.integers([p.top_k], "k"), outputs=2, axis=axis)
     indices = step.cast(step.op("Sub", step.integers([length - 1], "last"), positions), "FLOAT")
     if layer.axis is not None:
         return [values if p.out_max_val else indices]
     both = step.op("Concat", indices, values, axis=1) if p.out_max_val else indices
     return [step.reshape(both, (shape[0], math.prod(step.tops[0][1:])), step.tops[0])]
-
-
-def _along(step: Step, axis: int) -> list[str]:
-    return [step.integers([axis], "axis"), step.integers([-1], "step")]
 
 
 @writes("BatchReindex")

@@ -168,21 +168,16 @@ def _curves(charts: Sequence[tuple[str, dict[str, Any]]]) -> str:
     """The first chart in full width, the others in two columns."""
     cards = []
     for title, chart in charts:
-        keys = "".join(
-            _key(one["name"], "var(--faint)" if one.get("faint") else _color(one["colour"])) for one in chart["series"]
-        )
+        keys = "".join(map(_key, chart["series"]))
         scale = " <small class=soft>(logarithmic)</small>" if chart.get("log") else ""
         drawing = "<div class=chart><svg></svg><div class=told></div></div>"
         cards.append(f"<div class=card><h2>{title}{scale}</h2>{drawing}{keys}</div>")
     return f"{cards[0]}<div class=pair>{''.join(cards[1:])}</div>"
 
 
-def _color(index: int) -> str:
-    return f"var(--s{index})" if index < COLORS else "var(--soft)"
-
-
-def _key(name: str, color: str) -> str:
-    return f"<span class=key><i style='background:{color}'></i>{escape(name)}</span>"
+def _key(series: dict[str, Any]) -> str:
+    color = "faint" if series.get("faint") else f"s{series['colour']}"
+    return f"<span class=key><i style='background:var(--{color})'></i>{escape(series['name'])}</span>"
 
 
 # --- evaluation -------------------------------------------------------------------------------------------------------

@@ -21,9 +21,8 @@ from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import Observer, Solver
 from fcaffe.solvers.nets import test_net_params, train_net_param
 from fcaffe.solvers.snapshot.paths import states
-from fcaffe.tools.plot import series_of
 from fcaffe.tools.report.evaluation import Evaluation, evaluate
-from fcaffe.tools.report.page import TESTS, Content, first_filters, net_content, prototxts, write_page
+from fcaffe.tools.report.page import Content, first_filters, net_content, prototxts, write_page
 
 EVERY = 5  # seconds between two pages
 REFRESH = 10  # seconds after which an open page reloads itself
@@ -46,7 +45,7 @@ class Recorder(Observer):
         self._began = self._written = time.monotonic()
         self._first = solver.iteration
         self._evaluation: Evaluation | None = None
-        self._evaluated = 0  # iteration of the evaluation
+        self._tested = self._evaluated = 0  # iterations of the last test and of the evaluation
         self._net: Net | None = None  # a test net of its own
         write_page(path, self._content("The training is about to begin."))
 
@@ -59,6 +58,7 @@ class Recorder(Observer):
             self._write(self._content(f"Iteration {iteration:,} of {last:,}.", f"About {_duration(left)} left."))
 
     def test_ends(self, index: int, outputs: Sequence[tuple[str, np.ndarray, float]]) -> None:
+        self._tested = self.solver.iteration
         net, number = self.log.test_nets.setdefault(index, NetCurves()), 0
         for name, values, weight in outputs:
             for value in values:
@@ -94,8 +94,7 @@ class Recorder(Observer):
         if self.log.loss:
             tiles += [("learning rate", f"{solver.rate:.4g}")]
             tiles += [(f"train loss, iteration {max(self.log.loss):,}", f"{self.log.loss[max(self.log.loss)]:.4g}")]
-        tested = max((max(one.curve) for one in series_of(self.log) if one.kind in TESTS), default=0)
-        if self._evaluation is not None and self._evaluated > tested:
+        if self._evaluation is not None and self._evaluated > self._tested:
             tiles += [(f"right in the test net, iteration {self._evaluated:,}", f"{self._evaluation.accuracy:.2%}")]
         self._net_content.filters_of, self._net_content.filters = first_filters(solver.net)
         return Content(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe.engines.elementwise import FLT_MAX
 from fcaffe.tools.onnx.elementwise import FUNCTIONS, LEAKY, LRN
 from fcaffe.tools.onnx.reading.graph import Step, Value, reads
 
@@ -18,12 +19,12 @@ ERFC = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 ROOT = math.sqrt(0.5)
 NEAR = 1e-4  # of constants in a formula
 
-_FUNCTIONS = {
-    **{operator: (kind, message, fields) for kind, (operator, message, fields) in FUNCTIONS.items()},
-    **{operator: (kind, message, fields) for kind, (operator, message, fields) in (("ReLU", LEAKY), ("LRN", LRN))},
-    **{operator: (kind, "", {}) for operator, kind in (("Relu", "ReLU"), ("Exp", "Exp"), ("Log", "Log"))},
+_FUNCTIONS: dict[str, tuple[str, str, dict[str, str]]] = {
+    operator: (kind, message, fields)
+    for kind, (operator, message, fields) in {**FUNCTIONS, "ReLU": LEAKY, "LRN": LRN}.items()
+    if operator != "Softmax"  # which is over several axes before version 13
 }
-del _FUNCTIONS["Softmax"]  # which is over several axes before version 13
+_FUNCTIONS |= {"Relu": ("ReLU", "", {}), "Exp": ("Exp", "", {}), "Log": ("Log", "", {})}
 _FORMULAS: dict[str, Callable[[Step], Value]] = {
     "Neg": lambda step: step.power(step.x, scale=-1),
     "Sqrt": lambda step: step.power(step.x, power=0.5),
@@ -87,14 +88,13 @@ def clip(step: Step) -> Value:
 
 def clipped(step: Step, x: Value, low: float, high: float) -> Value:
     """Limits by ReLU: max(x, low) = x + ReLU(low - x), and min(x, high) = x - ReLU(x - high), exact between them."""
-    most = float(np.finfo(np.float32).max)
     if low == 0 and high == 6 and step.net.forks:
         return step.layer("ReLU6", x)
     if low == 0:
         x = step.layer("ReLU", x)
-    elif low > -most:
+    elif low > -FLT_MAX:
         x = step.sum(x, step.layer("ReLU", step.power(x, scale=-1, shift=low)))
-    if high < most:
+    if high < FLT_MAX:
         x = step.sum(x, step.layer("ReLU", step.power(x, shift=-high)), coefficients=(1, -1))
     return x
 

@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from fcaffe.engines.elementwise import FLT_MAX
 from fcaffe.tools.onnx.reading.arithmetic import with_constant
 from fcaffe.tools.onnx.reading.convolution import each, padding
 from fcaffe.tools.onnx.reading.graph import Step, Value, reads, sizes
@@ -18,7 +19,6 @@ from fcaffe.tools.onnx.reading.reorder import padded, permuted
 from fcaffe.tools.onnx.shape import REDUCTIONS
 
 Windows = tuple[int, int, int, int, int]  # along an axis: its size, kernel, stride, padding at its begin and its end
-LOWEST = float(np.finfo(np.float32).min)
 
 
 @reads("MaxPool", "AveragePool")
@@ -44,7 +44,7 @@ def pooling(step: Step) -> Value:
     if all(begin < k for begin, k in zip(begins, kernel, strict=True)):
         y = _pooled(step, x, {**p, **sizes("pad", begins)}, counts)
     if y is None:
-        x = padded(step, x, [0, 0, *begins], [0, 0, *ends], LOWEST if maximum else 0)
+        x = padded(step, x, [0, 0, *begins], [0, 0, *ends], -FLT_MAX if maximum else 0)
         windows = [(n + begin + end, k, stride, 0, 0) for n, k, stride, begin, end in windows]
         y = _pooled(step, x, p, counts)
     if y is None:

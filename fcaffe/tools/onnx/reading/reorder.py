@@ -147,8 +147,7 @@ def cut(step: Step, x: Value, axis: int, points: Sequence[int]) -> list[Value]:
 def chosen(step: Step, x: Value, axis: int, indices: Sequence[int]) -> Value:
     """The elements of an axis with these indices, in their order. Negative ones count from the end."""
     n = x.shape[axis]
-    if min(indices, default=0) < 0:
-        indices = [index + n * (index < 0) for index in indices]
+    indices = [index + n * (index < 0) for index in indices]
     if not indices or not all(0 <= index < n for index in indices):
         raise step.error(f"it takes no elements, or some beyond axis {axis} of {x.shape}")
     starts = [0, *(i for i in range(1, len(indices)) if indices[i] != indices[i - 1] + 1), len(indices)]
@@ -253,12 +252,11 @@ def padded(step: Step, x: Value, begins: Sequence[int], ends: Sequence[int], val
     """x with a constant around it, or with less of it where a number is negative."""
     for axis, (begin, end) in enumerate(zip(begins, ends, strict=True)):
         x = chosen(step, x, axis, range(max(0, -begin), x.shape[axis] + min(0, end)))
-        parts = [x]
-        for position, more in ((0, begin), (len(parts) + 1, end)):
-            if more > 0:
-                shape = (*x.shape[:axis], more, *x.shape[axis + 1 :])
-                parts.insert(position, step.filled(shape, value))
-        x = joined(step, parts, axis)
+        before, behind = (
+            [step.filled((*x.shape[:axis], more, *x.shape[axis + 1 :]), value)] if more > 0 else []
+            for more in (begin, end)
+        )
+        x = joined(step, [*before, x, *behind], axis)
     return x
 
 
