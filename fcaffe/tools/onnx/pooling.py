@@ -8,7 +8,6 @@ import numpy as np
 
 from fcaffe.engines.elementwise import FLT_MAX, FLT_MIN
 from fcaffe.engines.windows import Windows
-from fcaffe.layers.loss import FLT_MIN
 from fcaffe.layers.pooling import AVE, MAX, Pooling
 from fcaffe.tools.onnx.graph import Shape, Step, writes
 
