@@ -145,10 +145,9 @@ def _run_rank() -> int:
         assert order is not None, "fcaffe's launcher has sent no order"
         if order["params"].get("reproducible"):
             threads.compute_with_one_thread()
-        if order["imports"]:
-            from fcaffe import plugins
+        from fcaffe import plugins
 
-            plugins.load(order["imports"])
+        plugins.load(order["imports"])
         command = _load(order["command"])
         code = _invoke(command, click.Context(command, info_name=order["command"]), **order["params"])
         sys.stdout.flush()

@@ -13,8 +13,6 @@ from fcaffe.engines.weight_cache import WeightCache
 
 Made = TypeVar("Made")
 
-MANY = 32  # small items; with fewer, the threads' overhead is larger than the gain
-
 
 class Pending:
     """A copy or a computation that may not be complete yet. This base is complete."""
@@ -160,8 +158,8 @@ class EngineBase:
     def set_counters(self, iteration: int, first_sample: int) -> None:
         """Set the counters that the noise of later passes depends on, for engines that draw it themselves."""
 
-    def for_each(self, work: Callable[..., None], items: Sequence[tuple[Any, ...]], fewest: int = MANY) -> None:
-        """Call work(*item) for each item, in any order; concurrently if there are at least `fewest`."""
+    def for_each(self, work: Callable[..., None], items: Sequence[tuple[Any, ...]]) -> None:
+        """Call work(*item) for each item, in any order; concurrently if there are many."""
         for item in items:
             work(*item)
 

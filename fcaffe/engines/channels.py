@@ -36,7 +36,7 @@ def sum_channels(x: Array) -> Array:
         return x.sum(axis=(0, *range(2, x.ndim)), dtype=np.float64).astype(np.float32)
     rows = None if x.ndim > 2 and x.flags.c_contiguous else channels_last(x).reshape(-1, x.shape[1])
     if rows is None or rows.dtype != np.float32 or len(rows) < MOST:
-        return _add_up(None, x, None, one_by_one)[0].astype(np.float32)
+        return channel_products(None, x)[0].astype(np.float32)
     count = len(rows) // MOST * MOST
     sums = rows[:count].reshape(MOST, -1).sum(axis=0)  # each of distant rows
     total = sums.reshape(-1, x.shape[1]).sum(axis=0, dtype=np.float64)
@@ -47,15 +47,6 @@ def one_by_one(work: Callable[..., None], items: Sequence[tuple[Any, ...]]) -> N
     """Engine.for_each without an engine."""
     for item in items:
         work(*item)
-
-
-def channel_products(a: Array, b: Array, shift: Array | None = None, for_each: ForEach = one_by_one) -> Array:
-    """For each channel the sums of b and of a * b over all other axes, (2, C) in float64.
-
-    a and b are NumPy arrays of one shape (N, C, spatial...), of float32 or bfloat16. A `shift` (C,) is subtracted from
-    a, and from b if that is the same array.
-    """
-    return _add_up(a, b, shift, for_each)
 
 
 def channel_moments(x: Array, for_each: ForEach = one_by_one) -> tuple[Array, Array]:
@@ -75,13 +66,17 @@ def is_near(mean: Array, variance: Array) -> Array:
     return mean * mean <= FAR * variance
 
 
-def _add_up(a: Array | None, b: Array, shift: Array | None, for_each: ForEach) -> Array:
-    """`channel_products`; without `a` the second sum is undefined."""
+def channel_products(a: Array | None, b: Array, shift: Array | None = None, for_each: ForEach = one_by_one) -> Array:
+    """For each channel the sums of b and of a * b over all other axes, (2, C) in float64.
+
+    a and b are NumPy arrays of one shape (N, C, spatial...), of float32 or bfloat16. Without `a` the second sum is
+    undefined. A `shift` (C,) is subtracted from a, and from b if that is the same array.
+    """
     channels = b.shape[1]
     if not b.size:
         return np.zeros((2, channels))
     if b.ndim > 2 and b.size > FEW and b.flags.c_contiguous:
-        return _add_up_planes(a, b, shift)
+        return _products_of_planes(a, b, shift)
     dtype = np.float64 if b.size <= FEW else np.float32
     left, right = None if a is None else _rows(a, dtype), _rows(b, dtype)
     length = max(FEWEST, min(MOST, len(right) >> 10))
@@ -110,7 +105,7 @@ def _add_up(a: Array | None, b: Array, shift: Array | None, for_each: ForEach) -
     return found.sum(axis=0)
 
 
-def _add_up_planes(a: Array | None, b: Array, shift: Array | None) -> Array:
+def _products_of_planes(a: Array | None, b: Array, shift: Array | None) -> Array:
     """The same for arrays in C order, where each channel of an image is contiguous."""
     found = np.zeros((2, b.shape[1]))
     for index, second in enumerate(b.reshape(*b.shape[:2], -1)):

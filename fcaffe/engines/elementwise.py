@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fcaffe.engines.base import EngineBase
 from fcaffe.engines.memory import Array
 
-FLT_MAX = 3.4028234663852886e38
+FLT_MIN, FLT_MAX = 1.1754943508222875e-38, 3.4028234663852886e38
 SIGMOID_UNIT = 2.0**-54  # half the distance of float64's numbers below 1, which Caffe's tanh rounds to
 
 

@@ -173,12 +173,10 @@ class PlainNormalization(PlainElementwise):
         self.weighted_sum([y, other], [1.0, 1.0], y)
         self.relu_forward(y, y, 0)
 
-    def scale_channels(self, x: Array, y: Array, scale: Array, shift: Array, relu: bool = False) -> None:
-        """y (N, C, ...) = x * scale + shift, each (C,), followed by ReLU with `relu`; y may be x."""
+    def scale_channels(self, x: Array, y: Array, scale: Array, shift: Array) -> None:
+        """y (N, C, ...) = x * scale + shift, each (C,); y may be x."""
         self.xp.multiply(x, self._along_channels(scale, x), out=y)
         y += self._along_channels(shift, x)
-        if relu:
-            self.relu_forward(y, y, 0)
 
     def scale_channels_backward(
         self, x: Array, dy: Array, dx: Array, scale: Array, dscale: Array, dshift: Array

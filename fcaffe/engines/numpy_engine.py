@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from fcaffe.engines.base import MANY
 from fcaffe.engines.channels import channel_moments, sum_channels
 from fcaffe.engines.engine import Engine
 from fcaffe.threads import renew_in_forks, shard_threads, wanted_threads
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
+
+MANY = 32  # small items; with fewer, the threads' overhead is larger than the gain
 
 
 class NumpyEngine(Engine):
@@ -44,9 +45,9 @@ class NumpyEngine(Engine):
     def batch_norm_moments(self, x: Any, mean: Any, variance: Any) -> None:
         mean[...], variance[...] = channel_moments(x, self.for_each)
 
-    def for_each(self, work: Callable[..., None], items: Sequence[tuple[Any, ...]], fewest: int = MANY) -> None:
+    def for_each(self, work: Callable[..., None], items: Sequence[tuple[Any, ...]]) -> None:
         """On all cores, each with every so many items: NumPy lets others run while it computes."""
-        if self._threads == 1 or len(items) < fewest:
+        if self._threads == 1 or len(items) < MANY:
             super().for_each(work, items)
             return
         if self._pool is None:

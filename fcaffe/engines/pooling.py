@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fcaffe.engines.channels import channels_last
-from fcaffe.engines.elementwise import FLT_MAX, PlainElementwise
+from fcaffe.engines.elementwise import FLT_MAX, FLT_MIN, PlainElementwise
 from fcaffe.engines.memory import Array
 from fcaffe.engines.windows import Windows, pad_channels_last
 
@@ -113,7 +113,7 @@ class PlainPooling(PlainElementwise):
         output_size = out.shape[1:-1]
         padded = pad_channels_last(self.xp, channels_last(x), windows, output_size)
         squares = self.xp.zeros_like(out)
-        total = self.xp.full_like(out, 1.17549435e-38)  # FLT_MIN: an all-zero window gives 0
+        total = self.xp.full_like(out, FLT_MIN)  # an all-zero window gives 0
         for offset in windows.offsets():
             element = padded[windows.shifted(offset, output_size)]
             squares += element * element

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fcaffe.layers.labels import check_label_count, read_labels
+from fcaffe.layers.labels import check_label_count, read_labels, total_of_labels
 from fcaffe.net import ALL_BOTTOMS, Blob, Half, Layer, Traits, placements, register
 
 
@@ -46,11 +46,7 @@ class Accuracy(Layer):
         if ignored is not None:
             right &= ~ignored
         total = labels.size if ignored is None else labels.size - ignored.sum()
-        if ignored is None:
-            total = self.over_workers(labels.size, bottom[1])
-        elif workers.size > 1:
-            total = workers.sum(float(total))
-        fraction = right.sum() / (max(1.0, total) if isinstance(total, float) else xp.maximum(total, 1))
+        fraction = right.sum() / total_of_labels(self, total, bottom[1])
         top[0].data[...] = xp.where(wrong.any(), xp.nan, fraction)
         if len(top) > 1:
             counted = labels if ignored is None else labels[~ignored]

@@ -27,9 +27,8 @@ class ArgMax(Layer):
         return (replicated if compares_samples else by_sample)(self, bottom)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.traits = replace(
-            self.traits, needs_host=self.param.argmax_param.top_k > 1
-        )  # sorting on a device is waited for
+        waits = self.param.argmax_param.top_k > 1  # for a device that sorts
+        self.traits = replace(self.traits, needs_host=waits)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, shape = self.param.argmax_param, bottom[0].shape

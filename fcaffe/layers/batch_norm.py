@@ -13,7 +13,7 @@ from fcaffe.engines import Engine
 from fcaffe.engines.affine import Affine, normalization, scaling
 from fcaffe.engines.normalization import Normalizer, Whole
 from fcaffe.net import Array, Blob, Half, Layer, Traits, placements, register
-from fcaffe.net.fillers import fill_blob
+from fcaffe.net.fillers import filler_or
 from fcaffe.net.layer import Held
 from fcaffe.net.workers import Workers
 from fcaffe.proto import StoredBlob
@@ -127,8 +127,7 @@ class BatchNorm(Layer):
     def add_affine(self, shape: tuple[int, ...], p: Any, scale: str, shift: str) -> None:
         """Append the blobs of scale and shift, filled by these fields of `p`, or with 1 and 0."""
         for field, value in (scale, 1), (shift, 0):
-            filler = getattr(p, field) if p.HasField(field) else pb.FillerParameter(type="constant", value=value)
-            fill_blob(self.add_blob(*shape), filler, self.context.random)
+            self.add_blob(*shape, filler=filler_or(value, p, field))
         self.affine_blobs = self.blobs[-2:]
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -165,11 +164,6 @@ class BatchNorm(Layer):
     def differentiates_statistics(self) -> bool:
         """Whether the gradient passes through mean and variance."""
         return not self.use_global_stats
-
-    @property
-    def reads_bottom(self) -> bool:
-        """Whether backward reads the bottom."""
-        return self.differentiates_statistics or bool(self.learned)
 
     def state_blobs(self) -> dict[str, Blob]:
         """The running statistics where each worker has its own, since a model has the mean over the workers."""
@@ -223,7 +217,7 @@ class BatchNorm(Layer):
         return Whole(self.count, lambda sums: workers.sum_array(sums.astype(dtype, copy=False)))
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return bottom if self.reads_bottom else []
+        return bottom if self.differentiates_statistics or self.learned else []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         learned = self.learned

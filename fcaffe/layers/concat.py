@@ -24,7 +24,7 @@ class AlongAxis(Layer):
         return bottom.canonical_axis(getattr(p, old_field), old_field)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if self.copies_all and top[0] is not bottom[0] and shares_memory(self.context):
+        if self.ignores_propagate_down and top[0] is not bottom[0] and shares_memory(self.context):
             self.traits = replace(self.traits, aliases=True)
 
     def share_if_alone(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -33,14 +33,9 @@ class AlongAxis(Layer):
             share(bottom[0], top[0])
 
     @property
-    def copies_all(self) -> bool:
-        """Whether the only top has the values of the only bottom."""
-        return len(self.param.bottom) == len(self.param.top) == 1
-
-    @property
     def ignores_propagate_down(self) -> bool:
-        """With one bottom and one top, these share their gradient in Caffe."""
-        return self.copies_all
+        """The only top has the values of the only bottom. In Caffe they share their gradient too."""
+        return len(self.param.bottom) == len(self.param.top) == 1
 
     def sizes(self, blobs: list[Blob]) -> list[int]:
         """Of these blobs along the axis."""

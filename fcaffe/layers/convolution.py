@@ -1,4 +1,4 @@
-"""Convolution over any number of spatial axes, with groups and dilation."""
+"""Convolution and Deconvolution over any number of spatial axes, with groups and dilation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 
 from fcaffe.engines.windows import Windows
 from fcaffe.net import Array, Blob, Half, Layer, Traits, placements, register
-from fcaffe.net.fillers import fill_blob
 
 
 class Sliding(Layer):
@@ -102,10 +101,10 @@ class Convolution(Sliding):
             raise self.error(
                 f"group {self.group} must divide the {self.channels} input channels and the {p.num_output} outputs"
             )
-        weights = self.add_blob(*self.weight_shape(), channels_last=self.engine.weights_channels_last)
-        fill_blob(weights, p.weight_filler, self.context.random)
+        channels_last = self.engine.weights_channels_last
+        self.add_blob(*self.weight_shape(), channels_last=channels_last, filler=p.weight_filler)
         if p.bias_term:
-            fill_blob(self.add_blob(p.num_output), p.bias_filler, self.context.random)
+            self.add_blob(p.num_output, filler=p.bias_filler)
 
     def weight_shape(self) -> tuple[int, ...]:
         return (self.param.convolution_param.num_output, self.channels // self.group, *self.windows.kernel)
@@ -152,7 +151,8 @@ class Convolution(Sliding):
             self.engine.bias_backward(dy, *self.blobs[1].diff_to_add())
         if self.param_propagate_down[0]:
             dweights, add = self.blobs[0].diff_to_add()
-            self.engine.convolution_backward_weights(x, dy, dweights, self.windows, self.group, add)
+            source, slope = (dy, x) if self.transposed else (x, dy)
+            self.engine.convolution_backward_weights(source, slope, dweights, self.windows, self.group, add)
 
     def backward_images(self, dy: Array, dx: Array) -> None:
         """Write dx, the gradient of x."""
@@ -166,5 +166,30 @@ class Convolution(Sliding):
         return self.blobs[1].data if len(self.blobs) > 1 else None
 
     def macs(self, bottom: list[Blob], top: list[Blob]) -> int:
-        """Multiply-adds of one forward pass."""
-        return sum(y.count for y in top) * math.prod(self.blobs[0].shape[1:])
+        return sum(blob.count for blob in (bottom if self.transposed else top)) * math.prod(self.blobs[0].shape[1:])
+
+
+@register("Deconvolution")
+class Deconvolution(Convolution):
+    """A Convolution from the top to the bottom, run backward: its gradient is the output here, and the other way round.
+
+    The weights are those of that convolution, (C, num_output / group, kernel...); the bias is the top's. Output size:
+    stride * (n - 1) + extent - 2 pad.
+    """
+
+    transposed = True
+
+    def weight_shape(self) -> tuple[int, ...]:
+        return (self.channels, self.param.convolution_param.num_output // self.group, *self.windows.kernel)
+
+    def output_size(self, size: tuple[int, ...]) -> tuple[int, ...]:
+        return self.windows.deconvolved(size)
+
+    def forward_images(self, x: Array, y: Array, relu: bool = False) -> None:
+        self.engine.convolution_backward_data(x, self.blobs[0].data, y, self.windows, self.group)
+        bias = self.bias()
+        if bias is not None:
+            self.engine.add_bias(y, bias)
+
+    def backward_images(self, dy: Array, dx: Array) -> None:
+        self.engine.convolution_forward(dy, self.blobs[0].data, None, dx, self.windows, self.group)

@@ -24,7 +24,6 @@ from fcaffe.net import Blob, Context, Layer, Traits, register
 from fcaffe.net.layer import Held, State
 from fcaffe.net.placements import REPLICATE
 from fcaffe.rng import CaffeRandom
-from fcaffe.share import Share
 from fcaffe.threads import renew_in_forks
 from fcaffe.timeline import DATA
 
@@ -66,13 +65,13 @@ class Reader(Layer):
             blob.placement = placement
 
     @contextmanager
-    def samples(self, share: Share) -> Iterator[slice]:
+    def samples(self) -> Iterator[slice]:
         """Yields the samples of the present pass. Reads the next batch if all of this one have been handed out."""
-        rows = self.workers.rows(share)
+        rows = self.workers.rows(self.share)
         with self._handing_out:
             if not self._left:
                 self.read_batch()
-                self._left = share.count * (1 if self.is_split else self.context.workers.passes)
+                self._left = self.share.count * (1 if self.is_split else self.context.workers.passes)
         try:
             yield rows
         finally:
@@ -174,7 +173,7 @@ class ReadingLayer(Reader):
         self._prefetcher = None
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        with self.samples(self.share) as rows:
+        with self.samples() as rows:
             data, labels = self._batch.data[rows], self.labels(self._batch, rows)
             self._reshape(top, data.shape, labels.shape)
             for blob, values in zip(top, (data, labels), strict=False):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from fcaffe.net import Blob, Layer, Traits, register
 from fcaffe.net.fillers import FILLERS, fill, holds_values
 from fcaffe.proto import caffe_pb2 as pb
+
+Value = TypeVar("Value")
 
 OLD_FIELDS = ("num", "channels", "height", "width")
 
@@ -24,8 +26,7 @@ class DummyData(Layer):
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         fillers = list(self.param.dummy_data_param.data_filler) or [pb.FillerParameter()]
-        self._once_or_per_top("data_filler", len(fillers), len(top))
-        self.fillers = fillers * len(top) if len(fillers) == 1 else fillers
+        self.fillers = self._for_each_top("data_filler", fillers, len(top))
         if any(map(_draws, self.fillers)):
             self.context.workers.run_shards_in_step()
         for blob, shape in zip(top, self._shapes(len(top)), strict=True):
@@ -57,19 +58,15 @@ class DummyData(Layer):
         if any(getattr(p, field) for field in OLD_FIELDS):
             if p.shape:
                 raise self.error(f"give either shape, or {', '.join(OLD_FIELDS)} (the old form), not both")
-            columns = []
-            for field in OLD_FIELDS:
-                values = list(getattr(p, field))
-                self._once_or_per_top(field, len(values), tops)
-                columns.append(values * tops if len(values) == 1 else values)
+            columns = [self._for_each_top(field, list(getattr(p, field)), tops) for field in OLD_FIELDS]
             return list(zip(*columns, strict=True))
-        self._once_or_per_top("shape", len(p.shape), tops)
-        shapes = [tuple(shape.dim) for shape in p.shape]
-        return shapes * tops if len(shapes) == 1 else shapes
+        return self._for_each_top("shape", [tuple(shape.dim) for shape in p.shape], tops)
 
-    def _once_or_per_top(self, field: str, given: int, tops: int) -> None:
-        if given not in (1, tops):
-            raise self.error(f"{field} must be given once or once per top: {given} for {tops} top(s)")
+    def _for_each_top(self, field: str, values: list[Value], tops: int) -> list[Value]:
+        """One value for each top, from a field that is given once or once per top."""
+        if len(values) not in (1, tops):
+            raise self.error(f"{field} must be given once or once per top: {len(values)} for {tops} top(s)")
+        return values * tops if len(values) == 1 else values
 
 
 def _draws(filler: Any) -> bool:

@@ -6,11 +6,12 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from fcaffe.engines.elementwise import FLT_MAX
 from fcaffe.layers.activations import Activation, Pointwise
 from fcaffe.net import ALL_BOTTOMS, Array, Blob, Layer, register
 from fcaffe.net.arithmetic import sign
 
-LARGEST_EXPONENT = math.log(3.4028234663852886e38)  # of a finite float32
+LARGEST_EXPONENT = math.log(FLT_MAX)  # of a finite float32
 
 
 @register("AbsVal")

@@ -19,7 +19,7 @@ class Eltwise(Layer):
     MAX gives its gradient to one bottom: of equal ones to the second, unless a later one is strictly larger.
     """
 
-    traits = Traits(bottoms=(2, None), tops=1, half=Half.SAME, reshapes_by_shape=True, repeatable=True)
+    traits = Traits(bottoms=(2, None), tops=1, reshapes_by_shape=True, repeatable=True)
 
     def rule(self, bottom: list[Blob]) -> Placements:
         adds = self.param.eltwise_param.operation == SUM
@@ -32,8 +32,8 @@ class Eltwise(Layer):
             raise self.error("coeff is for operation: SUM only")
         if p.coeff and len(p.coeff) != len(bottom):
             raise self.error(f"coeff must be given once per bottom or not at all: {len(p.coeff)} for {len(bottom)}")
-        if self.operation != SUM or top[0] is bottom[0]:
-            self.traits = replace(self.traits, half=Half.SAME_IN_XP)
+        half = Half.SAME_IN_XP if self.operation != SUM or top[0] is bottom[0] else Half.SAME
+        self.traits = replace(self.traits, half=half, reads="both" if self.operation == PROD else "neither")
         self.coeffs = list(p.coeff) or [1.0] * len(bottom)
         self.largest = Blob(self.xp, (), channels_last=True, dtype="int32")  # for MAX: the bottom that has it
         if top[0] is bottom[0] and self.operation == SUM:
@@ -62,9 +62,6 @@ class Eltwise(Layer):
             self.engine.weighted_sum(xs, self.coeffs, y)
         else:
             self._take_largest(xs, y)
-
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return [*bottom, *top] if self.operation == PROD else []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         dy = top[0].diff

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fcaffe.layers.labels import read_indices
 from fcaffe.net import ALL_BOTTOMS, Blob, Layer, Traits, placements, register
-from fcaffe.net.fillers import fill_blob
 
 
 @register("Embed")
@@ -21,9 +20,9 @@ class Embed(Layer):
         p = self.param.embed_param
         if p.num_output < 1 or p.input_dim < 1:
             raise self.error("embed_param.num_output and input_dim must be positive")
-        fill_blob(self.add_blob(p.input_dim, p.num_output), p.weight_filler, self.context.random)
+        self.add_blob(p.input_dim, p.num_output, filler=p.weight_filler)
         if p.bias_term:
-            fill_blob(self.add_blob(p.num_output), p.bias_filler, self.context.random)
+            self.add_blob(p.num_output, filler=p.bias_filler)
         self.indices = Blob(self.xp, dtype="int64")
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from fcaffe.net import Blob, Half, Layer, Traits, placements, register
-from fcaffe.net.fillers import fill_blob
 
 
 @register("InnerProduct")
@@ -28,9 +27,9 @@ class InnerProduct(Layer):
         self.axis = bottom[0].canonical_axis(p.axis)
         self.inputs = math.prod(bottom[0].shape[self.axis :])
         shape = (self.inputs, p.num_output) if p.transpose else (p.num_output, self.inputs)
-        fill_blob(self.add_blob(*shape), p.weight_filler, self.context.random)
+        self.add_blob(*shape, filler=p.weight_filler)
         if p.bias_term:
-            fill_blob(self.add_blob(p.num_output), p.bias_filler, self.context.random)
+            self.add_blob(p.num_output, filler=p.bias_filler)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         shape = bottom[0].shape
@@ -64,17 +63,16 @@ class InnerProduct(Layer):
             x = self.engine.flattened(bottom[0].data, self.inputs)
             dweights, add = self.blobs[0].diff_to_add()
             self.engine.inner_product_backward_weights(x, dy, dweights, p.transpose, add)
-        dx = bottom[0].diff if propagate_down[0] else None
-        in_place = dx is None or dx.flags.c_contiguous
-        rows = dx if dx is None or in_place else self.engine.flat_memory(dx)
-        rows = None if rows is None else rows.reshape(-1, self.inputs)
+        dx = rows = None
+        if propagate_down[0]:
+            dx = bottom[0].diff
+            rows = (dx if dx.flags.c_contiguous else self.engine.flat_memory(dx)).reshape(-1, self.inputs)
         if wide:
             wide.backward(self.engine, dy, weights, self.blobs[0].diff_to_add()[0], rows)
         elif rows is not None:
             self.engine.inner_product_backward_data(dy, weights, rows, p.transpose)
-        if dx is not None and rows is not None and not in_place:
+        if dx is not None and rows is not None and not dx.flags.c_contiguous:
             self.engine.copy(rows.reshape(dx.shape), dx)
 
     def macs(self, bottom: list[Blob], top: list[Blob]) -> int:
-        """Multiply-adds of one forward pass."""
         return top[0].count * self.inputs

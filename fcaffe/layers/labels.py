@@ -49,6 +49,16 @@ def check_sample_labels(layer: Layer, bottom: list[Blob]) -> None:
         raise layer.error(f"needs one label per sample: {layer.named_shapes(bottom)}")
 
 
+def total_of_labels(layer: Layer, count: int | Array, labels: Blob) -> float | Array:
+    """This number of labels over all workers, at least 1. If it is an array without axes, so is the result, unless
+    there are several workers: one worker does not wait for a device."""
+    if isinstance(count, int):
+        return max(1.0, layer.over_workers(count, labels))
+    if layer.workers.size > 1:
+        return max(1.0, layer.workers.sum(float(count)))
+    return layer.xp.maximum(count, layer.xp.float32(1))
+
+
 def waits(layer: Layer) -> bool:
     """Whether the layer may wait for values, and so raise an error about them."""
     return not layer.engine.asynchronous or layer.traits.needs_host or layer.context.explains

@@ -7,17 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from fcaffe import log
+from fcaffe.engines.elementwise import FLT_MIN
 from fcaffe.layers.c_order import copy_values
-from fcaffe.layers.labels import check_label_count, read_labels
+from fcaffe.layers.labels import check_label_count, read_labels, total_of_labels
 from fcaffe.net import Array, Blob, Half, Layer, Traits, placements, register
 from fcaffe.proto import caffe_pb2 as pb
 
 FULL, VALID, BATCH_SIZE, NONE, PRE_FIXED = (
     getattr(pb.LossParameter, name) for name in ("FULL", "VALID", "BATCH_SIZE", "NONE", "PRE_FIXED")
 )
-
-
-FLT_MIN = 1.1754943508222875e-38  # probabilities below it count as this before the logarithm
 
 
 class FromForward:
@@ -87,19 +85,14 @@ def divisor(layer: LossLayer, labels: Blob, valid: int | Array, batch: int) -> f
     """What a loss is divided by: the number of labels, of those not ignored, of the batch, a number that the prototxt
     gives, or nothing; at least 1.
 
-    They count over all workers, so that the losses of the workers add up to that of the whole batch. Where `valid` is
-    an array without axes this may be one too: it waits for a device only if there are several workers.
+    They count over all workers, so that the losses of the workers add up to that of the whole batch. `valid` may be an
+    array without axes; see `total_of_labels`.
     """
     if layer.mode == NONE:
         return 1.0
     if layer.mode == PRE_FIXED:
         return max(1.0, layer.param.loss_param.pre_fixed_normalizer)
-    count = {FULL: labels.count, VALID: valid, BATCH_SIZE: batch}[layer.mode]
-    if isinstance(count, int):
-        return max(1.0, layer.over_workers(count, labels))
-    if layer.workers.size > 1:
-        return max(1.0, layer.workers.sum(float(count)))
-    return layer.xp.maximum(count, layer.xp.float32(1))
+    return total_of_labels(layer, {FULL: labels.count, VALID: valid, BATCH_SIZE: batch}[layer.mode], labels)
 
 
 class SoftmaxWithLoss(LossLayer):

@@ -34,7 +34,7 @@ class LRN(Layer):
             raise self.error(f"needs a bottom of four axes (N, C, H, W), not {bottom[0].shape}")
         top[0].reshape(*bottom[0].shape)
         images, *rest = bottom[0].shape
-        self.scale.reshape(images * self._memory(), *rest)
+        self.scale.reshape(images * (self.engine.lrn_memory if self._across_channels else 1), *rest)
 
     @property
     def _across_channels(self) -> bool:
@@ -59,10 +59,6 @@ class LRN(Layer):
         scale *= p.alpha
         scale += 1
         self.xp.multiply(x, scale ** self.xp.float32(-p.beta), out=y)
-
-    def _memory(self) -> int:
-        """Arrays of the bottom's shape that are kept from forward to backward."""
-        return self.engine.lrn_memory if self._across_channels else 1
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not propagate_down[0]:

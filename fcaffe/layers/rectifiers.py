@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from fcaffe.layers.activations import Activation, Pointwise
 from fcaffe.net import Array, Blob, placements, register
-from fcaffe.net.fillers import fill_blob
-from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.net.fillers import filler_or
 
 
 @register("ELU")
@@ -42,9 +41,8 @@ class PReLU(Activation):
         if len(shape) < 2:
             raise self.error(f"needs a bottom of two axes or more, with channels on axis 1, not {shape}")
         self.channels = shape[1]
-        slope = self.add_blob() if p.channel_shared else self.add_blob(self.channels)
-        quarter = pb.FillerParameter(type="constant", value=0.25)
-        fill_blob(slope, p.filler if p.HasField("filler") else quarter, self.context.random)
+        slopes = () if p.channel_shared else (self.channels,)
+        self.add_blob(*slopes, filler=filler_or(0.25, p))
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         shape = bottom[0].shape

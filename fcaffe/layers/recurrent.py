@@ -14,7 +14,7 @@ import numpy as np
 
 from fcaffe.engines.memory import check_room
 from fcaffe.net import Array, Blob, Context, Layer, Traits, placements
-from fcaffe.net.fillers import fill, fill_blob, holds_values
+from fcaffe.net.fillers import fill, holds_values
 from fcaffe.net.layer import Held
 
 
@@ -70,21 +70,18 @@ class Recurrent(Layer):
         self.static = self.has_static(bottom)
         self.time_steps = bottom[0].shape[0] if bottom[0].shape else 0
         self._check_shapes(bottom)
-        width, random = self.gates * self.outputs, self.context.random
-        fill_blob(self.add_blob(width, math.prod(bottom[0].shape[2:])), p.weight_filler, random)
-        fill_blob(self.add_blob(width), p.bias_filler, random)
+        width = self.gates * self.outputs
+        self.add_blob(width, math.prod(bottom[0].shape[2:]), filler=p.weight_filler)
+        self.add_blob(width, filler=p.bias_filler)
         if self.static:
-            fill_blob(self.add_blob(width, math.prod(bottom[2].shape[1:])), p.weight_filler, random)
-        self.step_blobs: list[Blob] = []
-        for shape, filler in self.step_parameters():
-            self.step_blobs.append(self.add_blob(*shape))
-            fill_blob(self.step_blobs[-1], filler, random)
+            self.add_blob(width, math.prod(bottom[2].shape[1:]), filler=p.weight_filler)
+        self.step_blobs = [self.add_blob(*shape, filler=filler) for shape, filler in self.step_parameters()]
         if self.xp is np:
             check_room(4 * width * math.prod(bottom[0].shape[:2]))  # of the gates, before time is spent on their steps
         steps = self.time_steps if holds_values(self.xp) else 1
         for _ in range(1, steps):  # Caffe fills every step's and keeps the first's: the draws are made
             for shape, filler in self.step_parameters():
-                fill(np.empty(shape, np.float32), filler, random)
+                fill(np.empty(shape, np.float32), filler, self.context.random)
         self.gate = Blob(self.xp)
         self.carried = Blob(self.xp)  # the state h that each step saw: after cont
         self.hidden = [Blob(self.xp) for _ in range(self.states)]

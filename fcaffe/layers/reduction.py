@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fcaffe.net import Array, Blob, Layer, Traits, register
+from fcaffe.net import Blob, Layer, Traits, register
 from fcaffe.net.arithmetic import sign
 from fcaffe.net.placements import PARTIAL, Placements, Shard, common
 from fcaffe.proto import caffe_pb2 as pb
@@ -46,13 +46,11 @@ class Reduction(Layer):
         if not propagate_down[0]:
             return
         operation, x, dx = self.param.reduction_param.operation, bottom[0].data, bottom[0].diff
-        dy = self._spread(self.coeff * top[0].diff, x)
+        dy = self.coeff * top[0].diff
+        dy = dy.reshape(dy.shape + (1,) * (x.ndim - dy.ndim))
         if operation == ASUM:
             self.xp.multiply(dy, sign(x), out=dx)
         elif operation == SUMSQ:
             self.xp.multiply(2 * dy, x, out=dx)
         else:
             dx[...] = dy
-
-    def _spread(self, dy: Array, x: Array) -> Array:
-        return dy.reshape(dy.shape + (1,) * (x.ndim - dy.ndim))

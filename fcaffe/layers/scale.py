@@ -7,9 +7,8 @@ from typing import Any
 
 from fcaffe import log
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
-from fcaffe.net.fillers import fill_blob
+from fcaffe.net.fillers import filler_or
 from fcaffe.net.placements import REPLICATE, Placements, by_sample, common
-from fcaffe.proto import caffe_pb2 as pb
 
 
 class Broadcasting(Layer):
@@ -39,7 +38,7 @@ class Broadcasting(Layer):
         end = len(bottom.shape) if p.num_axes == -1 else axis + p.num_axes
         if not axis <= end <= len(bottom.shape):
             raise self.error(f"axis {p.axis} and num_axes {p.num_axes} do not fit the bottom's shape {bottom.shape}")
-        fill_blob(self.add_blob(*bottom.shape[axis:end]), filler, self.context.random)
+        self.add_blob(*bottom.shape[axis:end], filler=filler)
 
     def operand(self, bottom: list[Blob]) -> Blob:
         return bottom[1] if len(bottom) > 1 else self.blobs[0]
@@ -109,11 +108,10 @@ class Scale(Broadcasting):
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.own_param()
         if len(bottom) == 1:
-            one = pb.FillerParameter(type="constant", value=1)
-            self.make_operand(bottom[0], p.filler if p.HasField("filler") else one)
+            self.make_operand(bottom[0], filler_or(1, p))
         if p.bias_term:
             log.making_layer(self.name)  # Caffe has a Bias layer of this name in here
-            fill_blob(self.add_blob(*self.operand(bottom).shape), p.bias_filler, self.context.random)
+            self.add_blob(*self.operand(bottom).shape, filler=p.bias_filler)
         if len(bottom) == 1:
             of_channels = p.bias_term and bottom[0].canonical_axis(p.axis) == 1 and len(self.blobs[0].shape) == 1
             self.traits = replace(self.traits, half=Half.SAME if of_channels else Half.SAME_IN_XP)

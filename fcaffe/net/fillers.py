@@ -48,6 +48,12 @@ def fill_blob(blob: Blob, filler: pb.FillerParameter, random: CaffeRandom) -> No
     blob.data[...] = blob.xp.asarray(values)
 
 
+def filler_or(value: float, p: Any, field: str = "filler") -> pb.FillerParameter:
+    """The filler in this field of a message, or a constant if the field is not set."""
+    found: pb.FillerParameter = getattr(p, field)
+    return found if p.HasField(field) else pb.FillerParameter(type="constant", value=value)
+
+
 def holds_values(xp: Any) -> bool:
     """Whether the arrays of this module hold values; those of a net that is built for its shapes alone do not."""
     return getattr(xp, "holds_values", True)

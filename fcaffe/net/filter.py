@@ -64,22 +64,17 @@ def _rules(layer: Any) -> str:
 
 def meets_rule(state: Any, rule: Any, layer: str) -> bool:
     """Whether a NetState fulfils all conditions of a NetStateRule; the first one that it fails is logged."""
-    where = f"specified by a rule in layer {layer}"
-    if rule.HasField("phase") and rule.phase != state.phase:
-        log.rule_differs(f"The NetState phase ({state.phase}) differed from the phase ({rule.phase}) {where}", 296)
-        return False
-    if rule.HasField("min_level") and state.level < rule.min_level:
-        log.rule_differs(f"The NetState level ({state.level}) is above the min_level ({rule.min_level}) {where}", 306)
-        return False
-    if rule.HasField("max_level") and state.level > rule.max_level:
-        log.rule_differs(f"The NetState level ({state.level}) is above the max_level ({rule.max_level}) {where}", 316)
-        return False
-    for stage in rule.stage:
-        if stage not in state.stage:
-            log.rule_differs(f"The NetState did not contain stage '{stage}' {where}", 332)
-            return False
-    for stage in rule.not_stage:
-        if stage in state.stage:
-            log.rule_differs(f"The NetState contained a not_stage '{stage}' {where}", 347)
+    phase, level, stages = state.phase, state.level, state.stage
+    has, low, high = rule.HasField, rule.min_level, rule.max_level
+    checks = [
+        (has("phase") and rule.phase != phase, f"phase ({phase}) differed from the phase ({rule.phase})", 296),
+        (has("min_level") and level < low, f"level ({level}) is above the min_level ({low})", 306),
+        (has("max_level") and level > high, f"level ({level}) is above the max_level ({high})", 316),
+        *((stage not in stages, f"did not contain stage '{stage}'", 332) for stage in rule.stage),
+        *((stage in stages, f"contained a not_stage '{stage}'", 347) for stage in rule.not_stage),
+    ]
+    for fails, what, line in checks:
+        if fails:
+            log.rule_differs(f"The NetState {what} specified by a rule in layer {layer}", line)
             return False
     return True

@@ -144,7 +144,12 @@ class Graph:
     def _append_node(self, node: Node) -> None:
         node.has_loss = any(node.layer.loss_weights)
         self.nodes.append(node)
-        self._narrate(node)
+        log.setting_up(node.name)
+        for blob_id, blob, weight in zip(node.top_ids, node.tops, node.layer.loss_weights, strict=True):
+            self.blob_loss_weights[blob_id] = weight
+            log.top_shape(blob.shape, weight)
+            self.memory_bytes += 4 * blob.count
+        log.memory_required(self.memory_bytes)
 
     def _redistribute(self, layer: Layer, param: Any) -> Sequence[Placement]:
         """Insert nodes that give the bottoms of a layer the placements which it needs. Returns those of its tops."""
@@ -231,14 +236,6 @@ class Graph:
             self._unread.add(name)
         if param.type == "Input":
             self.input_ids.append(blob_id)
-
-    def _narrate(self, node: Node) -> None:
-        log.setting_up(node.name)
-        for blob_id, blob, weight in zip(node.top_ids, node.tops, node.layer.loss_weights, strict=True):
-            self.blob_loss_weights[blob_id] = weight
-            log.top_shape(blob.shape, weight)
-            self.memory_bytes += 4 * blob.count
-        log.memory_required(self.memory_bytes)
 
 
 def _plan_backward(nodes: Sequence[Node], force: bool) -> None:

@@ -210,7 +210,7 @@ class HostViews:
 
     def _expose(self, blob: Blob, storage: Storage) -> np.ndarray:
         self._engine.make_current()
-        exposure = self._exposure(storage)
+        storage.exposure = exposure = storage.exposure or Exposure(storage)
         half = self._engine.half_dtype
         is_wide = self._engine.xp is np and (half is None or storage.dtype != half)
         if exposure.copy is None and is_wide and storage.view(blob.shape).flags.c_contiguous:
@@ -225,12 +225,6 @@ class HostViews:
             self._fill(exposure, storage, blob)
         exposure.may_differ = True
         return exposure.array
-
-    def _exposure(self, storage: Storage) -> Exposure:
-        if storage.exposure is None:
-            storage.exposure = Exposure(storage)
-        exposure: Exposure = storage.exposure
-        return exposure
 
     def _window(self, storage: Storage, exposure: Exposure) -> np.ndarray:
         """A flat array of the storage's memory. Views of it keep it alive, which tells whether user code holds one."""

@@ -14,6 +14,7 @@ from fcaffe.engines.memory import free_bytes
 from fcaffe.errors import LayerError, LayerMemoryError, NetError
 from fcaffe.net.blob import MAX_AXES, Blob
 from fcaffe.net.context import Context
+from fcaffe.net.fillers import fill_blob
 from fcaffe.net.placements import Replicate, Shard, replicated
 from fcaffe.net.workers import Workers
 from fcaffe.proto import StoredBlob
@@ -148,14 +149,10 @@ class Layer:
         stays as it is."""
         self.forward(bottom, top)
 
-    def has_gradient(self, bottom_index: int) -> bool:
-        """Whether a gradient of this bottom makes sense: False for labels and indices."""
-        return bottom_index not in self.traits.labels
-
     def allow_force_backward(self, bottom_index: int) -> bool:
         """Whether `force_backward` asks for the gradient of this bottom: not so where there is none, nor where the top
         does not depend on the values of the bottom."""
-        return self.has_gradient(bottom_index) and bottom_index not in self.traits.constants
+        return bottom_index not in self.traits.labels and bottom_index not in self.traits.constants
 
     @property
     def ignores_propagate_down(self) -> bool:
@@ -167,6 +164,10 @@ class Layer:
         Own blobs that are not named keep their memory between passes."""
         reads = self.traits.reads
         return [*(bottom if reads in ("bottoms", "both") else []), *(top if reads in ("tops", "both") else [])]
+
+    def macs(self, bottom: list[Blob], top: list[Blob]) -> int:
+        """Multiply-adds of the products of one forward pass."""
+        return 0
 
     @property
     def running_statistics(self) -> list[Blob]:
@@ -235,7 +236,7 @@ class Layer:
     def check_gradients(self, propagate_down: list[bool]) -> None:
         """Before `backward`: raise LayerError if it is asked for a gradient that makes no sense."""
         for index, down in enumerate(propagate_down):
-            if down and not self.has_gradient(index):
+            if down and index in self.traits.labels:
                 name = self.bottom_name(index)
                 raise self.error(f"cannot give {name} a gradient; set propagate_down: false for this bottom")
 
@@ -262,10 +263,13 @@ class Layer:
             if self.traits.runs_user_code if per_worker else isinstance(blob.placement, Replicate):
                 self.loss_weights[index] /= self.context.workers.size
 
-    def add_blob(self, *shape: int, channels_last: bool = False) -> Blob:
-        """Append a parameter blob of this shape, zeroed."""
-        self.blobs.append(Blob(self.xp, shape, channels_last))
-        return self.blobs[-1]
+    def add_blob(self, *shape: int, channels_last: bool = False, filler: Any = None) -> Blob:
+        """Append a parameter blob of this shape, zeroed or filled."""
+        blob = Blob(self.xp, shape, channels_last)
+        self.blobs.append(blob)
+        if filler is not None:
+            fill_blob(blob, filler, self.context.random)
+        return blob
 
     @property
     def workers(self) -> Workers:
@@ -324,10 +328,7 @@ class Layer:
         raise self.error(f"takes {wanted} {side} blob(s) as {role}, not {given}")
 
     def _set_loss_weights(self, top: list[Blob]) -> None:
-        weights = list(self.param.loss_weight)
-        if not weights:
-            self.loss_weights = [0.0] * len(top)
-            return
+        weights = list(self.param.loss_weight) or [0.0] * len(top)
         if len(weights) != len(top):
             raise self.error(
                 f"loss_weight must be given once per top or not at all: {len(weights)} weight(s) for {len(top)} top(s)"

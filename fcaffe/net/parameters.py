@@ -122,22 +122,22 @@ class Parameters:
     def final_offsets(self, nodes: Sequence[Sequence[Layer]]) -> list[int]:
         """For nodes of these layers, the offset from which on the flat gradients are final when backward, which runs
         from the last node to the first, is through with the node."""
-        own: dict[int, int] = {}
+        own: dict[Layer, int] = {}
         for parameter, part in zip(self.owned, self.slices(), strict=True):
-            own.setdefault(id(parameter.layer), part.start)
+            own.setdefault(parameter.layer, part.start)
         offsets, offset = [], self.extent
         for layers in reversed(nodes):
-            offset = min([offset, *(own[id(layer)] for layer in layers if id(layer) in own)])
+            offset = min([offset, *(own[layer] for layer in layers if layer in own)])
             offsets.append(offset)
         return offsets[::-1]
 
     def needed_offsets(self, nodes: Sequence[Sequence[Layer]]) -> list[int]:
         """For nodes of these layers, the offset in a flat buffer at which the last parameter ends that its forward
         reads; 0 if it reads none."""
-        ends: dict[int, int] = {}
+        ends: dict[Blob, int] = {}
         for parameter, part in zip(self.owned, self.slices(), strict=True):
-            ends.update((id(blob), part.stop) for blob in (parameter.blob, *parameter.sharers))
-        return [max((ends.get(id(blob), 0) for layer in layers for blob in layer.blobs), default=0) for layers in nodes]
+            ends.update((blob, part.stop) for blob in (parameter.blob, *parameter.sharers))
+        return [max((ends.get(blob, 0) for layer in layers for blob in layer.blobs), default=0) for layers in nodes]
 
     def display_name(self, layer: Layer, index: int) -> str:
         """The shared name, or the index."""

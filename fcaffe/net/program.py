@@ -73,8 +73,8 @@ class Program:
         self.needs_until = parameters.needed_offsets([node.layers for node in nodes])
         self.inference = not gradients
         self._outer = list(outer)
-        self._varying = {id(blob) for node in nodes if node.layer.traits.shapes_by_values for blob in node.tops}
-        self._planned = [blob for node in nodes for blob in node.blobs if id(blob) not in self._varying]
+        self._varying = {blob for node in nodes if node.layer.traits.shapes_by_values for blob in node.tops}
+        self._planned = [blob for node in nodes for blob in node.blobs if blob not in self._varying]
         self.trace()
 
     def trace(self) -> None:
@@ -162,7 +162,7 @@ class Program:
         outer = [
             *self._outer,
             *(blob for node in self.nodes if node.layer.traits.runs_user_code for blob in node.blobs),
-            *(blob for node in self.nodes for blob in node.tops if id(blob) in self._varying),
+            *self._varying,
         ]
         sources = [blob for node in self.nodes if not node.bottoms for blob in node.tops]
         parameters = [blob for node in self.nodes for layer in node.layers for blob in layer.blobs]

@@ -33,9 +33,9 @@ class Replay:
         self._engine = engine
         self._sources = list(itertools.takewhile(lambda node: not node.bottoms, nodes))
         self._nodes = list(nodes[len(self._sources) :])
-        candidates = _steady(self._nodes)
-        self._recordable = {id(node) for node in candidates}
-        self._blobs = [blob for node in candidates for blob in node.blobs]
+        steady = _steady(self._nodes)
+        self._recordable = set(steady)
+        self._blobs = [blob for node in steady for blob in node.blobs]
         self._fixed: object | None = None
         self._changes = -1
         self._versions: list[int] = []
@@ -78,7 +78,7 @@ class Replay:
     def _record(self, run: Run) -> float:
         loss, steps = 0.0, list[Node | Recording]()
         for node in self._nodes:
-            recording = self._recording(node) if id(node) in self._recordable else None
+            recording = self._recording(node) if node in self._recordable else None
             if recording is None:
                 loss += run(node)
                 steps.append(node)

@@ -42,11 +42,8 @@ class Want:
     visible: frozenset[Blob] | None
     gradients: bool
 
-    def hides(self, blob: Blob) -> bool:
-        """Whether the values of this blob need not be there after the pass."""
-        return self.hides_storage(blob.data_storage)
-
-    def hides_storage(self, storage: Storage) -> bool:
+    def hides(self, storage: Storage) -> bool:
+        """Whether the values of this storage need not be there after the pass."""
         return self.visible is not None and storage not in self._storages
 
     @functools.cached_property
@@ -84,7 +81,7 @@ class Touching:
             positions = self.positions(storage)
             first = next(p for p in positions if p in own)
             outside = [p for p in positions if p not in own]
-            if not want.hides_storage(storage) or any(p > first for p in outside):
+            if not want.hides(storage) or any(p > first for p in outside):
                 return False
             if want.gradients and any(saves(nodes[p], storage) for p in outside):
                 return False
@@ -169,8 +166,7 @@ class FusedLayer(Layer):
         return self.inner
 
     def macs(self, bottom: list[Blob], top: list[Blob]) -> int:
-        """Multiply-adds of one forward pass."""
-        return sum(node.layer.macs(node.bottoms, node.tops) for node in self.nodes if hasattr(node.layer, "macs"))
+        return sum(node.layer.macs(node.bottoms, node.tops) for node in self.nodes)
 
 
 rules: list[Rule] = []

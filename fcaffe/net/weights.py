@@ -32,7 +32,7 @@ def copy_weights(net: Net, model: Model, source: str) -> None:
     SnapshotError, and copies nothing, when numbers or shapes of blobs differ. `source` names the file in errors.
     """
     layers = {node.name: node.layer for node in reversed(net.nodes)}
-    shared = {id(blob) for parameter in net.parameters.owned for blob in parameter.sharers}
+    shared = {blob for parameter in net.parameters.owned for blob in parameter.sharers}
     copies = []
     for stored in model.layers:
         layer = layers.get(stored.name)
@@ -46,7 +46,7 @@ def copy_weights(net: Net, model: Model, source: str) -> None:
             for index, (blob, values) in enumerate(pairs):
                 if values.has_data or values.shape:  # one that fits nowhere has been left unread
                     _check_shape(blob, values, f'{source}: param {index} of layer "{stored.name}"')
-        if len(blobs) != len(layer.blobs) or not shared.issuperset(id(blob) for blob, has in pairs if not has.has_data):
+        if len(blobs) != len(layer.blobs) or not shared.issuperset(blob for blob, has in pairs if not has.has_data):
             raise SnapshotError(
                 f'{source}: layer "{stored.name}" has {_count(stored)} parameter blob(s), in the net it has '
                 f"{len(layer.blobs)}; rename the layer to learn it from scratch"
@@ -61,12 +61,8 @@ def copy_weights(net: Net, model: Model, source: str) -> None:
 
 def tell_untouched(net: Net, given: Container[str], source: str) -> None:
     """Name, in one line of the log, the layers whose parameters were in none of the `given` layers of a model."""
-    shared = {id(sharer) for p in net.parameters.owned if p.layer.name in given for sharer in p.sharers}
-    names = [
-        node.name
-        for node in net.nodes
-        if node.name not in given and any(id(blob) not in shared for blob in node.layer.blobs)
-    ]
+    shared = {sharer for p in net.parameters.owned if p.layer.name in given for sharer in p.sharers}
+    names = [node.name for node in net.nodes if node.name not in given and not shared.issuperset(node.layer.blobs)]
     if names:
         log.warning(f"{source} has no weights for the layer(s) {', '.join(names)}: they keep their initial ones")
 

@@ -112,8 +112,7 @@ def multiply_adds(node: Node) -> int:
     if isinstance(layer, BatchNorm | Broadcasting):
         each = 3 if isinstance(layer, BatchNorm) and not layer.use_global_stats else 1
         return each * sum(top.count for top in node.tops)
-    count: int = layer.macs(node.bottoms, node.tops) if hasattr(layer, "macs") else 0
-    return count
+    return layer.macs(node.bottoms, node.tops)
 
 
 def work_of_passes(node: Node, trained: bool = True) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -123,7 +122,7 @@ def work_of_passes(node: Node, trained: bool = True) -> tuple[tuple[float, float
     not `trained` every layer is taken to have both. Reading data counts nothing.
     """
     layer = node.layer
-    macs = layer.macs(node.bottoms, node.tops) if hasattr(layer, "macs") else 0
+    macs = layer.macs(node.bottoms, node.tops)
     bottoms, tops = (4 * sum(blob.count for blob in blobs) for blobs in (node.bottoms, node.tops))
     backward = node.needs_backward or not trained
     ways = any(layer.param_propagate_down) + (any(node.bottom_need_backward) or not trained) if backward else 0
@@ -151,7 +150,9 @@ def summarize(
         total_params=net.parameters.count,
         macs=sum(layer.macs for layer in layers),
         channel_macs=sum(
-            layer.macs for layer, node in zip(layers, net.nodes, strict=True) if not hasattr(node.layer, "macs")
+            layer.macs
+            for layer, node in zip(layers, net.nodes, strict=True)
+            if isinstance(node.layer, BatchNorm | Broadcasting)
         ),
         memory_bytes=net.memory_bytes,
         workers=workers,

@@ -131,7 +131,7 @@ def plain_net(param: Any) -> Any:
 def _multiply_adds(name: str, training: bool) -> tuple[int, ...]:
     """The multiply-adds of each convolution and inner product, for one image."""
     net = plain_net(net_param(name, 1, training))
-    return tuple(node.layer.macs(node.bottoms, node.tops) for node in net.nodes if hasattr(node.layer, "macs"))
+    return tuple(macs for node in net.nodes if (macs := node.layer.macs(node.bottoms, node.tops)))
 
 
 def flops(name: str, batch: int, training: bool) -> float:

@@ -53,7 +53,7 @@ def volume(prototxt: str) -> tuple[float, float, float]:
         if node.layer.type in ("Convolution", "InnerProduct"):
             weights += 4 * node.layer.blobs[0].count
             data += 4 * sum(blob.count for blob in node.bottoms) / net.batch_size
-            flops += 6 * node.layer.macs(node.bottoms, node.tops) / net.batch_size  # type: ignore[attr-defined]
+            flops += 6 * node.layer.macs(node.bottoms, node.tops) / net.batch_size
     return weights, data, flops
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fcaffe.engines import NumpyEngine, cpu_engine, find_onednn
 from fcaffe.engines.normalization import Normalizer
-from fcaffe.engines.onednn.primitives import Description
+from fcaffe.engines.onednn.primitives import Description, Primitive
 from fcaffe.engines.windows import Windows
 from tests.cases import case
 from tests.engines.cuda import emulator, stand_in_cupy, stand_in_engine
@@ -50,13 +50,13 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     if math == "winograd":
         pytest.importorskip("numba", reason="--math winograd needs Numba")
     compiled: list[str] = []
-    compile_it = Description.compile
+    compile_it = Primitive.__init__
 
-    def compile_and_note(self: Description, arguments: Any) -> Any:
-        compiled.append(self.name)
-        return compile_it(self, arguments)
+    def compile_and_note(self: Primitive, description: Description, arguments: Any) -> None:
+        compiled.append(description.name)
+        compile_it(self, description, arguments)
 
-    monkeypatch.setattr(Description, "compile", compile_and_note)
+    monkeypatch.setattr(Primitive, "__init__", compile_and_note)
     yield cpu_engine(math, "onednn")
     if request.node.originalname != "test_inner_product":  # of one column, which has no other code
         slow = [name for name in compiled if "ref" in name]
@@ -252,7 +252,7 @@ def test_value_by_value_and_by_channel(engine: Any, shape: Shape) -> None:
     check(engine, [a], [channels], lambda e, a, db: [e.bias_backward(a, db, add) for add in (False, True)])
 
     def scaled(e: Any, x: Any, dy: Any, scale: Any, shift: Any, y: Any, dx: Any, ds: Any, db: Any) -> None:
-        e.scale_channels(x, y, scale, shift, relu=True)
+        e.scale_channels(x, y, scale, shift)
         e.scale_channels_backward(x, dy, dx, scale, ds, db)
 
     check(engine, [a, b, scale, shift], [shape, shape, channels, channels], scaled)

@@ -65,12 +65,12 @@ class BatchNorm(Steps, PlainNormalization):
             factor = 1 / deviation if norm.scale is None else norm.scale / deviation
             self.along_channels(x, out, [*steps, (dnnl.SUBTRACT, shift), (dnnl.MULTIPLY, factor)])
 
-    def scale_channels(self, x: Array, y: Array, scale: Array, shift: Array, relu: bool = False) -> None:
+    def scale_channels(self, x: Array, y: Array, scale: Array, shift: Array) -> None:
         if not _is_taken(x):
-            super().scale_channels(x, y, scale, shift, relu)
+            super().scale_channels(x, y, scale, shift)
             return
         with self.dense([], [y], like=x) as (out,):
-            self.along_channels(x, out, [(dnnl.MULTIPLY, scale), (dnnl.ADD, shift)], relu)
+            self.along_channels(x, out, [(dnnl.MULTIPLY, scale), (dnnl.ADD, shift)])
 
     def scale_channels_backward(
         self, x: Array, dy: Array, dx: Array, scale: Array, dscale: Array, dshift: Array

@@ -41,7 +41,8 @@ class Calls:
             ask_for_short_slices()
             with brief_spinning():
                 self.functions = ctypes.CDLL(path)
-            version = self._pointer("version", _Version)
+            self.functions.dnnl_version.restype = ctypes.POINTER(_Version)
+            version = self.functions.dnnl_version().contents
         except (OSError, AttributeError) as error:
             raise OneDnnError(f"{path} cannot be used as oneDNN: {error}; --engine numpy does without") from None
         self.version = f"{version.major}.{version.minor}.{version.patch}"
@@ -142,11 +143,6 @@ class Calls:
         if memory is None or memory.nbytes < size:
             memory = self._memory[use] = aligned_zeros(np, -(-size // 4))
         return memory
-
-    def _pointer(self, name: str, kind: Any) -> Any:
-        function = getattr(self.functions, "dnnl_" + name)
-        function.restype = ctypes.POINTER(kind)
-        return function().contents
 
 
 def _as_blas(matrix: np.ndarray) -> tuple[bytes, int]:

@@ -51,8 +51,8 @@ class InnerProduct(Operations, PlainInnerProduct):
         else:
             self.product(dy.T, x, None, dweights, add)
 
-    def product(self, a: Array, b: Array, bias: Array, c: Array, add: bool = False, relu: bool = False) -> None:
-        """c = a @ b + bias, added to c with `add`, followed by ReLU with `relu`."""
+    def product(self, a: Array, b: Array, bias: Array, c: Array, add: bool = False) -> None:
+        """c = a @ b + bias, added to c with `add`."""
         if not a.size or not b.size:
             if c.size and not add:
                 c[...] = 0 if bias is None else bias
@@ -66,7 +66,7 @@ class InnerProduct(Operations, PlainInnerProduct):
             third = c_void_p() if bias is None else library.layout(bias)
             target = Layout(library, c.shape, type_of(c), _matrix_strides(c))
             made = target if worth_rounding else Layout(library, c.shape, dnnl.F32, _matrix_strides(c))
-            attributes = library.attributes(relu, add)
+            attributes = library.attributes(add=add)
             description = library.describe("matmul", library.engine, *layouts, third, made, attributes)
             inputs = {
                 dnnl.SRC: Layout(library, a.shape, type_of(a), _matrix_strides(a)),
@@ -76,7 +76,7 @@ class InnerProduct(Operations, PlainInnerProduct):
                 inputs[dnnl.BIAS] = library.layout(bias)
             return Operation(library, description, inputs, {dnnl.DST: target})
 
-        key = ("product", a.shape, a.strides, b.shape, b.strides, c.strides, bias is None, add, relu)
+        key = ("product", a.shape, a.strides, b.shape, b.strides, c.strides, bias is None, add)
         ins = (address(a), address(b)) if bias is None else (address(a), address(b), address(bias))
         whole = a.shape[1] <= LONGEST  # longer sums are split between the threads
         self.operation(key, build, (a, b, c) if whole else (), a.size * b.shape[1])(ins, (address(c),))

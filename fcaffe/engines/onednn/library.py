@@ -59,8 +59,7 @@ class Library(Calls):
         The library's implementations for other orders are incomplete: the rest is reference code, a hundred times
         slower.
         """
-        order = (0, *range(2, array.ndim), 1) if array.ndim > 1 else (0,)
-        return Layout(self, array.shape, data_type or type_of(array), _dense(array.shape, order))
+        return Layout(self, array.shape, data_type or type_of(array), _dense(array.shape, _orders(array.ndim)[0]))
 
     def attributes(self, relu: bool = False, add: bool = False) -> c_void_p:
         """Attributes of a primitive that adds to its output with `add`, and then applies ReLU with `relu`."""
@@ -103,16 +102,17 @@ def type_of(array: np.ndarray) -> int:
 def _strides(array: np.ndarray) -> tuple[int, ...]:
     """Strides in elements. An axis of one element may have any stride; oneDNN needs that of its formats."""
     steps = tuple(step // array.itemsize for step in array.strides)
-    for order in _orders(range(array.ndim)):
+    for order in _orders(array.ndim):
         dense = _dense(array.shape, order)
         if all(length == 1 or a == b for length, a, b in zip(array.shape, steps, dense, strict=True)):
             return dense
     return steps
 
 
-def _orders(axes: range) -> tuple[tuple[int, ...], ...]:
-    """The memory orders of blobs: channels-last and C order."""
-    return ((0, *axes[2:], 1), tuple(axes)) if len(axes) > 1 else (tuple(axes),)
+def _orders(axes: int) -> tuple[tuple[int, ...], ...]:
+    """The memory orders of blobs with so many axes: channels-last and C order."""
+    in_c = tuple(range(axes))
+    return ((0, *in_c[2:], 1), in_c) if axes > 1 else (in_c,)
 
 
 def _dense(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:

@@ -43,7 +43,7 @@ class Operation:
         self.description = description
         kinds = (*inputs, *outputs, *opaque)
         operands = {post_operand(step): layout.handle for step, layout in (chained or {}).items()}
-        self.primitive = description.compile({kind: description.layout_of(kind) for kind in kinds} | operands)
+        self.primitive = Primitive(description, {kind: description.layout_of(kind) for kind in kinds} | operands)
         self._inputs = [self._reorder_in(kind, layout) for kind, layout in inputs.items()]
         self._outputs = list(outputs.items())
         self._reorders_out: dict[tuple[int, bool], Primitive | None] = {}
@@ -73,7 +73,7 @@ class Operation:
     def ready(self, index: int, array: np.ndarray) -> np.ndarray:
         """The array in the layout of the input of this index: itself or a copy."""
         reorder = self._inputs[index]
-        return array if reorder is None else reorder.in_own_memory(array)
+        return array if reorder is None else reorder.in_own_memory(address(array))
 
     def _reorder_in(self, kind: int, layout: Layout) -> ReorderIn | None:
         wanted = self.description.wants(kind, layout)
@@ -154,7 +154,7 @@ class ReorderIn:
         """The address of the reordered input."""
         library = self.library
         if self.kind == dnnl.WEIGHTS and library.cache is not None:
-            cached = library.cache.get((source,), self, lambda: self._in_own_memory(source))
+            cached = library.cache.get((source,), self, lambda: self.in_own_memory(source))
             if cached is not None:
                 library.hold(cached)
                 return address(cached)
@@ -162,11 +162,8 @@ class ReorderIn:
         self._reorder(source, temporary)
         return temporary
 
-    def in_own_memory(self, array: np.ndarray) -> np.ndarray:
+    def in_own_memory(self, source: int) -> np.ndarray:
         """The reordered input as a new array."""
-        return self._in_own_memory(address(array))
-
-    def _in_own_memory(self, source: int) -> np.ndarray:
         made: np.ndarray = aligned_zeros(np, -(-self.size // 4))
         self._reorder(source, address(made))
         return made
@@ -187,4 +184,4 @@ def reorder(library: Library, source: c_void_p, target: c_void_p, add: bool = Fa
     description = library.describe(
         "reorder", source, library.engine, target, library.engine, library.attributes(add=add)
     )
-    return description.compile({dnnl.SRC: source, dnnl.DST: target})
+    return Primitive(description, {dnnl.SRC: source, dnnl.DST: target})

@@ -65,13 +65,12 @@ class Description:
         """Whether the implementation takes the argument as it lies."""
         return bool(self.library.functions.dnnl_memory_desc_equal(self.layout_of(argument), layout.handle))
 
-    def compile(self, arguments: Mapping[int, c_void_p]) -> Primitive:
-        """A primitive whose calls take the addresses of these arguments (with their descriptors) in this order."""
-        return Primitive(self, arguments)
-
 
 class Primitive:
-    """A compiled operation together with the memory objects of its arguments; called with their addresses."""
+    """A compiled operation together with the memory objects of its arguments, which it takes in their order.
+
+    It is made of the descriptors of the arguments, and called with their addresses.
+    """
 
     def __init__(self, description: Description, arguments: Mapping[int, c_void_p]) -> None:
         library = description.library

@@ -13,7 +13,6 @@ from fcaffe.layers.c_order import copy_values, rows_of
 from fcaffe.layers.labels import Integers, check_sample_labels, read_indices
 from fcaffe.layers.loss import LossLayer
 from fcaffe.net import Array, Blob, Layer, Traits, register
-from fcaffe.net.fillers import fill_blob
 from fcaffe.net.layer import Held
 from fcaffe.net.placements import REPLICATE, Placements, common, first_axis
 from fcaffe.proto import forks
@@ -29,7 +28,7 @@ class OfClasses(Layer):
         if not p.num_output:
             raise self.error("num_output is missing: the number of classes")
         inputs = math.prod(bottom[0].shape[bottom[0].canonical_axis(p.axis) :])
-        fill_blob(self.add_blob(p.num_output, inputs), filler, self.context.random)
+        self.add_blob(p.num_output, inputs, filler=filler)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         check_sample_labels(self, bottom)

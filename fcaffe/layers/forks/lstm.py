@@ -6,7 +6,6 @@ import math
 
 from fcaffe.layers.lstm import unit_backward, unit_forward
 from fcaffe.net import Array, Blob, Layer, Traits, register
-from fcaffe.net.fillers import fill_blob
 from fcaffe.net.layer import Held
 from fcaffe.proto import forks
 
@@ -30,7 +29,7 @@ class Lstm(Layer):
     traits = Traits(bottoms=(1, 2), tops=1, in_place=False, held=Held.STREAMS, labels=(1,))
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        p, random = self.param.lstm_param, self.context.random
+        p = self.param.lstm_param
         self.outputs, self.streams, self.has_marks = p.num_output, p.batch_size, len(bottom) == 2
         self.axes = 1  # of time and sequences
         if len(bottom[0].shape) == 3 and not p.HasField("batch_size"):
@@ -40,9 +39,9 @@ class Lstm(Layer):
         if self.has_marks:
             self.context.workers.run_shards_in_step()  # each carries its state over to its next pass
         width = 4 * self.outputs
-        fill_blob(self.add_blob(width, math.prod(bottom[0].shape[self.axes :])), p.weight_filler, random)
-        fill_blob(self.add_blob(width, self.outputs), p.weight_filler, random)
-        fill_blob(self.add_blob(width), p.bias_filler, random)
+        self.add_blob(width, math.prod(bottom[0].shape[self.axes :]), filler=p.weight_filler)
+        self.add_blob(width, self.outputs, filler=p.weight_filler)
+        self.add_blob(width, filler=p.bias_filler)
         self.last = [Blob(self.xp, (1, self.streams, self.outputs)) for _ in "hc"]  # the state after a pass
         self.gates, self.cell, self.tanh_c, self.previous = (Blob(self.xp) for _ in range(4))
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.data import boxes
+from fcaffe.engines.elementwise import FLT_MIN
 from fcaffe.layers.forks.host_loss import HostLoss
 from fcaffe.layers.forks.smooth_l1 import smooth_l1, smooth_l1_slope
 from fcaffe.layers.forks.ssd import (
@@ -19,7 +20,7 @@ from fcaffe.layers.forks.ssd import (
     read_predictions,
 )
 from fcaffe.layers.forks.yolo import sigmoid
-from fcaffe.layers.loss import BATCH_SIZE, FLT_MIN, FULL, NONE, VALID, normalization
+from fcaffe.layers.loss import BATCH_SIZE, FULL, NONE, VALID, normalization
 from fcaffe.net import Blob, register
 from fcaffe.net.placements import LOCAL, REPLICATE, Placements, Shard, common, first_axis, total_of
 from fcaffe.proto import caffe_pb2 as pb

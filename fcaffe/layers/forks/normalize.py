@@ -8,11 +8,8 @@ from typing import Any
 from fcaffe.layers.activations import Activation
 from fcaffe.net import Array, Blob, placements, register
 from fcaffe.net.arithmetic import sign
-from fcaffe.net.fillers import fill_blob
-from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.net.fillers import filler_or
 from fcaffe.proto import forks
-
-ONE = pb.FillerParameter(type="constant", value=1)
 
 
 @register("Normalize")
@@ -40,8 +37,8 @@ class Normalize(Activation):
             self._setup_windows()
             return
         self.axes, self.l1, self.eps = (*range(1, len(shape)),) if p.across_spatial else (1,), False, p.eps
-        scale = self.add_blob() if p.channel_shared else self.add_blob(shape[1])
-        fill_blob(scale, p.scale_filler if p.HasField("scale_filler") else ONE, self.context.random)
+        scales = () if p.channel_shared else (shape[1],)
+        self.add_blob(*scales, filler=filler_or(1, p, "scale_filler"))
 
     def _setup_windows(self) -> None:
         if self.param.HasField("norm_param"):

@@ -1,7 +1,6 @@
 """Fused layers, the rules of `fcaffe.net.rewrite`. The rules run in the order of this file."""
 
-from fcaffe.layers.fused.batch_norm_residual import BatchNormResidual
-from fcaffe.layers.fused.batch_norm_scale import BatchNormScale
+from fcaffe.layers.fused.batch_norm_scale import BatchNormResidual, BatchNormScale
 from fcaffe.layers.fused.folded_convolution import FoldedConvolution
 from fcaffe.layers.fused.pooled_concat import pooled_before_concat
 from fcaffe.layers.fused.relu import ConvolutionReLU, PoolingReLU, ReLUByTop

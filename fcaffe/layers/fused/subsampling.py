@@ -60,7 +60,7 @@ def _move_stride_up(index: int, touching: Touching, made: list[list[Node]], want
     """Let the node compute only what its readers read, if they are convolutions of single positions."""
     node = made[index][-1]
     layer = node.layer
-    if not isinstance(layer, FoldedConvolution) or not want.hides(node.tops[0]):
+    if not isinstance(layer, FoldedConvolution) or not want.hides(node.tops[0].data_storage):
         return
     top = node.tops[0]
     positions = [position for position in touching.positions(top.data_storage) if position > index]

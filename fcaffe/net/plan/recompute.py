@@ -64,8 +64,7 @@ class Recompute:
         self.free = _repeatable(program)
         self.valid = set[Storage]().union(*(self.made[index] for index in {*range(len(self.made))} - {*self.free}))
         self.wanted = [[key for key in access.back_reads if key in self.maker] for access in program.accesses]
-        macs = [getattr(node.layer, "macs", None) for node in program.nodes]
-        self.work = [of(node.bottoms, node.tops) if of else 0 for of, node in zip(macs, program.nodes, strict=True)]
+        self.work = [node.layer.macs(node.bottoms, node.tops) for node in program.nodes]
         writes = set[Storage]().union(*(access.writes for access in program.accesses))
         self.forward = max(1, sum(self.work)), max(1, bytes_of(writes))
         self.usual = fullest(program, {})[0]

@@ -6,9 +6,8 @@ import math
 
 import numpy as np
 
-from fcaffe.engines.elementwise import FLT_MAX
+from fcaffe.engines.elementwise import FLT_MAX, FLT_MIN
 from fcaffe.engines.windows import Windows
-from fcaffe.layers.loss import FLT_MIN
 from fcaffe.layers.pooling import AVE, MAX, Pooling
 from fcaffe.tools.onnx.graph import Shape, Step, writes
 

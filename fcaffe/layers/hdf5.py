@@ -1,14 +1,17 @@
-"""HDF5Data: rows of HDF5 files."""
+"""HDF5Data and HDF5Output: batches from HDF5 files, and blobs into one."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
-from fcaffe.data.hdf5 import Hdf5Rows
+from fcaffe import log
+from fcaffe.data.hdf5 import Hdf5Rows, write_rows
 from fcaffe.data.prefetch import check_batches
 from fcaffe.errors import DataError
+from fcaffe.hdf5.reading import h5py
 from fcaffe.layers.data import Reader, reading_errors
-from fcaffe.net import Blob, register
+from fcaffe.net import ALL_BOTTOMS, Blob, Layer, Traits, register
 
 
 @register("HDF5Data")
@@ -34,7 +37,7 @@ class HDF5Data(Reader):
         self._reshape(top)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        with self.samples(self.share):
+        with self.samples():
             rows = self._reshape(top)
             for blob, array in zip(top, self._batch, strict=True):
                 self.engine.upload(array[rows], blob.data).wait()
@@ -71,3 +74,44 @@ class HDF5Data(Reader):
                     raise DataError("the snapshot is of a layer without shuffle")
                 self.rows.seed = int(random)
             self.rows.seek(position)
+
+
+@register("HDF5Output")
+class HDF5Output(Layer):
+    """Writes its bottoms as the datasets `data` and `label` of a file, each with four axes.
+
+    As in Caffe a file holds one pass; a second one is an error. The file appears with the pass, complete.
+    """
+
+    traits = Traits(bottoms=2, tops=0, needs_host=True, constants=ALL_BOTTOMS)
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.path = self.param.hdf5_output_param.file_name
+        self.written = False
+        with reading_errors(self):
+            h5py()  # say at once if it is missing
+            folder = os.path.dirname(self.path) or "."
+            if not self.path or not os.access(folder, os.W_OK):
+                problem = f"{folder} may not be written" if os.path.isdir(folder) else f"there is no folder {folder}"
+                raise DataError(f'cannot write hdf5_output_param.file_name "{self.path}": {problem}')
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if any(len(blob.shape) > 4 for blob in bottom) or bottom[0].num != bottom[1].num:
+            raise self.error(
+                f"needs bottoms of at most four axes and equally many samples: {self.named_shapes(bottom)}"
+            )
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if self.written:
+            raise self.error(f'"{self.path}" holds the first pass already, and a file takes one: run one pass only')
+        log.saving_hdf5(self.path)
+        arrays = {
+            name: self.engine.to_numpy(blob.data).reshape(blob.num, blob.channels, blob.height, blob.width)
+            for name, blob in zip(("data", "label"), bottom, strict=True)
+        }
+        try:
+            write_rows(self.path, arrays)
+        except DataError as problem:
+            raise self.error(str(problem)) from problem
+        self.written = True
+        log.saved_hdf5(bottom[0].num)
