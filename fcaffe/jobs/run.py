@@ -190,13 +190,12 @@ class Run:
     def _take_cause(self, member: Member, cause: Message) -> None:
         if self.state in (ENDING, FAILED):
             return
-        if cause.get("overdue") is not None and len(self.hosts) > 1:
+        if (overdue := cause.pop("overdue", None)) is not None:
             others = [other for other in self.members if other is not member]
             distant = [slot for other in others for slot in other.slots.values()]
             silent = [slot for other in others if other.unheard > QUIET for slot in other.slots.values()]
-            first, slots = member.slots[cause["overdue"]], list(member.slots.values())
+            first, slots = member.slots[overdue], list(member.slots.values())
             cause["message"] = hang_message(first, slots, distant, silent, self.hosts, self.timeout)
-        cause.pop("overdue", None)
         self._end(**cause)
 
     def _end(
