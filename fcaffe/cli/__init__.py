@@ -28,12 +28,11 @@ from fcaffe.cli import gflags, glog, last_words, streams
 from fcaffe.cli.commands import CAFFE_COMMANDS, COMMANDS, OTHERS, TOOLS, module_of
 from fcaffe.errors import FcaffeError, RankError
 from fcaffe.interruption import INTERRUPTED
-from fcaffe.jobs.started import LAUNCHED, started_as, wait_for_turn
+from fcaffe.jobs.started import FATAL, LAUNCHED, started_as, wait_for_turn
 from fcaffe.onednn_library import find_onednn
 
 RUNS = ("train", "test", "time")  # commands whose results are in the log: they outlive standard output
 
-FATAL = 134  # the exit code that a shell sees of Caffe, which aborts
 BROKEN_PIPE = 141
 
 

@@ -19,9 +19,9 @@ from fcaffe.jobs.processes import JOB, clear
 from fcaffe.jobs.ranks import TO_END
 from fcaffe.jobs.started import FATAL, FAULT, TIMEOUT, host_name
 
-# What an exit code of mpiexec means. After any other one, a rank or mpiexec itself has died.
-ENDED, TOLD, TOLD_FAULT = "all ranks have ended", "a rank has told its error", "a rank has told a fault"
-CODES = {0: ENDED, 1: ENDED, FATAL: TOLD, FAULT: TOLD_FAULT, **{128 + number: ENDED for number in TO_END}}
+# Exit codes of mpiexec after which the ranks have ended, or one has reported its error. FAULT says that one has
+# reported a fault. After any other code, a rank or mpiexec itself has died.
+NO_FAULT = (0, 1, FATAL, *(128 + number for number in TO_END))
 
 
 @dataclass
@@ -63,10 +63,9 @@ def run_mpiexec(launcher: Launcher, mpiexec: Mpiexec, path: str | None, last: bo
         launcher.run = None
     clear(environment[JOB])
     code = member.process.returncode
-    meaning = CODES.get(code)
-    run.fault = meaning in (None, TOLD_FAULT) and not interrupted
-    run.code = 128 + interrupted if interrupted and code else code if meaning in (ENDED, TOLD) else FATAL
-    if meaning is None and not interrupted:
+    run.fault = code not in NO_FAULT and not interrupted
+    run.code = 128 + interrupted if interrupted and code else code if code in NO_FAULT else FATAL
+    if run.fault and code != FAULT:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         remedy = launcher.snapshots.remedy() if last else ""
         log.fatal(
