@@ -6,6 +6,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Collection
+from types import FrameType
 from typing import Any
 
 from fcaffe.jobs.crew import TICK, Crew
@@ -38,7 +39,7 @@ class Launcher:
         self.silence = max(LEAST_SILENCE, min(SILENCE, plan.timeout or SILENCE))  # of another host that counts as lost
         self.run: Any = None
 
-    def take_signal(self, number: int) -> None:
+    def take_signal(self, number: int, _: FrameType | None) -> None:
         if self.run is None:  # between two runs
             raise SystemExit(128 + number)
         self.run.signals.append(number)

@@ -31,21 +31,20 @@ PATIENCE = 0.3  # seconds in which memory may become free
 _libc = ctypes.CDLL(None)
 
 
+def _read(pid: int, name: str) -> str:
+    """A file of /proc about a process; empty if the process has ended."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/{name}") as file:
+        return file.read()
+    return ""
+
+
 def process_name(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/comm") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    return _read(pid, "comm").strip()
 
 
 def is_stopped(pid: int) -> bool:
     """Whether a signal or a debugger has stopped a process."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] in ("T", "t")
-    except OSError:
-        return False
+    return _read(pid, "stat").rpartition(")")[2].split()[:1] in (["T"], ["t"])
 
 
 def dies_with(parent: int) -> Callable[[], None]:
@@ -61,9 +60,8 @@ def dies_with(parent: int) -> Callable[[], None]:
 
 def waited_for_core(pid: int) -> float:
     """Seconds for which the first thread of a process was ready while others had the cores; 0 if unknown."""
-    with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/schedstat") as file:
-        return int(file.read().split()[1]) / 1e9
-    return 0.0
+    words = _read(pid, "schedstat").split()
+    return int(words[1]) / 1e9 if len(words) > 1 else 0.0
 
 
 # --- what is left of a run -------------------------------------------------------------------------------------------
