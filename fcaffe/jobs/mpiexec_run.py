@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import shlex
 import signal
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fcaffe import log
-from fcaffe.jobs.crew import GONE
 from fcaffe.jobs.launcher import RANK, Launcher
 from fcaffe.jobs.mpiexec import Mpiexec
 from fcaffe.jobs.processes import JOB, clear
@@ -28,7 +26,6 @@ NO_FAULT = (0, 1, FATAL, *(128 + number for number in TO_END))
 class MpiexecRun:
     """The attributes of a Run that say how it ended."""
 
-    signals: deque[int] = field(default_factory=deque)
     ready: bool = True
     started: bool = False
     fault: bool = False
@@ -44,23 +41,19 @@ def run_mpiexec(launcher: Launcher, mpiexec: Mpiexec, path: str | None, last: bo
     command = mpiexec.command(plan.workers, plan.hosts, plan.mpi_args, RANK, environment)
     log.info("Starting the ranks: " + shlex.join(command))
     run = MpiexecRun()
-    launcher.run = run
-    launcher.crew.output.closed = False
     member = launcher.crew.run_mpiexec(command, environment)
     member.link.send(**launcher.order(path))
     interrupted = 0
-    try:
-        while member.state != GONE:
-            launcher.crew.turn()
-            while run.signals:
-                number = run.signals.popleft()
-                if number == interrupted:
-                    member.kill()
-                interrupted = number if number == signal.SIGTERM else interrupted
-                run.asked_to_end |= number in launcher.stops
-                member.link.send(signal=number)
-    finally:
-        launcher.run = None
+
+    def relay(number: int) -> None:
+        nonlocal interrupted
+        if number == interrupted:
+            member.kill()
+        interrupted = number if number == signal.SIGTERM else interrupted
+        run.asked_to_end |= number in launcher.stops
+        member.link.send(signal=number)
+
+    launcher.follow([member], relay)
     clear(environment[JOB])
     code = member.process.returncode
     run.fault = code not in NO_FAULT and not interrupted

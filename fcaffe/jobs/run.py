@@ -18,7 +18,6 @@ import math
 import shlex
 import signal
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from signal import Signals
 from typing import Any
@@ -54,7 +53,6 @@ class Run:
         fault: The job was ended by something that may not happen again, unlike an error.
         asked_to_end: A signal has come after which the ranks end by themselves.
         advanced: When the `iteration` was first known, in seconds of `time.monotonic`.
-        signals: They have come and are not relayed yet.
     """
 
     def __init__(
@@ -74,30 +72,17 @@ class Run:
         self.timeout = launcher.plan.timeout
         self.ready = self.started = self.fault = self.ended_early = self.asked_to_end = False
         self.iteration, self.advanced, self.code = -1, 0.0, FATAL
-        self.signals: deque[int] = deque()
         self._interrupted = 0  # by this signal
+        self._asked = time.monotonic()  # when `ends_early` was called last
         self._enter(CALLING)
         where = f" on {','.join(f'{name}:{count}' for name, count in hosts)}" if launcher.plan.hosts else ""
         log.info(f"Starting the ranks: {len(self.hosts)} x {shlex.join(RANK)}{where}")
 
     def follow(self) -> Run:
         """Return when all agents have gone."""
-        self.launcher.run, self.launcher.crew.output.closed = self, False
         for member in self.members:
             member.listener, member.quiet = self._hear, False
-        looked = time.monotonic()
-        while any(member.state != GONE for member in self.members):
-            self.launcher.crew.turn()
-            while self.signals:
-                self._relay(self.signals.popleft())
-            self._look()
-            if self.state in (STARTING, TRAINING) and time.monotonic() - looked >= 1:
-                looked = time.monotonic()
-                if self.ends_early(self):
-                    self.ended_early = True
-                    self._end(0)
-        self._look()
-        self.launcher.run = None
+        self.launcher.follow(self.members, self._relay, self._look)
         processes.clear(self.environment[JOB])
         return self
 
@@ -138,6 +123,11 @@ class Run:
                 self._end(FATAL, fault=True, message=member.why_lost(self.hosts, self._when()))
                 member.kill()
                 return
+        if time.monotonic() - self._asked >= 1:
+            self._asked = time.monotonic()
+            if self.ends_early(self):
+                self.ended_early = True
+                self._end(0)
 
     def _end_the_last(self) -> None:
         for member in self.members:
@@ -153,19 +143,19 @@ class Run:
     # --- messages of the agents ---------------------------------------------------------------------------------------
 
     def _hear(self, member: Member, message: Message) -> None:
-        takes: dict[str, Callable[[Member, Any], None]] = {
-            "ranks": self._take_slots,
-            "put": self._take_values,
-            "cause": self._take_cause,
-        }
-        for key, value in message.items():
-            if key in takes:
-                takes[key](member, value)
-            elif key == "warning":
-                log.warning(value)
-            elif key == "ended" and self.state not in (ENDING, FAILED):
-                self.started, self.code = True, value
-                self._enter(ENDING)
+        if "ranks" in message:
+            self._take_slots(member, message["ranks"])
+        elif "put" in message:
+            self._take_values(member, message["put"])
+        elif "warning" in message:
+            log.warning(message["warning"])
+        elif self.state in (ENDING, FAILED):
+            return
+        elif "cause" in message:
+            self._take_cause(member, **message["cause"])
+        elif "ended" in message:
+            self.started, self.code = True, message["ended"]
+            self._enter(ENDING)
 
     def _take_slots(self, member: Member, words: list[Any]) -> None:
         member.slots |= {slot.rank: slot for slot in (Slot(*each) for each in words)}
@@ -187,10 +177,8 @@ class Run:
                 other.values = None
                 other.link.send(values=everyones)
 
-    def _take_cause(self, member: Member, cause: Message) -> None:
-        if self.state in (ENDING, FAILED):
-            return
-        if (overdue := cause.pop("overdue", None)) is not None:
+    def _take_cause(self, member: Member, overdue: int | None = None, **cause: Any) -> None:
+        if overdue is not None:
             others = [other for other in self.members if other is not member]
             distant = [slot for other in others for slot in other.slots.values()]
             silent = [slot for other in others if other.unheard > QUIET for slot in other.slots.values()]
