@@ -50,7 +50,7 @@ class Member:
         self.here = self.quiet = False
         self.problem = ""
         self.listener: Callable[[Member, Message], object] = lambda member, message: None
-        self.slots: dict[int, Slot] = {}
+        self.slots: list[Slot] = []
         self.unheard = 0.0
         self.values: list[Any] | None = None  # that its ranks have put, since they are in a barrier
         own = None if host else Lines()
@@ -103,13 +103,14 @@ class Member:
 
     def why_lost(self, hosts: Sequence[str], when: str) -> str:
         """The message about an agent whose ranks have not ended; `hosts` are those of all ranks."""
-        silence, slots = f"no sign of life for {self.unheard:.0f} s", list(self.slots.values())
+        silence = f"no sign of life for {self.unheard:.0f} s"
         if self.problem:
             return f"{self}: {self.problem}"
         if self.state == GONE:
             return f"{self} died, {when}, and the ranks with it"
-        if slots:
-            return f"{names(slots, hosts)} is cut off from the other hosts since {slots[0].where()}: {silence}"
+        if self.slots:
+            where = self.slots[0].where()
+            return f"{names(self.slots, hosts)} is cut off from the other hosts since {where}: {silence}"
         return f"{self} cannot be reached: {silence}, {when}"
 
     def is_lost(self) -> bool:

@@ -87,7 +87,7 @@ class Agent:
         self.link.send(ranks=with_stopped([rank.slot for rank in self.ranks]))
 
     def _end(self, **fault: Any) -> None:
-        """End all ranks after a fault, of which this is the `message` or the rank that is `overdue`."""
+        """End all ranks after a fault, of which this is the `message` or the slot that is `overdue`."""
         self.tell(fault=True, **fault)
         self._kill()
 
@@ -185,7 +185,7 @@ class Agent:
         if self.orphaned and any(rank.state != GONE for rank in self.ranks):
             self._mourn(names([rank.slot for rank in self.ranks], self.hosts))
         elif hung:
-            self._end(overdue=hung[0].number)
+            self._end(overdue=hung[0].slot)
 
     def _mourn(self, who: str) -> None:
         """End all ranks, since the launcher has died or cannot be reached."""

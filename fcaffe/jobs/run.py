@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import math
 import shlex
-import signal
 import time
 from collections.abc import Callable, Sequence
-from signal import Signals
+from signal import SIGTERM, Signals
 from typing import Any
 
 from fcaffe import log
@@ -116,8 +115,8 @@ class Run:
             self._enter(STARTING)
 
     def _look_at_agents(self) -> None:
+        of_this_host = self.timeout + 2 * MARGIN if self.timeout else math.inf
         for member in self.members:
-            of_this_host = self.timeout + 2 * MARGIN if self.timeout else math.inf
             limit = of_this_host if member.here else self.launcher.silence
             if member.problem or member.state == GONE or member.unheard > limit:
                 self._end(FATAL, fault=True, message=member.why_lost(self.hosts, self._when()))
@@ -130,8 +129,8 @@ class Run:
                 self._end(0)
 
     def _end_the_last(self) -> None:
+        late = self.state == FAILED and time.monotonic() - self._since > AFTERMATH
         for member in self.members:
-            late = self.state == FAILED and time.monotonic() - self._since > AFTERMATH
             if late or member.unheard > MARGIN:
                 member.kill()
 
@@ -139,8 +138,6 @@ class Run:
         if not self.started:
             return "before the ranks had started"
         return "before the first iteration" if self.iteration < 0 else f"in iteration {self.iteration}"
-
-    # --- messages of the agents ---------------------------------------------------------------------------------------
 
     def _hear(self, member: Member, message: Message) -> None:
         if "ranks" in message:
@@ -158,8 +155,8 @@ class Run:
             self._enter(ENDING)
 
     def _take_slots(self, member: Member, words: list[Any]) -> None:
-        member.slots |= {slot.rank: slot for slot in (Slot(*each) for each in words)}
-        slots = [slot for other in self.members for slot in other.slots.values()]
+        member.slots = [Slot(*each) for each in words]
+        slots = [slot for other in self.members for slot in other.slots]
         if len(slots) == len(self.hosts) and all(slot.state != STARTING for slot in slots):
             self.started = True
             if self.state == STARTING:
@@ -177,13 +174,12 @@ class Run:
                 other.values = None
                 other.link.send(values=everyones)
 
-    def _take_cause(self, member: Member, overdue: int | None = None, **cause: Any) -> None:
+    def _take_cause(self, member: Member, overdue: list[Any] | None = None, **cause: Any) -> None:
         if overdue is not None:
             others = [other for other in self.members if other is not member]
-            distant = [slot for other in others for slot in other.slots.values()]
-            silent = [slot for other in others if other.unheard > QUIET for slot in other.slots.values()]
-            first, slots = member.slots[overdue], list(member.slots.values())
-            cause["message"] = hang_message(first, slots, distant, silent, self.hosts, self.timeout)
+            distant = [slot for other in others for slot in other.slots]
+            silent = [slot for other in others if other.unheard > QUIET for slot in other.slots]
+            cause["message"] = hang_message(Slot(*overdue), member.slots, distant, silent, self.hosts, self.timeout)
         self._end(**cause)
 
     def _end(
@@ -208,14 +204,12 @@ class Run:
         for member in self.members:
             member.link.send(kill=True)
 
-    # --- signals ------------------------------------------------------------------------------------------------------
-
     def _relay(self, number: int) -> None:
         """Send a signal to rank 0 through its agent. One rank is enough: the training loops agree on what to do. Before
         the ranks have started, and on a second SIGTERM, end all at once."""
         again = self._interrupted == number
         self.asked_to_end |= number in self.launcher.stops
-        if number == signal.SIGTERM or not self.started:
+        if number == SIGTERM or not self.started:
             self._interrupted = number
         if again or not self.started:
             if self.state not in (ENDING, FAILED):
