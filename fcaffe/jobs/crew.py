@@ -52,7 +52,7 @@ class Member:
         self.listener: Callable[[Member, Message], object] = lambda member, message: None
         self.slots: list[Slot] = []
         self.unheard = 0.0
-        self.values: list[Any] | None = None  # that its ranks have put, since they are in a barrier
+        self.values: dict[str, str] | None = None  # that its ranks have put, since they are in a barrier
         own = None if host else Lines()
         self.link = Link(crew.selector, process.stdout.fileno(), process.stdin.fileno(), self._hear, own)
         self.errors = Link(crew.selector, process.stderr.fileno(), None, self._print, Lines())

@@ -76,7 +76,7 @@ class Agent:
         elif "program" in message:
             self._start(**message)
         elif "values" in message:
-            self.pmi.release(dict(message["values"]))
+            self.pmi.release(message["values"])
         elif "signal" in message and self.ranks[0].state != GONE:
             self.ranks[0].process.send_signal(message["signal"])
         elif "kill" in message:
@@ -117,7 +117,7 @@ class Agent:
         self.silence = silence if self.silence else 0.0
         self.name = f"{environment[JOB]}.{first}"  # of the processes on this host; a machine may emulate several
         self.pmi = PmiServer(
-            environment[JOB], first, count, len(hosts), mapping, lambda values: self.link.send(put=list(values.items()))
+            environment[JOB], first, count, len(hosts), mapping, lambda values: self.link.send(put=values)
         )
         try:
             for number in range(first, first + count):

@@ -55,8 +55,7 @@ class PmiServer:
 
     def serve(self, rank: int, source: socket.socket, line: str) -> None:
         """Answer a line of a rank on its socket."""
-        answer = self._answer(rank, source, line.rstrip("\n"))
-        if answer:
+        if answer := self._answer(rank, source, line.rstrip("\n")):
             _send(source, answer)
 
     def release(self, values: dict[str, str]) -> None:

@@ -165,11 +165,11 @@ class Run:
             if iteration > self.iteration:
                 self.iteration, self.advanced = iteration, time.monotonic()
 
-    def _take_values(self, member: Member, values: list[Any]) -> None:
+    def _take_values(self, member: Member, values: dict[str, str]) -> None:
         """The ranks of all hosts meet in a barrier of PMI-1."""
         member.values = values
         if all(other.values is not None for other in self.members):
-            everyones = [pair for other in self.members for pair in other.values or ()]
+            everyones = {key: value for other in self.members for key, value in (other.values or {}).items()}
             for other in self.members:
                 other.values = None
                 other.link.send(values=everyones)
