@@ -168,9 +168,10 @@ def _command_first(words: list[str]) -> list[str]:
         return words
     named = [index for index, word in enumerate(words) if word in (*COMMANDS, "help")]
     free = [index for index in named if not gflags.flag_name(words[index - 1]) or "=" in words[index - 1]]
-    for index in [*free, *named][:1]:
-        return [words[index], *words[:index], *words[index + 1 :]]
-    return words
+    if not named:
+        return words
+    index = (free or named)[0]
+    return [words[index], *words[:index], *words[index + 1 :]]
 
 
 def _called(name: str) -> str:

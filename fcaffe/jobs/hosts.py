@@ -98,9 +98,9 @@ def ranks_of_hosts(workers: int, hosts: Sequence[Host]) -> tuple[tuple[str, int]
         room = ",".join(f"{name}:{count}" for (name, _), count in zip(hosts, counts, strict=True))
         raise UsageError(f"--workers {workers}, but the hosts have room for {sum(counts)}: {room}")
     left = workers or sum(counts)
-    placed = []
+    filled = []
     for (name, _), count in zip(hosts, counts, strict=True):
-        if min(count, left):
-            placed.append((name, min(count, left)))
-        left -= min(count, left)
-    return tuple(placed)
+        if number := min(count, left):
+            filled.append((name, number))
+        left -= number
+    return tuple(filled)
