@@ -140,7 +140,7 @@ class Agent:
         try:
             for message in rank.messages():
                 if isinstance(message, str):
-                    self.pmi.serve(rank.number, rank.socket, message)
+                    self.pmi.serve(rank.socket, message)
                 elif "beat" in message and rank.state in LIVE:
                     rank.enter(*message["beat"])
                     if rank.state != STARTING:
@@ -156,8 +156,8 @@ class Agent:
         except FrameError as problem:
             self._end(message=f"{names([rank.slot], self.hosts)} sends {problem}")
         if self.pmi.aborted is not None:
-            who = names([other.slot for other in self.ranks if other.number == self.pmi.aborted[0]], self.hosts)
-            self._end(message=f"the MPI of {who} gave up with code {self.pmi.aborted[1]}; what it said stands above")
+            who = names([rank.slot], self.hosts)
+            self._end(message=f"the MPI of {who} gave up with code {self.pmi.aborted}; what it said stands above")
 
     def _reap(self) -> None:
         """Find the ranks whose process has ended, and judge those that did so too early."""
