@@ -70,9 +70,8 @@ class Member:
         if "ready" in message:
             self.state, self.here = READY, message["here"]
         self.problem = message.get("unfit", self.problem)
-        for key, stream in (("out", "stdout"), ("err", "stderr")):
-            if key in message:
-                self.output.write(stream, message[key])
+        for stream in {"stdout", "stderr"} & message.keys():
+            self.output.write(stream, message[stream])
         self.listener(self, message)
 
     def _print(self, text: str | None, stream: str = "stderr") -> None:

@@ -27,7 +27,6 @@ class MpiexecRun:
     """The attributes of a Run that say how it ended."""
 
     ready: bool = True
-    started: bool = False
     fault: bool = False
     asked_to_end: bool = False
     code: int = FATAL
