@@ -11,7 +11,7 @@ from fcaffe.input_files import read_input
 
 NAME = r"([\w.-]+@)?(?:\[([0-9A-Fa-f]*:[0-9A-Fa-f:.]+(?:%\w+)?)\]|([\w.-]+))"
 DEFAULT_TIMEOUT = 300  # seconds
-Host = tuple[str, int | None]  # name, number of ranks if it is said
+Host = tuple[str, int | None]  # name, number of ranks if given
 Hosts = Sequence[tuple[str, int]]
 
 

@@ -46,17 +46,17 @@ class Launcher:
         self._signals.append(number)
 
     def follow(
-        self, members: Sequence[Member], relay: Callable[[int], object], look: Callable[[], object] = lambda: None
+        self, members: Sequence[Member], relay: Callable[[int], object], check: Callable[[], object] = lambda: None
     ) -> None:
-        """Serve the members of a run until all have gone. Calls `relay` with each signal, and `look` often."""
+        """Serve the members of a run until all have gone. Calls `relay` with each signal, and `check` often."""
         self._signals.clear()
         self._follows, self.crew.output.closed = True, False
         while any(member.state != GONE for member in members):
             self.crew.turn()
             while self._signals:
                 relay(self._signals.popleft())
-            look()
-        look()
+            check()
+        check()
         self._follows = False
 
     def environment(self, workers: int) -> dict[str, str]:

@@ -24,7 +24,7 @@ from fcaffe.jobs.ranks import ENDING, FAILED, GONE, LIVE, Clock, Rank, overdue, 
 from fcaffe.jobs.started import FATAL
 from fcaffe.parallel.watchdog import STARTING
 
-TICK, LOOK = 0.1, 0.5  # seconds between two looks for messages, and for hung ranks
+TICK, LOOK = 0.1, 0.5  # seconds between reads of messages, and between checks for hung ranks
 SILENCE = 20.0  # seconds without a frame after which launcher and agents on different hosts count as lost
 
 
@@ -41,7 +41,7 @@ class Agent:
         self.silence = SILENCE if stderr is None else 0.0
         self.unheard = 0.0  # seconds without a frame of the launcher
         self.orphaned = False
-        self.told = False  # the cause of the end
+        self.told = False  # the cause of the end is known, and no other one is sent
         self.clock = Clock()
         self.link = Link(self.selector, 0, 1, self._hear_launcher)
         self.output = RankOutput(self.link)

@@ -24,7 +24,7 @@ SHARED = "/dev/shm"
 # MPICH's segments, those of its shared windows, and UCX's: of these MPICH removes the first only when it ends in order.
 OF_MPI = re.compile(r"mpich_shm_|mpich_shar_tmp|ucx_shm_posix_")
 PR_SET_PDEATHSIG = 1
-PAUSE = 0.02  # seconds between two looks
+PAUSE = 0.02  # seconds between two polls
 LAST_WORDS, KILLING = 5.0, 8.0  # seconds that processes of user code have after the ranks, and that SIGKILL may take
 PATIENCE = 0.3  # seconds in which memory may become free
 

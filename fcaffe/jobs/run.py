@@ -1,4 +1,4 @@
-"""One run of a job's ranks by agents: the launcher orders them, hears what they tell, and ends them.
+"""One run of a job's ranks by agents: the launcher sends them orders, handles their messages, and ends them.
 
 | state    | begins when                      | ends when                                      | after at most       |
 |----------|----------------------------------|------------------------------------------------|---------------------|

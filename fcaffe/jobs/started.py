@@ -30,7 +30,7 @@ REMEDY = (
     "(pip install --no-binary mpi4py mpi4py)"
 )
 FATAL = 134  # exit code after an error or a fault: what a shell sees of Caffe, which aborts
-FAULT = 135  # exit code of a rank under mpiexec that has told a fault, after which the job may start again
+FAULT = 135  # exit code of a rank under mpiexec that has reported a fault, after which the job may start again
 TURN = 1.0  # seconds for which the others wait for rank 0 to report an error that all have
 
 

@@ -1,4 +1,4 @@
-"""All ranks of the job: how this process joins them, is told to end, and ends with them."""
+"""All ranks of the job: how this process joins them, and ends with them."""
 
 from __future__ import annotations
 
