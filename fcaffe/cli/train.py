@@ -232,9 +232,8 @@ def _launch(plan: Plan, param: Any, flags: Flags, signals: Signals) -> int:
         return given
 
     code = launch(plan, order, signals.stopping(), StatesOfJob(param.snapshot_prefix, flags.snapshot))
-    remove_leftovers(
-        f"{param.snapshot_prefix}_", tell=False
-    )  # the log's last line must stay the one that names a dead rank
+    # The log's last line must stay the one that names a dead rank.
+    remove_leftovers(f"{param.snapshot_prefix}_", tell=False)
     return code
 
 

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from types import FrameType
 
 from fcaffe import log
@@ -64,9 +65,9 @@ def launch(
             if plan.elastic:
                 code = run_generations(launcher, plan.elastic)
             elif mpiexec is None or (mpiexec.speaks_pmi and not plan.mpi_args):
-                code = _restarting(launcher, lambda path, last: _run_agents(launcher, path, last))
+                code = _restarting(launcher, partial(_run_agents, launcher))
             else:
-                code = _restarting(launcher, lambda path, last: run_mpiexec(launcher, mpiexec, path, last))
+                code = _restarting(launcher, partial(run_mpiexec, launcher, mpiexec))
         finally:
             launcher.crew.dismiss()
     launcher.crew.output.flush(patience=5)
