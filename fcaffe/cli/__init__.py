@@ -28,12 +28,11 @@ from fcaffe.cli import gflags, glog, last_words, streams
 from fcaffe.cli.commands import CAFFE_COMMANDS, COMMANDS, OTHERS, TOOLS, module_of
 from fcaffe.errors import FcaffeError, RankError
 from fcaffe.interruption import INTERRUPTED
-from fcaffe.jobs.started import LAUNCHED, started_as, wait_for_turn
+from fcaffe.jobs.started import FATAL, LAUNCHED, started_as, wait_for_turn
 from fcaffe.onednn_library import find_onednn
 
 RUNS = ("train", "test", "time")  # commands whose results are in the log: they outlive standard output
 
-FATAL = 134  # the exit code that a shell sees of Caffe, which aborts
 BROKEN_PIPE = 141
 
 
@@ -168,9 +167,10 @@ def _command_first(words: list[str]) -> list[str]:
         return words
     named = [index for index, word in enumerate(words) if word in (*COMMANDS, "help")]
     free = [index for index in named if not gflags.flag_name(words[index - 1]) or "=" in words[index - 1]]
-    for index in [*free, *named][:1]:
-        return [words[index], *words[:index], *words[index + 1 :]]
-    return words
+    if not named:
+        return words
+    index = (free or named)[0]
+    return [words[index], *words[:index], *words[index + 1 :]]
 
 
 def _called(name: str) -> str:

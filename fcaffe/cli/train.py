@@ -201,7 +201,7 @@ def train(
         timing = Timing(trace, world)
         options = sharing.for_solver(world, timing.timeline, engine.xp)
         solver = solving.solver(param, engine, timing.timeline, signals.requested, options)
-        _tell_sharing(solver, sharing, world, gpu)
+        _tell_sharing(solver, sharing, world)
         solver.observers.append(Heartbeat(solver, world.watchdog))
         try:
             _restore(solver, flags.snapshot)
@@ -232,9 +232,8 @@ def _launch(plan: Plan, param: Any, flags: Flags, signals: Signals) -> int:
         return given
 
     code = launch(plan, order, signals.stopping(), StatesOfJob(param.snapshot_prefix, flags.snapshot))
-    remove_leftovers(
-        f"{param.snapshot_prefix}_", tell=False
-    )  # the log's last line must stay the one that names a dead rank
+    # The log's last line must stay the one that names a dead rank.
+    remove_leftovers(f"{param.snapshot_prefix}_", tell=False)
     return code
 
 
@@ -298,7 +297,7 @@ def _configure(solver: Any, flags: Flags) -> Any:
     return param
 
 
-def _tell_sharing(solver: Solver, sharing: SharingFlags, world: World, gpu: int | None) -> None:
+def _tell_sharing(solver: Solver, sharing: SharingFlags, world: World) -> None:
     if (share := solver.context.share) and world.size > 1:
         samples = share.total * solver.param.iter_size
         log.info(f"Effective batch: {samples} samples an iteration, over {world.size} workers")

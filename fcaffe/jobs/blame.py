@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from signal import SIGINT
 
+from fcaffe.interruption import INTERRUPTED
 from fcaffe.jobs.frames import Message
 from fcaffe.jobs.processes import is_stopped
 from fcaffe.jobs.ranks import LOADING, MARGIN, TO_END, Slot
-from fcaffe.jobs.started import INTERRUPTED
 from fcaffe.parallel.watchdog import STARTING, WAITING, WORKING
 
 STOPPED = "stopped"

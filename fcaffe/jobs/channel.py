@@ -12,11 +12,10 @@ import select
 import socket
 import sys
 import threading
-from collections.abc import Mapping
 from typing import Any
 
 from fcaffe.jobs.frames import Frames, Message, frame
-from fcaffe.jobs.started import RANK_PROCESS, is_child_of_rank
+from fcaffe.jobs.started import is_child_of_rank
 
 CHANNEL = "FCAFFE_CHANNEL"  # in a rank's environment: the descriptor of its socket
 PATIENCE = 60.0  # seconds until an order comes, or until the agent takes a message
@@ -74,10 +73,8 @@ def order_of_mpiexec() -> Message:
     return found[0]
 
 
-def open_channel(environment: Mapping[str, str] | None = None) -> Channel | None:
+def open_channel() -> Channel | None:
     """The channel of this process; None if no agent has started it as a rank."""
-    environment = os.environ if environment is None else environment
-    if CHANNEL not in environment or is_child_of_rank(environment):
+    if CHANNEL not in os.environ or is_child_of_rank(os.environ):
         return None
-    os.environ[RANK_PROCESS] = str(os.getpid())
-    return Channel(int(environment[CHANNEL]))
+    return Channel(int(os.environ[CHANNEL]))

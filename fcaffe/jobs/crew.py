@@ -50,9 +50,9 @@ class Member:
         self.here = self.quiet = False
         self.problem = ""
         self.listener: Callable[[Member, Message], object] = lambda member, message: None
-        self.slots: dict[int, Slot] = {}
+        self.slots: list[Slot] = []
         self.unheard = 0.0
-        self.values: list[Any] | None = None  # that its ranks have put, since they are in a barrier
+        self.values: dict[str, str] | None = None  # that its ranks have put, since they are in a barrier
         own = None if host else Lines()
         self.link = Link(crew.selector, process.stdout.fileno(), process.stdin.fileno(), self._hear, own)
         self.errors = Link(crew.selector, process.stderr.fileno(), None, self._print, Lines())
@@ -70,9 +70,8 @@ class Member:
         if "ready" in message:
             self.state, self.here = READY, message["here"]
         self.problem = message.get("unfit", self.problem)
-        for key, stream in (("out", "stdout"), ("err", "stderr")):
-            if key in message:
-                self.output.write(stream, message[key])
+        for stream in {"stdout", "stderr"} & message.keys():
+            self.output.write(stream, message[stream])
         self.listener(self, message)
 
     def _print(self, text: str | None, stream: str = "stderr") -> None:
@@ -103,13 +102,14 @@ class Member:
 
     def why_lost(self, hosts: Sequence[str], when: str) -> str:
         """The message about an agent whose ranks have not ended; `hosts` are those of all ranks."""
-        silence, slots = f"no sign of life for {self.unheard:.0f} s", list(self.slots.values())
+        silence = f"no sign of life for {self.unheard:.0f} s"
         if self.problem:
             return f"{self}: {self.problem}"
         if self.state == GONE:
             return f"{self} died, {when}, and the ranks with it"
-        if slots:
-            return f"{names(slots, hosts)} is cut off from the other hosts since {slots[0].where()}: {silence}"
+        if self.slots:
+            where = self.slots[0].where()
+            return f"{names(self.slots, hosts)} is cut off from the other hosts since {where}: {silence}"
         return f"{self} cannot be reached: {silence}, {when}"
 
     def is_lost(self) -> bool:

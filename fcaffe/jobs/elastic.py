@@ -115,12 +115,11 @@ class Pool:
 def run_generations(launcher: Launcher, elastic: Elastic) -> int:
     """Run generations until one ends by itself; returns its exit code."""
     pool, newest = Pool(launcher, elastic), launcher.snapshots.newest
-    watch = _Watch(pool, launcher)
+    watch = _Watch(pool)
     futile = 0
     chosen = pool.connect()
     path = newest()
     while True:
-        watch.workers = sum(count for _, count in chosen)
         run = Run(launcher, chosen, pool.take(chosen), path, ends_early=watch).follow()
         pool.at_work = []
         before, path = path, newest()
@@ -148,12 +147,11 @@ def run_generations(launcher: Launcher, elastic: Elastic) -> int:
 
 class _Watch:
     """Called once a second while a generation runs. Reports when it trains and how many seconds the interruption cost,
-    and ends it when hosts can join. `workers` is the number of its ranks."""
+    and ends it when hosts can join."""
 
-    def __init__(self, pool: Pool, launcher: Launcher) -> None:
+    def __init__(self, pool: Pool) -> None:
         self.pool = pool
-        self.newest_snapshot = launcher.snapshots.newest
-        self.number = self.workers = 0
+        self.number = 0  # of the generation
         self.snapshot: str | None = None  # the newest when a host became ready to join
         self.joining = False
         self.expected = 0  # workers of the next generation, for which this one ended
@@ -180,10 +178,10 @@ class _Watch:
         self.pool.call()
         chosen = self.pool.choose()
         self.expected = sum(count for _, count in chosen)
-        if self.expected <= self.workers:
+        if self.expected <= len(run.hosts):
             self.joining = False
             return False
-        newest = self.newest_snapshot()
+        newest = run.launcher.snapshots.newest()
         if not self.joining:
             self.joining, self.snapshot = True, newest
         if newest == self.snapshot:

@@ -11,7 +11,7 @@ from fcaffe.input_files import read_input
 
 NAME = r"([\w.-]+@)?(?:\[([0-9A-Fa-f]*:[0-9A-Fa-f:.]+(?:%\w+)?)\]|([\w.-]+))"
 DEFAULT_TIMEOUT = 300  # seconds
-Host = tuple[str, int | None]  # name, number of ranks if it is said
+Host = tuple[str, int | None]  # name, number of ranks if given
 Hosts = Sequence[tuple[str, int]]
 
 
@@ -98,9 +98,9 @@ def ranks_of_hosts(workers: int, hosts: Sequence[Host]) -> tuple[tuple[str, int]
         room = ",".join(f"{name}:{count}" for (name, _), count in zip(hosts, counts, strict=True))
         raise UsageError(f"--workers {workers}, but the hosts have room for {sum(counts)}: {room}")
     left = workers or sum(counts)
-    placed = []
+    filled = []
     for (name, _), count in zip(hosts, counts, strict=True):
-        if min(count, left):
-            placed.append((name, min(count, left)))
-        left -= min(count, left)
-    return tuple(placed)
+        if number := min(count, left):
+            filled.append((name, number))
+        left -= number
+    return tuple(filled)

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from types import FrameType
 
 from fcaffe import log
@@ -31,18 +32,14 @@ RETRY, LONGEST_RETRY, PATIENCE = 5, 60, 900
 
 
 @contextlib.contextmanager
-def signals_to(receive: Callable[[int], object]) -> Iterator[None]:
-    """Within the `with`, signals that ask for the end call `receive`."""
-
-    def handle(number: int, _: FrameType | None) -> None:
-        receive(number)
-
-    before = {number: signal.signal(number, handle) for number in TO_END}
+def _signals_to(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Within the `with`, `handler` handles the signals that ask for the end."""
+    before = {number: signal.signal(number, handler) for number in TO_END}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 def launch(
@@ -61,16 +58,16 @@ def launch(
         raise UsageError("Several workers and --restarts need Linux: train with one worker, without these flags")
     mpiexec = find_mpiexec() if plan.workers > 1 else None
     launcher = Launcher(plan, order, stops, snapshots)
-    with signals_to(launcher.take_signal):
+    with _signals_to(launcher.take_signal):
         try:
             if plan.elastic and (plan.mpi_args or (mpiexec and not mpiexec.speaks_pmi)):
                 raise UsageError("--elastic needs an MPICH whose ranks fcaffe starts itself: leave out --mpi-args")
             if plan.elastic:
                 code = run_generations(launcher, plan.elastic)
             elif mpiexec is None or (mpiexec.speaks_pmi and not plan.mpi_args):
-                code = _restarting(launcher, lambda path, last: _run_agents(launcher, path, last))
+                code = _restarting(launcher, partial(_run_agents, launcher))
             else:
-                code = _restarting(launcher, lambda path, last: run_mpiexec(launcher, mpiexec, path, last))
+                code = _restarting(launcher, partial(run_mpiexec, launcher, mpiexec))
         finally:
             launcher.crew.dismiss()
     launcher.crew.output.flush(patience=5)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import secrets
 import sys
 import time
-from collections.abc import Callable, Collection
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from types import FrameType
 
-from fcaffe.jobs.crew import TICK, Crew
+from fcaffe.jobs.crew import GONE, TICK, Crew, Member
 from fcaffe.jobs.frames import Message
 from fcaffe.jobs.hosts import Plan, Snapshots
 from fcaffe.jobs.loop import SILENCE
@@ -22,7 +23,7 @@ RANK = [sys.executable, "-m", "fcaffe", "rank"]  # the words that start a rank, 
 class Launcher:
     """Starts ranks as the plan says. `order` returns their order, from the state from which they go on, or None.
 
-    `stops` are signals after which the ranks end by themselves. Signals go to the `run` that is going on.
+    `stops` are signals after which the ranks end by themselves.
     """
 
     def __init__(
@@ -36,12 +37,27 @@ class Launcher:
         self.snapshots = snapshots or Snapshots()
         self.crew = Crew(plan.shell)
         self.silence = max(LEAST_SILENCE, min(SILENCE, plan.timeout or SILENCE))  # of another host that counts as lost
-        self.run: Any = None
+        self._signals: deque[int] = deque()  # that have come during a run and are not relayed yet
+        self._follows = False  # a run
 
-    def take_signal(self, number: int) -> None:
-        if self.run is None:  # between two runs
+    def take_signal(self, number: int, _: FrameType | None) -> None:
+        if not self._follows:
             raise SystemExit(128 + number)
-        self.run.signals.append(number)
+        self._signals.append(number)
+
+    def follow(
+        self, members: Sequence[Member], relay: Callable[[int], object], check: Callable[[], object] = lambda: None
+    ) -> None:
+        """Serve the members of a run until all have gone. Calls `relay` with each signal, and `check` often."""
+        self._signals.clear()
+        self._follows, self.crew.output.closed = True, False
+        while any(member.state != GONE for member in members):
+            self.crew.turn()
+            while self._signals:
+                relay(self._signals.popleft())
+            check()
+        check()
+        self._follows = False
 
     def environment(self, workers: int) -> dict[str, str]:
         """That of the ranks of one run."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from fcaffe import log
 from fcaffe.jobs import processes
-from fcaffe.jobs.blame import cause_of_death, hang_message, names, with_stopped
+from fcaffe.jobs.blame import cause_of_death, names, with_stopped
 from fcaffe.jobs.frames import FrameError, Link, Message
 from fcaffe.jobs.output import RankOutput
 from fcaffe.jobs.pmi import PmiServer
@@ -24,7 +24,7 @@ from fcaffe.jobs.ranks import ENDING, FAILED, GONE, LIVE, Clock, Rank, overdue, 
 from fcaffe.jobs.started import FATAL
 from fcaffe.parallel.watchdog import STARTING
 
-TICK, LOOK = 0.1, 0.5  # seconds between two looks for messages, and for hung ranks
+TICK, LOOK = 0.1, 0.5  # seconds between reads of messages, and between checks for hung ranks
 SILENCE = 20.0  # seconds without a frame after which launcher and agents on different hosts count as lost
 
 
@@ -41,7 +41,7 @@ class Agent:
         self.silence = SILENCE if stderr is None else 0.0
         self.unheard = 0.0  # seconds without a frame of the launcher
         self.orphaned = False
-        self.told = False  # the cause of the end
+        self.told = False  # the cause of the end is known, and no other one is sent
         self.clock = Clock()
         self.link = Link(self.selector, 0, 1, self._hear_launcher)
         self.output = RankOutput(self.link)
@@ -76,7 +76,7 @@ class Agent:
         elif "program" in message:
             self._start(**message)
         elif "values" in message:
-            self.pmi.release(dict(message["values"]))
+            self.pmi.release(message["values"])
         elif "signal" in message and self.ranks[0].state != GONE:
             self.ranks[0].process.send_signal(message["signal"])
         elif "kill" in message:
@@ -86,9 +86,9 @@ class Agent:
     def report(self) -> None:
         self.link.send(ranks=with_stopped([rank.slot for rank in self.ranks]))
 
-    def _end(self, message: str, **more: Any) -> None:
-        """End all ranks after a fault."""
-        self.tell(fault=True, message=message, **more)
+    def _end(self, **fault: Any) -> None:
+        """End all ranks after a fault, of which this is the `message` or the slot that is `overdue`."""
+        self.tell(fault=True, **fault)
         self._kill()
 
     def tell(self, code: int = FATAL, **cause: Any) -> None:
@@ -117,7 +117,7 @@ class Agent:
         self.silence = silence if self.silence else 0.0
         self.name = f"{environment[JOB]}.{first}"  # of the processes on this host; a machine may emulate several
         self.pmi = PmiServer(
-            environment[JOB], first, count, len(hosts), mapping, lambda values: self.link.send(put=list(values.items()))
+            environment[JOB], first, count, len(hosts), mapping, lambda values: self.link.send(put=values)
         )
         try:
             for number in range(first, first + count):
@@ -127,13 +127,9 @@ class Agent:
                 self.selector.register(rank.socket, selectors.EVENT_READ, functools.partial(self._hear, rank))
         except OSError as problem:
             why = f"{problem.filename or program[0]}: {problem.strerror}"
-            self._end(f"rank {number} on {hosts[number]} cannot be started: {why}")
+            self._end(message=f"rank {number} on {hosts[number]} cannot be started: {why}")
         for target in self.output.targets:
             os.close(target)
-
-    def _put(self, values: dict[str, str]) -> None:
-        """All ranks of this host are in a barrier and have put these values."""
-        self.link.send(put=list(values.items()))
 
     def _wait_for_tick(self, rank: Rank) -> None:
         """Once MPI has started a rank's messages wait for the next tick: most are heartbeats."""
@@ -144,7 +140,7 @@ class Agent:
         try:
             for message in rank.messages():
                 if isinstance(message, str):
-                    self.pmi.serve(rank.number, rank.socket, message)
+                    self.pmi.serve(rank.socket, message)
                 elif "beat" in message and rank.state in LIVE:
                     rank.enter(*message["beat"])
                     if rank.state != STARTING:
@@ -158,10 +154,10 @@ class Agent:
                     rank.enter(FAILED, "the end", rank.iteration)
                     self.tell(**message["error"])
         except FrameError as problem:
-            self._end(f"{names([rank.slot], self.hosts)} sends {problem}")
+            self._end(message=f"{names([rank.slot], self.hosts)} sends {problem}")
         if self.pmi.aborted is not None:
-            who = names([other.slot for other in self.ranks if other.number == self.pmi.aborted[0]], self.hosts)
-            self._end(f"the MPI of {who} gave up with code {self.pmi.aborted[1]}; what it said stands above")
+            who = names([rank.slot], self.hosts)
+            self._end(message=f"the MPI of {who} gave up with code {self.pmi.aborted}; what it said stands above")
 
     def _reap(self) -> None:
         """Find the ranks whose process has ended, and judge those that did so too early."""
@@ -185,13 +181,11 @@ class Agent:
                 self.link.send(warning=f"{how_long}, in threads of user code, and is ended")
             if rank.state in (ENDING, FAILED):
                 rank.kill()
-        hung = [index for index, rank in enumerate(self.ranks) if rank in late and rank.state in LIVE]
+        hung = [rank for rank in late if rank.state in LIVE]
         if self.orphaned and any(rank.state != GONE for rank in self.ranks):
             self._mourn(names([rank.slot for rank in self.ranks], self.hosts))
         elif hung:
-            slots = with_stopped([rank.slot for rank in self.ranks])
-            message = hang_message(slots[hung[0]], slots, [], [], self.hosts, self.timeout)
-            self._end(message, overdue=slots[hung[0]].rank)
+            self._end(overdue=hung[0].slot)
 
     def _mourn(self, who: str) -> None:
         """End all ranks, since the launcher has died or cannot be reached."""
@@ -199,7 +193,7 @@ class Agent:
             os.dup2(self.stderr, 2)
             launcher = f"fcaffe's launcher (process {os.environ.get(LAUNCHER)}) on {self.hosts[0]}"
             log.fatal(f"{launcher} died, which had started {who}; so do they")
-        self._end(f"{who} got no order of fcaffe's launcher for {self.unheard:.0f} s")
+        self._end(message=f"{who} got no order of fcaffe's launcher for {self.unheard:.0f} s")
 
     def _kill(self) -> None:
         self.told = True

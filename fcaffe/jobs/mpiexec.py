@@ -1,4 +1,4 @@
-"""The mpiexec that belongs to mpi4py's MPI library, how it is told what to start where, and one run of it."""
+"""Finds the mpiexec of mpi4py's MPI library, and composes its command line."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ OF_A_RANK = re.compile(
     r"PMI_(RANK|SIZE|FD|PORT|ID|HOSTNAME)$|PMIX_(RANK|NAMESPACE|HOSTNAME|SERVER_)|MPI_LOCAL|HYDI_|"
     r"OMPI_COMM_WORLD_|MV2_COMM_WORLD_|FCAFFE_(CHANNEL|RANK_PROCESS)$"
 )
-TO_OTHER_HOSTS = re.compile(
-    r"FCAFFE_|PYTHON|OMP_NUM|OPENBLAS_|MKL_|GLOG_|(LD_LIBRARY_)?PATH$"
-)  # Open MPI passes none on
-OF_OPEN_MPI = re.compile("Open ?MPI|OpenRTE|PRRTE")  # what its mpiexec says of itself
+# Open MPI passes only the variables on to other hosts that its command line names.
+TO_OTHER_HOSTS = re.compile(r"FCAFFE_|PYTHON|OMP_NUM|OPENBLAS_|MKL_|GLOG_|(LD_LIBRARY_)?PATH$")
+OF_OPEN_MPI = re.compile("Open ?MPI|OpenRTE|PRRTE")  # in what its mpiexec --version prints
 # Debian calls each MPI's by its own name, and the plain name is that of one of them.
 NAMES = ("mpiexec", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi", "mpirun")
 LOADED = """
@@ -69,12 +68,12 @@ class Mpiexec:
 
 
 def outside_environment() -> dict[str, str]:
-    """Ours, without what says that we are a rank."""
+    """The environment of this process, without the variables that mark it as a rank."""
     return {name: value for name, value in environment_of_others().items() if not OF_A_RANK.match(name)}
 
 
 def find_mpiexec() -> Mpiexec:
-    """Raises UsageError."""
+    """The mpiexec of mpi4py's MPI. Raises UsageError."""
     loaded = subprocess.run([sys.executable, "-c", LOADED], env=outside_environment(), capture_output=True, text=True)
     version, _, library = loaded.stdout.strip().partition("\n")
     if not version:

@@ -8,29 +8,25 @@ from __future__ import annotations
 
 import shlex
 import signal
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fcaffe import log
-from fcaffe.jobs.crew import GONE
 from fcaffe.jobs.launcher import RANK, Launcher
 from fcaffe.jobs.mpiexec import Mpiexec
 from fcaffe.jobs.processes import JOB, clear
 from fcaffe.jobs.ranks import TO_END
 from fcaffe.jobs.started import FATAL, FAULT, TIMEOUT, host_name
 
-# What an exit code of mpiexec means. After any other one, a rank or mpiexec itself has died.
-ENDED, TOLD, TOLD_FAULT = "all ranks have ended", "a rank has told its error", "a rank has told a fault"
-CODES = {0: ENDED, 1: ENDED, FATAL: TOLD, FAULT: TOLD_FAULT, **{128 + number: ENDED for number in TO_END}}
+# Exit codes of mpiexec after which the ranks have ended, or one has reported its error. FAULT says that one has
+# reported a fault. After any other code, a rank or mpiexec itself has died.
+NO_FAULT = (0, 1, FATAL, *(128 + number for number in TO_END))
 
 
 @dataclass
 class MpiexecRun:
     """The attributes of a Run that say how it ended."""
 
-    signals: deque[int] = field(default_factory=deque)
     ready: bool = True
-    started: bool = False
     fault: bool = False
     asked_to_end: bool = False
     code: int = FATAL
@@ -44,29 +40,24 @@ def run_mpiexec(launcher: Launcher, mpiexec: Mpiexec, path: str | None, last: bo
     command = mpiexec.command(plan.workers, plan.hosts, plan.mpi_args, RANK, environment)
     log.info("Starting the ranks: " + shlex.join(command))
     run = MpiexecRun()
-    launcher.run = run
-    launcher.crew.output.closed = False
     member = launcher.crew.run_mpiexec(command, environment)
     member.link.send(**launcher.order(path))
     interrupted = 0
-    try:
-        while member.state != GONE:
-            launcher.crew.turn()
-            while run.signals:
-                number = run.signals.popleft()
-                if number == interrupted:
-                    member.kill()
-                interrupted = number if number == signal.SIGTERM else interrupted
-                run.asked_to_end |= number in launcher.stops
-                member.link.send(signal=number)
-    finally:
-        launcher.run = None
+
+    def relay(number: int) -> None:
+        nonlocal interrupted
+        if number == interrupted:
+            member.kill()
+        interrupted = number if number == signal.SIGTERM else interrupted
+        run.asked_to_end |= number in launcher.stops
+        member.link.send(signal=number)
+
+    launcher.follow([member], relay)
     clear(environment[JOB])
     code = member.process.returncode
-    meaning = CODES.get(code)
-    run.fault = meaning in (None, TOLD_FAULT) and not interrupted
-    run.code = 128 + interrupted if interrupted and code else code if meaning in (ENDED, TOLD) else FATAL
-    if meaning is None and not interrupted:
+    run.fault = code not in NO_FAULT and not interrupted
+    run.code = 128 + interrupted if interrupted and code else code if code in NO_FAULT else FATAL
+    if run.fault and code != FAULT:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         remedy = launcher.snapshots.remedy() if last else ""
         log.fatal(

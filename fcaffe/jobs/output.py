@@ -22,13 +22,13 @@ class RankOutput:
         self.link = link
         pipes = [os.pipe() for _ in range(2)]
         self.targets = (pipes[0][1], pipes[1][1])
-        self._sources = [("out", pipes[0][0], Lines()), ("err", pipes[1][0], Lines())]
+        self._sources = [("stdout", pipes[0][0], Lines()), ("stderr", pipes[1][0], Lines())]
         for _, source, _ in self._sources:
             os.set_blocking(source, False)
 
     def forward(self) -> None:
         """Send the launcher what there is, not faster than it takes it."""
-        for key, source, lines in self._sources:
+        for stream, source, lines in self._sources:
             data = b"-"
             while data and len(self.link.queue) < MOST_FRAMES:
                 try:
@@ -36,7 +36,7 @@ class RankOutput:
                 except BlockingIOError:
                     break
                 for text in lines.feed(data):
-                    self.link.send(**{key: text})
+                    self.link.send(**{stream: text})
 
 
 class Output:

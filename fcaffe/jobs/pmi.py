@@ -27,8 +27,8 @@ class PmiServer:
     """Serves `count` ranks of this host, from rank `first` on, of a job of `size` ranks.
 
     `name` is the job's; MPICH names its shared memory by it. When all of these ranks are in a barrier, and they are not
-    all ranks of the job, `meet` is called with the values that they have put; `release` lets them out. `aborted` is a
-    rank that has called MPI_Abort, and the exit code.
+    all ranks of the job, `meet` is called with the values that they have put; `release` lets them out. `aborted` is
+    the exit code with which a rank has called MPI_Abort.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class PmiServer:
         self.count = count
         self.size = size
         self.meet = meet
-        self.aborted: tuple[int, int] | None = None
+        self.aborted: int | None = None
         self._first = first
         self._name = f"fcaffe_{name}"
         self._values = {"PMI_process_mapping": mapping}
@@ -53,10 +53,9 @@ class PmiServer:
             "MPI_LOCALNRANKS": str(self.count),
         }
 
-    def serve(self, rank: int, source: socket.socket, line: str) -> None:
+    def serve(self, source: socket.socket, line: str) -> None:
         """Answer a line of a rank on its socket."""
-        answer = self._answer(rank, source, line.rstrip("\n"))
-        if answer:
+        if answer := self._answer(source, line.rstrip("\n")):
             _send(source, answer)
 
     def release(self, values: dict[str, str]) -> None:
@@ -66,7 +65,7 @@ class PmiServer:
         for source in waiting:
             _send(source, "cmd=barrier_out rc=0")
 
-    def _answer(self, rank: int, source: socket.socket, line: str) -> str:
+    def _answer(self, source: socket.socket, line: str) -> str:
         line, _, value = line.partition(" value=")  # which may have blanks
         words = dict(word.split("=", 1) for word in line.split() if "=" in word)
         command = words.get("cmd", "")
@@ -84,7 +83,7 @@ class PmiServer:
                 (self.release if self.count == self.size else self.meet)(put)
         elif command == "abort":
             code = words.get("exitcode", "")
-            self.aborted = rank, int(code) if code.isdecimal() else 1
+            self.aborted = int(code) if code.isdecimal() else 1
         answers = {
             "init": "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0",
             "get_maxes": "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=1024 rc=0",

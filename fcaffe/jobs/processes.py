@@ -24,28 +24,27 @@ SHARED = "/dev/shm"
 # MPICH's segments, those of its shared windows, and UCX's: of these MPICH removes the first only when it ends in order.
 OF_MPI = re.compile(r"mpich_shm_|mpich_shar_tmp|ucx_shm_posix_")
 PR_SET_PDEATHSIG = 1
-PAUSE = 0.02  # seconds between two looks
+PAUSE = 0.02  # seconds between two polls
 LAST_WORDS, KILLING = 5.0, 8.0  # seconds that processes of user code have after the ranks, and that SIGKILL may take
 PATIENCE = 0.3  # seconds in which memory may become free
 
 _libc = ctypes.CDLL(None)
 
 
+def _read(pid: int, name: str) -> str:
+    """A file of /proc about a process; empty if the process has ended."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/{name}") as file:
+        return file.read()
+    return ""
+
+
 def process_name(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/comm") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    return _read(pid, "comm").strip()
 
 
 def is_stopped(pid: int) -> bool:
     """Whether a signal or a debugger has stopped a process."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] in ("T", "t")
-    except OSError:
-        return False
+    return _read(pid, "stat").rpartition(")")[2].split()[:1] in (["T"], ["t"])
 
 
 def dies_with(parent: int) -> Callable[[], None]:
@@ -61,9 +60,8 @@ def dies_with(parent: int) -> Callable[[], None]:
 
 def waited_for_core(pid: int) -> float:
     """Seconds for which the first thread of a process was ready while others had the cores; 0 if unknown."""
-    with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/schedstat") as file:
-        return int(file.read().split()[1]) / 1e9
-    return 0.0
+    words = _read(pid, "schedstat").split()
+    return int(words[1]) / 1e9 if len(words) > 1 else 0.0
 
 
 # --- what is left of a run -------------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@
 | starting | the agent has started the process    | the time-out and MARGIN  | the rank hangs: the job ends   |
 | working, | it has found the other ranks         | the time-out             | the rank hangs: the job ends   |
 | waiting  |                                      |                          |                                |
-| ending   | it has told that its training ended  | the time-out, at least LEAVE | the rank is killed; no fault |
-| failed   | it has told its error                | GRACE                    | the rank is killed             |
+| ending   | it has reported the end of training  | the time-out, at least LEAVE | the rank is killed; no fault |
+| failed   | it has reported its error            | GRACE                    | the rank is killed             |
 | gone     | its process has ended                | -                        | -                              |
 
 A rank that goes from starting, working or waiting to gone is a fault, unless a signal has asked it to end.
@@ -47,7 +47,7 @@ TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # signals that ask for 
 
 
 class Slot(NamedTuple):
-    """What a rank does, as agents tell the launcher: `iteration` is -1 outside of training."""
+    """What a rank does, as its agent reports it to the launcher: `iteration` is -1 outside of training."""
 
     rank: int
     pid: int

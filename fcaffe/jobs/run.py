@@ -1,4 +1,4 @@
-"""One run of a job's ranks by agents: the launcher orders them, hears what they tell, and ends them.
+"""One run of a job's ranks by agents: the launcher sends them orders, handles their messages, and ends them.
 
 | state    | begins when                      | ends when                                      | after at most       |
 |----------|----------------------------------|------------------------------------------------|---------------------|
@@ -16,11 +16,9 @@ from __future__ import annotations
 
 import math
 import shlex
-import signal
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from signal import Signals
+from signal import SIGTERM, Signals
 from typing import Any
 
 from fcaffe import log
@@ -54,7 +52,6 @@ class Run:
         fault: The job was ended by something that may not happen again, unlike an error.
         asked_to_end: A signal has come after which the ranks end by themselves.
         advanced: When the `iteration` was first known, in seconds of `time.monotonic`.
-        signals: They have come and are not relayed yet.
     """
 
     def __init__(
@@ -74,30 +71,17 @@ class Run:
         self.timeout = launcher.plan.timeout
         self.ready = self.started = self.fault = self.ended_early = self.asked_to_end = False
         self.iteration, self.advanced, self.code = -1, 0.0, FATAL
-        self.signals: deque[int] = deque()
         self._interrupted = 0  # by this signal
+        self._asked = time.monotonic()  # when `ends_early` was called last
         self._enter(CALLING)
         where = f" on {','.join(f'{name}:{count}' for name, count in hosts)}" if launcher.plan.hosts else ""
         log.info(f"Starting the ranks: {len(self.hosts)} x {shlex.join(RANK)}{where}")
 
     def follow(self) -> Run:
         """Return when all agents have gone."""
-        self.launcher.run, self.launcher.crew.output.closed = self, False
         for member in self.members:
             member.listener, member.quiet = self._hear, False
-        looked = time.monotonic()
-        while any(member.state != GONE for member in self.members):
-            self.launcher.crew.turn()
-            while self.signals:
-                self._relay(self.signals.popleft())
-            self._look()
-            if self.state in (STARTING, TRAINING) and time.monotonic() - looked >= 1:
-                looked = time.monotonic()
-                if self.ends_early(self):
-                    self.ended_early = True
-                    self._end(0)
-        self._look()
-        self.launcher.run = None
+        self.launcher.follow(self.members, self._relay, self._look)
         processes.clear(self.environment[JOB])
         return self
 
@@ -131,17 +115,22 @@ class Run:
             self._enter(STARTING)
 
     def _look_at_agents(self) -> None:
+        of_this_host = self.timeout + 2 * MARGIN if self.timeout else math.inf
         for member in self.members:
-            of_this_host = self.timeout + 2 * MARGIN if self.timeout else math.inf
             limit = of_this_host if member.here else self.launcher.silence
             if member.problem or member.state == GONE or member.unheard > limit:
                 self._end(FATAL, fault=True, message=member.why_lost(self.hosts, self._when()))
                 member.kill()
                 return
+        if time.monotonic() - self._asked >= 1:
+            self._asked = time.monotonic()
+            if self.ends_early(self):
+                self.ended_early = True
+                self._end(0)
 
     def _end_the_last(self) -> None:
+        late = self.state == FAILED and time.monotonic() - self._since > AFTERMATH
         for member in self.members:
-            late = self.state == FAILED and time.monotonic() - self._since > AFTERMATH
             if late or member.unheard > MARGIN:
                 member.kill()
 
@@ -150,26 +139,24 @@ class Run:
             return "before the ranks had started"
         return "before the first iteration" if self.iteration < 0 else f"in iteration {self.iteration}"
 
-    # --- messages of the agents ---------------------------------------------------------------------------------------
-
     def _hear(self, member: Member, message: Message) -> None:
-        takes: dict[str, Callable[[Member, Any], None]] = {
-            "ranks": self._take_slots,
-            "put": self._take_values,
-            "cause": self._take_cause,
-        }
-        for key, value in message.items():
-            if key in takes:
-                takes[key](member, value)
-            elif key == "warning":
-                log.warning(value)
-            elif key == "ended" and self.state not in (ENDING, FAILED):
-                self.started, self.code = True, value
-                self._enter(ENDING)
+        if "ranks" in message:
+            self._take_slots(member, message["ranks"])
+        elif "put" in message:
+            self._take_values(member, message["put"])
+        elif "warning" in message:
+            log.warning(message["warning"])
+        elif self.state in (ENDING, FAILED):
+            return
+        elif "cause" in message:
+            self._take_cause(member, **message["cause"])
+        elif "ended" in message:
+            self.started, self.code = True, message["ended"]
+            self._enter(ENDING)
 
     def _take_slots(self, member: Member, words: list[Any]) -> None:
-        member.slots |= {slot.rank: slot for slot in (Slot(*each) for each in words)}
-        slots = [slot for other in self.members for slot in other.slots.values()]
+        member.slots = [Slot(*each) for each in words]
+        slots = [slot for other in self.members for slot in other.slots]
         if len(slots) == len(self.hosts) and all(slot.state != STARTING for slot in slots):
             self.started = True
             if self.state == STARTING:
@@ -178,25 +165,21 @@ class Run:
             if iteration > self.iteration:
                 self.iteration, self.advanced = iteration, time.monotonic()
 
-    def _take_values(self, member: Member, values: list[Any]) -> None:
+    def _take_values(self, member: Member, values: dict[str, str]) -> None:
         """The ranks of all hosts meet in a barrier of PMI-1."""
         member.values = values
         if all(other.values is not None for other in self.members):
-            everyones = [pair for other in self.members for pair in other.values or ()]
+            everyones = {key: value for other in self.members for key, value in (other.values or {}).items()}
             for other in self.members:
                 other.values = None
                 other.link.send(values=everyones)
 
-    def _take_cause(self, member: Member, cause: Message) -> None:
-        if self.state in (ENDING, FAILED):
-            return
-        if cause.get("overdue") is not None and len(self.hosts) > 1:
+    def _take_cause(self, member: Member, overdue: list[Any] | None = None, **cause: Any) -> None:
+        if overdue is not None:
             others = [other for other in self.members if other is not member]
-            distant = [slot for other in others for slot in other.slots.values()]
-            silent = [slot for other in others if other.unheard > QUIET for slot in other.slots.values()]
-            first, slots = member.slots[cause["overdue"]], list(member.slots.values())
-            cause["message"] = hang_message(first, slots, distant, silent, self.hosts, self.timeout)
-        cause.pop("overdue", None)
+            distant = [slot for other in others for slot in other.slots]
+            silent = [slot for other in others if other.unheard > QUIET for slot in other.slots]
+            cause["message"] = hang_message(Slot(*overdue), member.slots, distant, silent, self.hosts, self.timeout)
         self._end(**cause)
 
     def _end(
@@ -221,14 +204,12 @@ class Run:
         for member in self.members:
             member.link.send(kill=True)
 
-    # --- signals ------------------------------------------------------------------------------------------------------
-
     def _relay(self, number: int) -> None:
         """Send a signal to rank 0 through its agent. One rank is enough: the training loops agree on what to do. Before
         the ranks have started, and on a second SIGTERM, end all at once."""
         again = self._interrupted == number
         self.asked_to_end |= number in self.launcher.stops
-        if number == signal.SIGTERM or not self.started:
+        if number == SIGTERM or not self.started:
             self._interrupted = number
         if again or not self.started:
             if self.state not in (ENDING, FAILED):

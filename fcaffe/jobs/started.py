@@ -29,9 +29,8 @@ REMEDY = (
     "if it is Open MPI (srun --mpi=list shows what this Slurm has); or build mpi4py for that launcher's MPI "
     "(pip install --no-binary mpi4py mpi4py)"
 )
-FATAL = 134  # exit code of a job that an error or a fault has ended
-FAULT = 135  # exit code of a rank under mpiexec that has told a fault, after which the job may start again
-INTERRUPTED = 130  # exit code of a process that SIGINT ends while it loads fcaffe
+FATAL = 134  # exit code after an error or a fault: what a shell sees of Caffe, which aborts
+FAULT = 135  # exit code of a rank under mpiexec that has reported a fault, after which the job may start again
 TURN = 1.0  # seconds for which the others wait for rank 0 to report an error that all have
 
 

@@ -1,4 +1,4 @@
-"""All ranks of the job: how this process joins them, is told to end, and ends with them."""
+"""All ranks of the job: how this process joins them, and ends with them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fcaffe.jobs.hosts import DEFAULT_TIMEOUT
 from fcaffe.jobs.mpi_start import comm_world, load_mpi, prepare_environment
 from fcaffe.jobs.nodes import shorten_values
 from fcaffe.jobs.ranks import GRACE, LEAST, MARGIN, TO_END
-from fcaffe.jobs.started import FAULT, LAUNCHED, RANK_PROCESS, TIMEOUT, Start, host_name, started_as
+from fcaffe.jobs.started import FATAL, FAULT, LAUNCHED, RANK_PROCESS, TIMEOUT, Start, host_name, started_as
 from fcaffe.parallel.watchdog import STARTING, WAITING, Watchdog
 
 PASSED_ON = 0.3  # seconds that mpiexec has to pass on the output of a rank
@@ -139,7 +139,7 @@ class World:
                 why = "it waits for a rank that hangs or cannot be reached" if state == WAITING else ""
                 stuck = f"rank {self.rank} (process {os.getpid()}) on {host_name()} did not come out of {self.watchdog}"
                 log.fatal(f"{stuck} within {timeout:g} s (--timeout)" + (why and f": {why}"))
-                os._exit(FAULT if LAUNCHED in os.environ else 134)
+                os._exit(FAULT if LAUNCHED in os.environ else FATAL)
 
 
 _joined: list[World] = []  # at most one

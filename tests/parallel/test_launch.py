@@ -207,7 +207,7 @@ def test_slurm_cuts_no_message_of_a_rank(folder: Path) -> None:
             own = {**environment, **server.environment(rank), "PMI_FD": str(theirs.fileno())}
             ranks.append(subprocess.Popen(command, env=own, cwd=folder, pass_fds=[theirs.fileno()]))
             theirs.close()
-            selector.register(ours, selectors.EVENT_READ, rank)
+            selector.register(ours, selectors.EVENT_READ)
         values = 0
         while selector.get_map():
             for key, _ in selector.select():
@@ -216,7 +216,7 @@ def test_slurm_cuts_no_message_of_a_rank(folder: Path) -> None:
                 assert not message or message.endswith(b"\n")
                 values += message.startswith(b"cmd=put")
                 for line in message.decode().splitlines():
-                    server.serve(key.data, key.fileobj, line)
+                    server.serve(key.fileobj, line)
                 if not message:
                     selector.unregister(key.fileobj)
                     key.fileobj.close()
