@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from fcaffe.errors import SnapshotError, SolverError
+from fcaffe.output_files import temporary_name
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_binary
 from fcaffe.solvers import Solver
@@ -198,10 +200,12 @@ def test_the_last_good_state_is_from_before_the_bad_iteration(
 
 
 def test_temporary_snapshots_are_removed_whole(tmp_path: Path) -> None:
-    """Also the model of a worker that was killed before it wrote the state, and nothing of another prefix."""
+    """Also the model of a worker that was killed before it wrote the state, and an unfinished file of a killed worker.
+    Nothing of another prefix is removed."""
+    unfinished = re.sub(r"-\d+-\d+\.tmp$", f"-{2**22 + 1}-1.tmp", temporary_name("a_temporary_iter_4.caffemodel"))
     names = [f"a_temporary_iter_{number}.{kind}" for number in (1, 2, 3) for kind in ("caffemodel", "solverstate")]
     others = ["a_iter_1.caffemodel", "a_iter_1.solverstate", "a_temporary_iter_x.caffemodel"]
-    for name in [*names, "a_temporary_iter_9.caffemodel", *others]:
+    for name in [*names, "a_temporary_iter_9.caffemodel", unfinished, *others]:
         (tmp_path / name).touch()
     prefix = str(tmp_path / "a")
     remove_temporary(prefix, but=2)

@@ -71,8 +71,10 @@ def temporary_prefix(prefix: str) -> str:
 def remove_temporary(prefix: str, but: int = 0) -> None:
     """Remove the temporary states and models under a prefix, but for those of so many latest states.
 
-    A worker that was killed between the two files of a snapshot has left a model without a state.
+    A worker that was killed between the two files of a snapshot has left a model without a state, and one that was
+    killed in a file an unfinished one.
     """
+    remove_leftovers(f"{temporary_prefix(prefix)}_iter_", tell=False)
     files = sorted(_files(temporary_prefix(prefix), "solverstate|caffemodel"), reverse=True)  # a state before its model
     latest = sorted({_iteration(path) for path in files if ".solverstate" in os.path.basename(path)}, reverse=True)
     for path in files:
