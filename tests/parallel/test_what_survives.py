@@ -128,7 +128,8 @@ def test_hosts_by_a_remote_shell_of_ones_own(folder: Path, start: Callable[..., 
     (folder / "user.py").write_text(USER.replace("{call}", "9").replace("{rank}", "0").replace("{code}", "pass"))
     shell = folder / "shell"
     shell.write_text(
-        '#!/bin/sh\n[ "$1" = b.invalid ] && set -- b "$(echo "$2" | sed s#/tmp/#/no/such/#)"\nexec sh -c "$2"\n'
+        f'#!/bin/sh\n[ "$1" = b.invalid ] && set -- b "$(echo "$2" | sed "s#{folder}#/no/such/folder#")"\n'
+        'exec sh -c "$2"\n'
     )
     shell.chmod(0o755)
     flags = ["--batch", "per-worker", "--remote-shell", str(shell), "--restarts", "1"]
