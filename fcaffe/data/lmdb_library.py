@@ -53,6 +53,7 @@ def library() -> Any:
             assert spec is not None
             private = importlib.util.module_from_spec(spec)
             loader.exec_module(private)
+            private.__file__ = module.__file__  # by now another file may have the descriptor, such as a pipe
             return private
     return lmdb
 

@@ -1,9 +1,10 @@
+import sys
 from pathlib import Path
 
 import lmdb
 import pytest
 
-from fcaffe.data import db_lmdb, open_database, write_lmdb
+from fcaffe.data import db_lmdb, lmdb_library, open_database, write_lmdb
 from fcaffe.data.backends import LMDB
 from tests.data.test_database import INTEROP, numbered, refused
 
@@ -46,3 +47,9 @@ def test_what_is_written_reads_with_plain_lmdb(tmp_path):
     write_lmdb(str(tmp_path / "db"), numbered(3))
     with lmdb.open(str(tmp_path / "db"), readonly=True, lock=False) as environment, environment.begin() as transaction:
         assert transaction.get(b"00000001") == b"\1" * 8
+
+
+def test_no_module_says_that_it_lies_in_a_descriptor() -> None:
+    """Tools such as hypothesis read the files of all modules, and would wait for a pipe that has the descriptor now."""
+    assert lmdb_library.library() is not lmdb
+    assert not [name for name, module in sys.modules.items() if "/fd/" in (getattr(module, "__file__", "") or "")]
