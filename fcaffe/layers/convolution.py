@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from fcaffe.engines.windows import Windows
 from fcaffe.net import Array, Blob, Half, Layer, Traits, placements, register
@@ -92,6 +93,8 @@ class Convolution(Sliding):
         if len(bottom) != len(top):
             raise self.error(f"needs as many tops as bottoms, not {len(top)} for {len(bottom)}")
         self.find_windows(bottom[0])
+        if len(self.windows.kernel) > 3:  # cuDNN has none of these, and CuPy's products cannot be recorded
+            self.traits = replace(self.traits, needs_host=True)
         p = self.param.convolution_param
         self.group = p.group
         self.channels = bottom[0].shape[self.axis]

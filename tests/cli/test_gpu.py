@@ -267,8 +267,8 @@ def test_errors_of_the_gpu(run: Run, machine: Machine, monkeypatch: pytest.Monke
 # --- several GPUs -----------------------------------------------------------------------------------------------------
 
 
-def launching(workers: int = 0, hosts: str = "") -> LaunchFlags:
-    return LaunchFlags(workers, hosts, "", "", 300)
+def launching(workers: int | None = None, hosts: str = "") -> LaunchFlags:
+    return LaunchFlags(workers=workers, hosts=hosts)
 
 
 @pytest.mark.usefixtures("machine")

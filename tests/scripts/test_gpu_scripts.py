@@ -17,6 +17,8 @@ sys.path.insert(0, str(ROOT / "scripts" / "gpu"))
 
 import steps
 
+pytestmark = pytest.mark.alone  # measures time, and starts a pytest that must not take itself for one of xdist's
+
 TESTS = """
 import os, subprocess, sys, time
 import pytest
