@@ -1,4 +1,4 @@
-"""Rewrites the nodes of a graph into those of a program: fuses layers, and tells apart what in-place layers overwrite.
+"""Rewrites the nodes of a graph into those of a program: fuses layers, and keeps what in-place layers overwrite.
 
 The graph says what the prototxt says. If nobody reads the blobs between some layers, such as Convolution and ReLU, one
 fused layer can do the same work in fewer passes over memory:
