@@ -6,7 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import click
@@ -21,7 +21,7 @@ from fcaffe.input_files import require_inputs
 from fcaffe.net.weights import load_weights
 from fcaffe.threads import VARIABLES, available_cpus, environment_of_others
 from fcaffe.tools.nets import new_net, read_net_for
-from fcaffe.tools.profile import COLUMNS, benchmark, profile, rows_of, totals
+from fcaffe.tools.profile import COLUMNS, benchmark, profile
 
 MARGIN = 1.03  # repeated measurements of one split differ by so much
 
@@ -63,9 +63,9 @@ def time(flags: Flags, engines: EngineFlags, profiled: bool, scaling: bool, inpu
         if flags.weights:
             load_weights(net, flags.weights)
         if profiled:
-            found = profile(net, iterations)
-            print_table(f"Layers of {net.name or 'the net'}", COLUMNS, rows_of(found), numbers_from=2)
-            click.echo(totals(found))
+            rows, totals = profile(net, iterations)
+            print_table(f"Layers of {net.name or 'the net'}", COLUMNS, rows, numbers_from=2)
+            click.echo(totals)
         else:
             benchmark(net, iterations)
     return 0
@@ -77,7 +77,7 @@ def _scaling(flags: Flags, engines: EngineFlags, input_shape: str) -> None:
         raise UsageError("--scaling trains on CPUs in float32: leave out --gpu, --engine and --math")
     if (cores := available_cpus()) == 1:
         raise UsageError("--scaling: this process may run on one CPU only, so there is nothing to split")
-    results = measure_splits([f"--net={flags.model}", f"--input-shape={input_shape}"], cores, log.info)
+    results = measure_splits([f"--net={flags.model}", f"--input-shape={input_shape}"], cores)
     rows = []
     for result in results:
         if result.problem:
@@ -105,23 +105,25 @@ class Split(NamedTuple):
         return f"{workers} of {self.threads} thread{'s' * (self.threads > 1)}"
 
 
-def measure_splits(flags: Sequence[str], cores: int, tell: Callable[[str], None]) -> list[Split]:
-    """Measure each split of all cores into workers of equally many threads, by `fcaffe bench step`.
+def measure_splits(flags: Sequence[str], cores: int) -> list[Split]:
+    """Measure each split of all cores into workers of equally many threads, by `fcaffe bench step` with these flags.
 
-    Args:
-        flags: Flags of `fcaffe bench step`, which name the net.
-        cores: Number of cores.
-        tell: Called with a line before each measurement.
-
-    Raises:
-        FcaffeError: No split can be measured.
+    Raises FcaffeError if no split can be measured.
     """
     results = []
-    for workers in range(1, cores + 1):
-        if cores % workers == 0:
-            split = Split(workers, cores // workers)
-            tell(f"Measuring {split}")
-            results.append(_measured(split, flags))
+    for workers in [number for number in range(1, cores + 1) if cores % number == 0]:
+        split = Split(workers, cores // workers)
+        log.info(f"Measuring {split}")
+        command = [sys.executable, "-m", "fcaffe", "bench", "step", *flags, f"--workers={workers}", "--json"]
+        environment = environment_of_others() | dict.fromkeys(VARIABLES, str(split.threads))
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if line.startswith(("F", "ERROR"))]
+            last = lines[-1] if lines else f"it ended with exit code {done.returncode}"
+            results.append(split._replace(problem=last.partition("] ")[2] or last))
+        else:
+            result = json.loads(done.stdout)["results"][0]
+            results.append(split._replace(seconds=result["ms"] / 1000, batch=result["batch"]))
     if all(result.problem for result in results):
         raise FcaffeError(results[0].problem)
     return results
@@ -136,16 +138,3 @@ def advice(results: Sequence[Split]) -> str:
     if single and single.seconds < MARGIN * best.seconds:
         return f"{told}; {'one worker is' if single is best else 'that is not clearly'} faster, leave --workers out"
     return f"{told}; use --workers {best.workers}"
-
-
-def _measured(split: Split, flags: Sequence[str]) -> Split:
-    """Run one job; returns the split with its result or problem."""
-    command = [sys.executable, "-m", "fcaffe", "bench", "step", *flags, f"--workers={split.workers}", "--json"]
-    environment = environment_of_others() | dict.fromkeys(VARIABLES, str(split.threads))
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.startswith(("F", "ERROR"))]
-        last = lines[-1] if lines else f"it ended with exit code {done.returncode}"
-        return split._replace(problem=last.partition("] ")[2] or last)
-    result = json.loads(done.stdout)["results"][0]
-    return split._replace(seconds=result["ms"] / 1000, batch=result["batch"])
