@@ -132,12 +132,7 @@ def _step(counts: list[int], names: list[str], as_json: bool, **flags: Any) -> C
         raise UsageError("bench step needs what to train: give --net FILE or --solver FILE")
     if len(counts) > 1:
         raise UsageError("bench step takes one number of --workers")
-    buckets = []
-    for word in filter(None, flags["buckets"].split(",")):
-        try:
-            buckets.append(float(word))
-        except ValueError:
-            raise UsageError(f"--bucket-mb takes numbers with commas between them, not '{word}'") from None
+    buckets = numbers("--bucket-mb", flags["buckets"], 0, float)
     shape = numbers_of_shape(flags["input_shape"])
 
     def run(world: World) -> None:

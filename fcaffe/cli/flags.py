@@ -69,12 +69,15 @@ def phase_number(phase: str) -> int:
     return PHASES.index(phase or "TRAIN")
 
 
-def numbers(flag: str, text: str, least: int = 1) -> list[int]:
-    """Return the whole numbers of a flag, such as "256,256"; none for an empty text. Raises UsageError."""
-    words = [word.strip() for word in text.split(",")] if text else []
-    if not all(word.isdecimal() and int(word) >= least for word in words):
+def numbers(flag: str, text: str, least: int = 1, kind: type[Any] = int) -> list[Any]:
+    """Return the numbers of a flag, such as "256,256"; none for an empty text. Raises UsageError."""
+    try:
+        found = [kind(word) for word in text.split(",") if text]
+    except ValueError:
+        found = [-1]
+    if not all(number >= least for number in found):
         raise UsageError(f"{flag} takes {'positive ' * least}numbers with commas between them, not '{text}'")
-    return [int(word) for word in words]
+    return found
 
 
 def numbers_of_shape(text: str) -> tuple[int, ...] | None:
