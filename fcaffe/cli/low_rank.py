@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
@@ -30,6 +29,7 @@ from fcaffe.tools.merge_bn import PARAM_OF, stored_weights
 
 FIRST, SECOND = "_v", "_u"  # suffixes of the names of the two layers
 _TYPES = ("InnerProduct", "Convolution")
+_WINDOW = ["kernel_size", "kernel_h", "kernel_w", "stride", "stride_h", "stride_w", "pad", "pad_h", "pad_w", "dilation"]
 
 OPTIONS = [
     click.option(
@@ -59,7 +59,7 @@ def factor(files: Sequence[str], ranks: dict[str, int], energy: float, solver: A
     check_output(new_weights, target_kind(new_weights), net, weights)
     with log.quiet():
         old = read_model(weights)
-        param, model, done = low_rank(read_net(net), old, ranks, energy)
+        model, done = low_rank(read_net(net), old, ranks, energy)
     scores = []
     if engine is not None:
         from fcaffe.tools.nets import model_scores  # which loads all layers
@@ -69,10 +69,10 @@ def factor(files: Sequence[str], ranks: dict[str, int], energy: float, solver: A
         def factored(test_net: Any) -> Any:
             here = {layer.name for layer in test_net.layer}
             own = {name: rank for name, rank in chosen.items() if name in here}
-            return low_rank(test_net, old, own, energy)[0] if own else test_net
+            return low_rank(test_net, old, own, energy)[0].net() if own else test_net
 
         scores = [model_scores(solver, old, engine), model_scores(solver, model, engine, factored)]
-    write_text(new_net, param)
+    write_text(new_net, model.net())
     write_model(new_weights, model)
     rows = [(one.layer, str(one.rank), str(one.full), f"{100 * one.error:.2f} %") for one in done]
     if rows:
@@ -92,8 +92,7 @@ def parse_rank(word: str) -> tuple[str, int]:
     return layer, int(number)
 
 
-@dataclass(frozen=True)
-class Factored:
+class Factored(NamedTuple):
     """A factored layer: its rank, its full rank, and the relative error of its weights in the Frobenius norm."""
 
     layer: str
@@ -102,7 +101,7 @@ class Factored:
     error: float
 
 
-def low_rank(param: Any, model: Model, ranks: Mapping[str, int], energy: float) -> tuple[Any, Model, list[Factored]]:
+def low_rank(param: Any, model: Model, ranks: Mapping[str, int], energy: float) -> tuple[Model, list[Factored]]:
     """Factor layers of a net and its weights, where that takes fewer multiply-adds.
 
     Args:
@@ -112,7 +111,7 @@ def low_rank(param: Any, model: Model, ranks: Mapping[str, int], energy: float) 
         energy: without ranks, the share of the sum of squared singular values to retain.
 
     Returns:
-        The new net, its weights, and the factored layers.
+        The new net with its weights, and the factored layers.
 
     Raises:
         UsageError: a layer of `ranks` cannot be factored.
@@ -125,24 +124,19 @@ def low_rank(param: Any, model: Model, ranks: Mapping[str, int], energy: float) 
             "and weights that stand transposed stay whole"
         )
     stored = {layer.name: layer for layer in model.layers}
-    outline, net, layers, done = pb.NetParameter(), pb.NetParameter(), [], list[Factored]()
-    outline.CopyFrom(param)
-    outline.ClearField("layer")
-    net.CopyFrom(outline)
+    made, done = Model(pb.NetParameter(), []), list[Factored]()
+    made.param.CopyFrom(param)
+    made.param.ClearField("layer")
     for layer in param.layer:
         factors = None
         if _can(layer) and (layer.name in ranks or not ranks):
             factors = _factors(layer, stored_weights(layer, stored), ranks.get(layer.name), energy)
         if factors is None:
-            net.layer.append(layer)
-            layers.append(StoredLayer(layer, stored[layer.name].blobs if layer.name in stored else []))
-            continue
-        pair, factored = factors
-        done.append(factored)
-        for one in pair:
-            net.layer.append(one.param)
-            layers.append(one)
-    return net, Model(outline, layers), done
+            made.layers.append(StoredLayer(layer, stored[layer.name].blobs if layer.name in stored else []))
+        else:
+            made.layers += factors[0]
+            done.append(factors[1])
+    return made, done
 
 
 def _can(layer: Any) -> bool:
@@ -176,8 +170,7 @@ def _factors(
     for one, ending in ((first, FIRST), (second, SECOND)):
         one.CopyFrom(layer)
         one.name = layer.name + ending
-    middle = first.name
-    first.top[0], second.bottom[0] = middle, middle
+    first.top[0] = second.bottom[0] = first.name
     del first.param[1:]
     first.ClearField("loss_weight")
     second.ClearField("propagate_down")  # it applies to the first bottom
@@ -186,16 +179,15 @@ def _factors(
     tail: tuple[int, ...] = ()
     if layer.type == "Convolution":
         tail = (1,) * (len(kernel) - 1)
-        for field in ("kernel_h", "kernel_w", "stride_h", "stride_w", "pad_h", "pad_w", "stride", "pad", "dilation"):
+        for field in _WINDOW:
             theirs.ClearField(field)
-        theirs.ClearField("kernel_size")
         theirs.kernel_size.append(1)
     else:
         theirs.axis = -1 if mine.axis < 0 else mine.axis
     shapes = [(rank, *kernel), (outputs, rank, *tail)]
-    made = [
-        StoredBlob(shape, array.astype(np.float32).reshape(shape)) for shape, array in zip(shapes, arrays, strict=True)
-    ]
+    near, far = (
+        StoredBlob(shape, a.astype(np.float32).reshape(shape)) for shape, a in zip(shapes, arrays, strict=True)
+    )
     error = math.sqrt(max(0.0, 1 - retained[rank - 1]))
-    pair = [StoredLayer(first, made[:1]), StoredLayer(second, [made[1], *blobs[1:]])]
+    pair = [StoredLayer(first, [near]), StoredLayer(second, [far, *blobs[1:]])]
     return pair, Factored(layer.name, rank, len(values), error)

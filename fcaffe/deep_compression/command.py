@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -129,60 +130,30 @@ def compress_deeply(source: str, target: str, flags: DeepFlags, solver: Any, eng
     with log.quiet():
         model = read_model(source)
     wanted = aims(model, *_numbers_of(flags))
-    rows: list[tuple[str, list[tuple[str, float]]]] = []
-    if solver is None:
+    training = None
+    with contextlib.ExitStack() as stack:
+        if solver is not None:
+            from fcaffe.deep_compression.retraining import Masked, Retraining, Shared  # which loads all layers
+
+            assert engine is not None
+            training = Retraining(solver, engine, _rate_half_way(solver) if flags.rate is None else flags.rate)
+            stack.callback(training.close)
+            training.test(model, "as it was")
         for step in range(flags.rounds):
             model = pruned(model, wanted, (step + 1) / flags.rounds)
+            if training is not None:
+                what = f"pruned, step {step + 1} of {flags.rounds}" if flags.rounds > 1 else "pruned"
+                model = training.step(model, what, flags.retrain, Masked, wanted)
         model = shared(model, wanted)
-    else:
-        assert engine is not None
-        model = _with_training(model, wanted, flags, solver, engine, rows)
+        if training is not None:
+            model = training.step(model, "with shared weights", flags.tune, Shared, wanted)
     sizes = dcmodel.write(target, model)
     _print_sizes(source, target, model, wanted, sizes)
-    if rows:
-        names = [name for name, _ in rows[0][1]]
-        print_table("Test nets", ("", *names), [(what, *(f"{v:.4f}" for _, v in found)) for what, found in rows], 1)
+    if training is not None:
+        rows = [(what, *(f"{value:.4f}" for _, value in scores)) for what, scores in training.scores]
+        print_table("Test nets", ("", *(name for name, _ in training.scores[0][1])), rows, numbers_from=1)
     before, after = os.path.getsize(source), os.path.getsize(target)
     print(f"{target}: {after} bytes, {before / after:.1f} times fewer than the {before} of {source}")
-
-
-def _with_training(
-    model: Model,
-    wanted: dict[str, Aim],
-    flags: DeepFlags,
-    solver: Any,
-    engine: Engine,
-    rows: list[tuple[str, list[tuple[str, float]]]],
-) -> Model:
-    """Compress with training between the steps. The scores after each step are appended to `rows`."""
-    from fcaffe.deep_compression.retraining import Masked, Retraining, Shared
-    from fcaffe.tools.nets import model_scores  # which loads all layers
-
-    def tell(what: str) -> None:
-        scores = model_scores(solver, model, engine)
-        rows.append((what, scores))
-        log.info(f"{what}: {', '.join(f'{name} = {value:.4f}' for name, value in scores)}")
-
-    def iterations(given: int | None) -> int:
-        return max(1, solver.max_iter // 10) if given is None else given
-
-    tell("as it was")
-    training = Retraining(solver, engine, _rate_half_way(solver) if flags.rate is None else flags.rate)
-    try:
-        for step in range(flags.rounds):
-            model = pruned(model, wanted, (step + 1) / flags.rounds)
-            tell(f"pruned, step {step + 1} of {flags.rounds}" if flags.rounds > 1 else "pruned")
-            if count := iterations(flags.retrain):
-                model = training.train(model, count, Masked, wanted)
-                tell(f"after {count} iterations")
-        model = shared(model, wanted)
-        tell("with shared weights")
-        if count := iterations(flags.tune):
-            model = training.train(model, count, Shared, wanted)
-            tell(f"after {count} iterations")
-    finally:
-        training.close()
-    return model
 
 
 def _rate_half_way(solver: Any) -> float:

@@ -14,6 +14,7 @@ from fcaffe.net.weights import copy_weights, to_model
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers import Observer, Solver
+from fcaffe.tools.nets import model_scores
 
 
 class Masked(Observer):
@@ -54,10 +55,18 @@ class Shared(Observer):
             self._diff[own] = (sums * scales).astype(self._diff.dtype)[codes]
 
 
+Constraint = type[Masked | Shared]
+
+
 class Retraining:
-    """Trains models with a solver's net and data, at a constant learning rate, without snapshots and tests."""
+    """Trains models with a solver's net and data, at a constant learning rate, and tests them by its test nets.
+
+    `scores` has the outputs of each test (name, value), behind its description.
+    """
 
     def __init__(self, param: Any, engine: Engine, rate: float) -> None:
+        self.scores: list[tuple[str, list[tuple[str, float]]]] = []
+        self._param, self._engine = param, engine
         own = pb.SolverParameter()
         own.CopyFrom(param)
         for field in ("test_net", "test_net_param", "test_iter", "test_state", "test_interval", "snapshot", "weights"):
@@ -66,7 +75,23 @@ class Retraining:
         with log.quiet():
             self._solver = Solver(own, engine, "counter", on_nan="stop")
 
-    def train(self, model: Model, iterations: int, constraint: type[Masked | Shared], layers: Collection[str]) -> Model:
+    def test(self, model: Model, what: str) -> None:
+        """Score the model by the solver's test nets, and log the outputs."""
+        scores = model_scores(self._param, model, self._engine)
+        self.scores.append((what, scores))
+        log.info(f"{what}: {', '.join(f'{name} = {value:.4f}' for name, value in scores)}")
+
+    def step(
+        self, model: Model, what: str, iterations: int | None, constraint: Constraint, layers: Collection[str]
+    ) -> Model:
+        """Test a model, train it as `train` does, for a tenth of max_iter without `iterations`, and test it again."""
+        self.test(model, what)
+        if count := max(1, self._param.max_iter // 10) if iterations is None else iterations:
+            model = self.train(model, count, constraint, layers)
+            self.test(model, f"after {count} iterations")
+        return model
+
+    def train(self, model: Model, iterations: int, constraint: Constraint, layers: Collection[str]) -> Model:
         """Train a model, and return it with the new weights. Raises SnapshotError if it does not fit the net.
 
         The data continue where the last call ended. The histories of the update rule begin with zeros.
@@ -85,13 +110,19 @@ class Retraining:
         solver.observers[:] = [constraint(solver, layers)]
         solver.step(iterations)
         trained = {layer.name: layer.blobs for layer in to_model(solver.net).layers}
-        return Model(
-            model.param,
-            [StoredLayer(layer.param, list(_copies(layer, trained.get(layer.name)))) for layer in model.layers],
-        )
+        made = []
+        for layer in model.layers:
+            pairs = zip(layer.blobs, trained.get(layer.name, layer.blobs), strict=True)
+            made.append(StoredLayer(layer.param, [_copy(blob, new.data) for blob, new in pairs]))
+        return Model(model.param, made)
 
     def close(self) -> None:
         self._solver.close()
+
+
+def _copy(blob: StoredBlob, values: np.ndarray | None) -> StoredBlob:
+    values = None if values is None else np.array(values, order="C").reshape(blob.shape)
+    return StoredBlob(blob.shape, values, legacy=blob.legacy)
 
 
 def weights_of(solver: Solver, layers: Collection[str]) -> Iterator[slice]:
@@ -100,12 +131,3 @@ def weights_of(solver: Solver, layers: Collection[str]) -> Iterator[slice]:
     for parameter, own in zip(parameters.owned, parameters.slices(), strict=True):
         if parameter.layer.name in layers and parameter.index == 0:
             yield own
-
-
-def _copies(layer: StoredLayer, trained: list[StoredBlob] | None) -> Iterator[StoredBlob]:
-    """Yields the blobs of a layer, with trained values if there are any."""
-    for index, blob in enumerate(layer.blobs):
-        values = blob.data if trained is None else trained[index].data
-        if values is not None and trained is not None:
-            values = np.array(values, order="C").reshape(blob.shape)
-        yield StoredBlob(blob.shape, values, legacy=blob.legacy)
