@@ -93,10 +93,7 @@ class Training:
 def take_turns(trainings: Sequence[Training], rounds: int, iterations: int = 0) -> None:
     """Measure the trainings alternately, so that other load of the machine affects all alike. Collective.
 
-    Args:
-        trainings: The trainings.
-        rounds: Number of turns of each training.
-        iterations: Iterations of a turn; 0 for as many as take about a quarter of a second.
+    Each has a turn in each round, of so many iterations, or of those that take about a quarter of a second (0).
     """
     counts = [iterations or max(1, min(MOST, round(TURN / one.take(1)["seconds"]))) for one in trainings]
     for _ in range(rounds):
@@ -116,13 +113,9 @@ def training(name: str, param: Any, world: World, engine: Engine, sharing: Shari
 def variants(
     reductions: Sequence[str], compressions: Sequence[str], buckets: Sequence[float], no_overlap: bool
 ) -> dict[str, SharingFlags]:
-    """The flags of each variant, by its name: every reduction and compression, with every bucket size.
+    """The flags of each variant, by its name: every reduction and compression, with every bucket size in MB.
 
-    Args:
-        reductions: Names of reductions.
-        compressions: Compression schemes, as `--compress` takes them.
-        buckets: Bucket sizes in MB; empty for those of a training.
-        no_overlap: Whether to add each variant without overlap.
+    With `no_overlap` there is each variant without overlap, too.
     """
     sums = [(name, "") for name in reductions] + [("auto", name) for name in compressions]
     found = {}

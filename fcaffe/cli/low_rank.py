@@ -45,14 +45,9 @@ OPTIONS = [
 
 
 def factor(files: Sequence[str], ranks: dict[str, int], energy: float, solver: Any, engine: Engine | None) -> None:
-    """Write the net and the model of low rank. With an engine, a solver's test nets score the model before and after.
+    """Write the net and the model of low rank (see `low_rank`); `files` are net, weights, new net and new weights.
 
-    Args:
-        files: net, weights, new net, new weights.
-        ranks: by layer; see `low_rank`.
-        energy: the share of the squared singular values to keep, where there are no ranks.
-        solver: a SolverParameter, or None.
-        engine: of the test nets, or None.
+    With an engine, the test nets of the SolverParameter score the model before and after.
     """
     net, weights, new_net, new_weights = files
     check_output(new_net, PROTOTXT, net, weights, new_weights)
@@ -102,20 +97,11 @@ class Factored(NamedTuple):
 
 
 def low_rank(param: Any, model: Model, ranks: Mapping[str, int], energy: float) -> tuple[Model, list[Factored]]:
-    """Factor layers of a net and its weights, where that takes fewer multiply-adds.
+    """Factor layers of a NetParameter and its weights. Returns the new model, and what was factored.
 
-    Args:
-        param: the NetParameter.
-        model: the weights.
-        ranks: by layer; no other layer is factored. If empty, all layers that can be are.
-        energy: without ranks, the share of the sum of squared singular values to retain.
-
-    Returns:
-        The new net with its weights, and the factored layers.
-
-    Raises:
-        UsageError: a layer of `ranks` cannot be factored.
-        SnapshotError: the model lacks weights, is of another net, or has weights that are not finite.
+    These are the layers of `ranks`. Without ranks they are all layers that then take fewer multiply-adds, and `energy`
+    is the share of the sum of squared singular values to retain. Raises UsageError if a layer of `ranks` cannot be
+    factored, and SnapshotError if the model lacks weights, is of another net, or has weights that are not finite.
     """
     names = {layer.name: layer for layer in param.layer}
     if wrong := [name for name in ranks if name not in names or not _can(names[name])]:

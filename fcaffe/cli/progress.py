@@ -27,22 +27,21 @@ def progress_of(solver: Solver) -> Iterator[None]:
         yield
         return
     iterations = max(0, solver.schedule.max_iter - solver.iteration)
-    bar = _bar(None, iterations, "Training", item_show_func=lambda text: text)
+    with _bar(None, iterations, "Training", item_show_func=lambda text: text) as bar:
 
-    class Advance(Observer):
-        looks = False
+        class Advance(Observer):
+            looks = False
 
-        def iteration_ends(self, loss: float, rate: float) -> None:
-            seconds = bar.time_per_iteration
-            images = f"  {solver.net.batch_size * solver.passes / seconds:.0f} images/s" if seconds else ""
-            bar.update(1, f"loss {log.number(loss)}  lr {log.number(rate)}{images}")
+            def iteration_ends(self, loss: float, rate: float) -> None:
+                seconds = bar.time_per_iteration
+                images = f"  {solver.net.batch_size * solver.passes / seconds:.0f} images/s" if seconds else ""
+                bar.update(1, f"loss {log.number(loss)}  lr {log.number(rate)}{images}")
 
-    solver.observers.append(advance := Advance())
-    try:
-        with _shown(bar):
+        solver.observers.append(advance := Advance())
+        try:
             yield
-    finally:
-        solver.observers.remove(advance)
+        finally:
+            solver.observers.remove(advance)
 
 
 def counted(items: Iterable[Item], total: int, noun: str) -> Iterator[Item]:
@@ -50,24 +49,16 @@ def counted(items: Iterable[Item], total: int, noun: str) -> Iterator[Item]:
     if not sys.stderr.isatty():
         yield from items
         return
-    with _shown(_bar(items, total, noun)) as bar:
+    with _bar(items, total, noun) as bar:
         yield from bar
 
 
-def _bar(items: Iterable[Any] | None, total: int, label: str, **settings: Any) -> Any:
-    return click.progressbar(items, total, label, show_pos=True, file=sys.stderr, **settings)
-
-
 @contextlib.contextmanager
-def _shown(bar: Any) -> Iterator[Any]:
-    """Show the bar. A log line takes its row, and the next update draws it below."""
-
-    def show(line: str) -> None:
-        sys.stderr.write(CLEAR_LINE + line)
-
-    log.set_show(show)
+def _bar(items: Iterable[Any] | None, total: int, label: str, **settings: Any) -> Iterator[Any]:
+    """Show a progress bar. A log line takes its row, and the next update draws it below."""
+    log.set_show(lambda line: print(end=CLEAR_LINE + line, file=sys.stderr))
     try:
-        with bar:
+        with click.progressbar(items, total, label, show_pos=True, file=sys.stderr, **settings) as bar:
             yield bar
     finally:
         log.set_show(None)
@@ -104,20 +95,16 @@ def recorded(solver: Solver, solver_file: str, report: str, tensorboard: str) ->
     with contextlib.ExitStack() as stack:
         if tensorboard:
             events = TensorBoard(tensorboard, solver)
-            stack.callback(events.close)
+            stack.callback(events.writer.close)
             solver.observers.append(events)
         if report:
             from fcaffe.tools.report.recorder import Recorder
 
             recorder = Recorder(report, solver, solver_file)
             solver.observers.append(recorder)
-            stack.push(lambda kind, error, _: recorder.end("" if error is None else _words(error)))
+            stack.push(lambda kind, error, _: recorder.end(error))
             log.info(f"A page about this training is in {report}; it renews itself while open")
         yield
-
-
-def _words(error: BaseException) -> str:
-    return f"Ended by an error: {error}" if isinstance(error, Exception) else "Interrupted."
 
 
 class TensorBoard(Observer):
@@ -150,6 +137,3 @@ class TensorBoard(Observer):
             for number, value in enumerate(values):
                 tag = f"{group}/{name}" + (f"/{number}" if len(values) > 1 else "")
                 self.writer.add_scalar(tag, float(value), self.solver.iteration)
-
-    def close(self) -> None:
-        self.writer.close()

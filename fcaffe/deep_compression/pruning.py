@@ -38,15 +38,9 @@ def aims(
 ) -> dict[str, Aim]:
     """The targets of all convolutions and inner products that own their weights.
 
-    Args:
-        model: the weights, which set the density of layers with a quality.
-        densities: by layer. In all three mappings, the key "" stands for all other layers.
-        qualities: the threshold below which weights become 0, in standard deviations of the layer's weights.
-        bits: by layer.
-
-    Raises:
-        UsageError: the model has no such layer.
-        SnapshotError: the model has no such weights, or weights that are not finite.
+    The mappings are by layer, and "" stands for all other layers. A quality is the threshold below which weights become
+    0, in standard deviations of the layer's weights. Raises UsageError if the model has no such layer, and
+    SnapshotError if it has no such weights, or weights that are not finite.
     """
     sharers = {layer.name for layer, index, *_ in model.shared() if index == 0}
     layers = [layer for layer in model.layers if layer.param.type in BITS and layer.blobs and layer.name not in sharers]

@@ -94,13 +94,8 @@ class Retraining:
     def train(self, model: Model, iterations: int, constraint: Constraint, layers: Collection[str]) -> Model:
         """Train a model, and return it with the new weights. Raises SnapshotError if it does not fit the net.
 
-        The data continue where the last call ended. The histories of the update rule begin with zeros.
-
-        Args:
-            model: the weights to begin with.
-            iterations: how many.
-            constraint: the observer that constrains the weights.
-            layers: names of the layers that are constrained.
+        The constraint holds for the weights of these layers. The data continue where the last call ended. The histories
+        of the update rule begin with zeros.
         """
         solver = self._solver
         with log.quiet():

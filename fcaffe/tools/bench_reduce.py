@@ -53,18 +53,11 @@ def measure(
     beat: Callable[[str], None] = lambda operation: None,
     xp: Any = np,
 ) -> list[Result]:
-    """Measure reductions. Collective.
+    """Measure these reductions (if empty: all that fit the hosts) of so many bytes, on so many first ranks of `comm`.
 
-    Args:
-        comm: The ranks.
-        names: The reductions; empty for all that fit the hosts.
-        sizes: Bytes to sum.
-        counts: Numbers of ranks. The first ranks of `comm` take part.
-        beat: Called with the name of each operation before it begins.
-        xp: The module of the buffers' arrays. For CuPy they lie on the GPU that is current on each rank.
-
-    Returns:
-        The results at rank 0, an empty list elsewhere.
+    `beat` is called with the name of each operation before it begins. `xp` is the module of the buffers' arrays; for
+    CuPy they lie on the GPU that is current on each rank. Returns the results at rank 0, else an empty list.
+    Collective.
     """
     results: list[Result] = []
     for count in counts:

@@ -68,14 +68,16 @@ class Recorder(Observer):
         if index == 0:
             self._evaluate()
 
-    def end(self, problem: str = "") -> None:
+    def end(self, error: BaseException | None) -> None:
         """Write the last page, with the error that has ended the training."""
         solver, last = self.solver, self.solver.schedule.max_iter
-        if not problem:
-            self._evaluate()
         stopped = solver.iteration < last
         took = time.monotonic() - self._began
-        state = f"{problem} At" if problem else "Stopped at" if stopped else "Ended at"
+        if error is None:
+            self._evaluate()
+            state = "Stopped at" if stopped else "Ended at"
+        else:
+            state = f"Ended by an error: {error} At" if isinstance(error, Exception) else "Interrupted. At"
         state += f" iteration {solver.iteration:,} of {last:,} after {_duration(took)}."
         saved = [path for path in states(solver.param.snapshot_prefix) if os.path.getmtime(path) > time.time() - took]
         if stopped and saved:
