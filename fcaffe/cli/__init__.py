@@ -103,7 +103,9 @@ def _run(words: list[str]) -> int:
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
     if words[:1] == ["version"] or "version" in map(gflags.flag_name, words):
-        print(_version())
+        engine = "oneDNN" if find_onednn() else "NumPy"
+        is_caffe, number = glog.program() == "caffe", fcaffe.__version__
+        print(f"caffe version 1.0.0 (fcaffe {number})" if is_caffe else f"fcaffe version {number}, {engine} engine")
         return 0
     name = words[0] if words else "--help"
     if name.startswith("-"):
@@ -198,12 +200,6 @@ def _usage() -> str:
     )
     formatter.write_text(f"{glog.program()} help <command> shows its flags and an example.")
     return formatter.getvalue().rstrip()
-
-
-def _version() -> str:
-    if glog.program() == "caffe":
-        return f"caffe version 1.0.0 (fcaffe {fcaffe.__version__})"
-    return f"fcaffe version {fcaffe.__version__}, {'oneDNN' if find_onednn() else 'NumPy'} engine"
 
 
 def _one_line(error: Exception) -> str:

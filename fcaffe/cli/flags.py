@@ -105,11 +105,6 @@ _WITHOUT_EFFECT: list[tuple[str, Any]] = [
 ]
 
 
-def _silent(name: str, default: Any) -> Decorator:
-    kind = {"is_flag": True} if isinstance(default, bool) else {"type": type(default)}
-    return click.option(f"--{name}", name, default=default, hidden=True, expose_value=False, **kind)
-
-
 LOG: list[Decorator] = [
     click.option("--log", default="", metavar="FILE", help="Append the log to FILE as well."),
     click.option("--minloglevel", type=int, metavar="N", help="Lowest level to log: 0 info, 1 warning, 2 error."),
@@ -117,7 +112,10 @@ LOG: list[Decorator] = [
         "--log_dir", "log_dir", default="", metavar="FOLDER", help="Write glog's file of all lines there too."
     ),
     click.option("--logtostderr", is_flag=True, help="Write no file to log_dir."),
-    *(_silent(name, default) for name, default in _WITHOUT_EFFECT),
+    *(
+        click.option(f"--{name}", default=default, is_flag=isinstance(default, bool), hidden=True, expose_value=False)
+        for name, default in _WITHOUT_EFFECT
+    ),
 ]
 
 

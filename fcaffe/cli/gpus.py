@@ -39,14 +39,6 @@ def find_devices() -> Devices:
         return Devices((), str(problem))
 
 
-def check_devices(gpus: int, devices: Devices) -> None:
-    """Check that each of `gpus` workers on this host can have a GPU of its own. Raises UsageError."""
-    if devices.count < gpus:
-        raise UsageError(
-            f"--gpus {gpus} needs a GPU for each worker, but {host_name()} has {devices}; ask for as many as there are"
-        )
-
-
 def parse_devices(text: str, devices: Devices) -> list[int]:
     """The numbers of `--gpu 0,1,2` or `--gpu all`. Raises UsageError."""
     if text == "all" and devices.count:
@@ -121,8 +113,10 @@ class TrainingGpus:
         if self.listed:
             known = hosts and self.listed != "all"
             return len(self.listed.split(",")) if known else len(parse_devices(self.listed, find_devices()))
-        if self.number and not hosts:
-            check_devices(int(self.number), find_devices())
+        if self.number and not hosts and (devices := find_devices()).count < int(self.number):
+            raise UsageError(
+                f"{self} needs a GPU for each worker, but {host_name()} has {devices}; ask for as many as there are"
+            )
         return int(self.number or 0)
 
     def take(self, param: Any, world: World, on_cpu: bool) -> int | None:

@@ -66,7 +66,10 @@ def lmdb(action: str, paths: tuple[str, ...], count: int, seed: int, backend: st
         total = min(count, total) if count > 0 and action in ("cat", "export") else total
         records: Iterable[Record] = itertools.islice(itertools.chain(*databases), total)
         if action == "cat":
-            _cat(records)
+            for key, value in records:
+                datum = parse_datum(key, value)
+                label = datum.label if datum.HasField("label") else "-"
+                print(f"{key.decode(errors='backslashreplace')}  {label}  {_shape(shape_of(datum))}  {form_of(datum)}")
             return 0
         records = counted(records, total, "records")
         if action == "info":
@@ -79,13 +82,6 @@ def lmdb(action: str, paths: tuple[str, ...], count: int, seed: int, backend: st
             kind = backend or databases[0].kind.lower()
             print(f"{paths[-1]}: {write_database(paths[-1], renumbered(records, numbers), kind)} records")
     return 0
-
-
-def _cat(records: Iterable[Record]) -> None:
-    for key, value in records:
-        datum = parse_datum(key, value)
-        label = datum.label if datum.HasField("label") else "-"
-        print(f"{key.decode(errors='backslashreplace')}  {label}  {_shape(shape_of(datum))}  {form_of(datum)}")
 
 
 def _info(records: Iterable[Record], database: Database) -> None:

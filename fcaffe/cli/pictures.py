@@ -174,7 +174,8 @@ def detect(source: str, target: str, flags: PictureFlags, crop_mode: str, contex
         pictures = counted(windows, len(windows), "pictures")
         detections = [found for one in pictures for found in detector.detect_windows([one])]
     else:
-        detections = detector.detect_selective_search(_read_names(source))
+        lines = _text(source, "txt", "selective_search").splitlines()
+        detections = detector.detect_selective_search([line.strip() for line in lines if line.strip()])
     print(f"Processed {len(detections)} windows in {time.monotonic() - start:.3f} s.")
     start = time.monotonic()
     if target.lower().endswith("csv"):
@@ -190,10 +191,6 @@ def _text(path: str, extension: str, mode: str) -> str:
         raise UsageError(f"{path}: with --crop_mode {mode} the input is a .{extension}")
     with reading(path, UsageError, "list"):
         return read_input(path).decode("utf-8-sig", "surrogateescape")
-
-
-def _read_names(path: str) -> list[str]:
-    return [name for line in _text(path, "txt", "selective_search").splitlines() if (name := line.strip())]
 
 
 def _read_windows(path: str) -> Windows:

@@ -82,8 +82,12 @@ def plan(engines: EngineFlags, **flags: Any) -> int:
     if flags["as_json"]:
         print(json.dumps([_row_to_json(prediction, row, flags["explained"]) for row in rows], indent=2))
         return 0
-    _print_rows(prediction, rows)
-    print(_crossovers(prediction))
+    images = f"{size:,} images {'a worker' if per_worker else 'in all'}"
+    title = f"{work.name or work.path}, {images}, on {machine.name} ({machine.device.name}, {engines.math})"
+    print_table(title, COLUMNS.split(), [_cells(prediction, row) for row in rows], numbers_from=2)
+    found = {name: prediction.crossover(name) for name in ("server", "tree", "ring", "halving")}
+    parts = (f"{name} {'never' if workers is None else f'{workers:,}'}" for name, workers in found.items())
+    print(f"Communication, hidden or not, takes longer than computing from so many workers on: {', '.join(parts)}")
     if flags["explained"]:
         _print_explained(prediction, rows)
     return 0
@@ -142,13 +146,6 @@ def _batch_of(text: str, work: Work) -> tuple[int, bool]:
     return samples, each
 
 
-def _print_rows(prediction: Prediction, rows: Sequence[Row]) -> None:
-    work, machine = prediction.work, prediction.machine
-    images = f"{prediction.batch:,} images {'a worker' if prediction.per_worker else 'in all'}"
-    title = f"{work.name or work.path}, {images}, on {machine.name} ({machine.device.name}, {prediction.math})"
-    print_table(title, COLUMNS.split(), [_cells(prediction, row) for row in rows], numbers_from=2)
-
-
 def _cells(prediction: Prediction, row: Row) -> tuple[str, ...]:
     hours = prediction.hours(row)
     need = prediction.memory(row.share)["total"]
@@ -168,13 +165,6 @@ def _cells(prediction: Prediction, row: Row) -> tuple[str, ...]:
 def _number(value: float) -> str:
     """Four significant digits, or all before the point."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" if value >= 1e-3 else f"{value:.2g}"
-
-
-def _crossovers(prediction: Prediction) -> str:
-    """From which numbers of workers on sums take longer than computing."""
-    found = {name: prediction.crossover(name) for name in ("server", "tree", "ring", "halving")}
-    parts = (f"{name} {'never' if workers is None else f'{workers:,}'}" for name, workers in found.items())
-    return f"Communication, hidden or not, takes longer than computing from so many workers on: {', '.join(parts)}"
 
 
 def _row_to_json(prediction: Prediction, row: Row, explained: bool) -> dict[str, Any]:

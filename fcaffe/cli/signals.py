@@ -46,15 +46,15 @@ class Signals:
         return [number for number, action in self._effects.items() if action in (Action.STOP, Action.TERMINATE)]
 
     def __enter__(self) -> Signals:
-        self._before = {number: signal.signal(number, self._note) for number in self._effects}
+        def note(number: int, frame: FrameType | None) -> None:
+            self._noted.append(self._effects[signal.Signals(number)])
+
+        self._before = {number: signal.signal(number, note) for number in self._effects}
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._noted.append(self._effects[signal.Signals(number)])
 
 
 def effect(name: str, flag: str) -> Action:

@@ -40,14 +40,11 @@ class Shared(Observer):
 
     def __init__(self, solver: Solver, layers: Collection[str]) -> None:
         self._diff, self._xp = solver.diff, solver.engine.xp
-        self._parts = [(own, *self._clusters(solver.data[own])) for own in weights_of(solver, layers)]
-
-    def _clusters(self, weights: Any) -> tuple[Any, Any]:
-        """The cluster of each weight, and 1 / size of each cluster (0 for the cluster of zeros)."""
-        xp = self._xp
-        values, codes = xp.unique(weights, return_inverse=True)
-        sizes = xp.bincount(codes, minlength=len(values))
-        return codes, xp.where(values != 0, 1 / xp.maximum(sizes, 1), 0)
+        self._parts = []  # of a layer: its slice, the cluster of each weight, 1 / size of each cluster (0 of zeros)
+        for own in weights_of(solver, layers):
+            values, codes = self._xp.unique(solver.data[own], return_inverse=True)
+            sizes = self._xp.bincount(codes, minlength=len(values))
+            self._parts.append((own, codes, self._xp.where(values != 0, 1 / self._xp.maximum(sizes, 1), 0)))
 
     def gradients_ready(self) -> None:
         for own, codes, scales in self._parts:

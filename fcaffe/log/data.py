@@ -49,9 +49,10 @@ window_data = Sentence(
 )
 
 
-def windows_of_image(index: int, path: str, shape: tuple[int, int, int], windows: int) -> None:
-    sizes = " ".join(map(str, shape))
-    info(f"num: {index} {path} {sizes} windows to process: {windows}", "window_data_layer.cpp:148")
+windows_of_image = Sentence(
+    "num: {index:d} {path} {shape[0]} {shape[1]} {shape[2]} windows to process: {windows:d}",
+    "window_data_layer.cpp:148",
+)
 
 
 def windows_read(images: int, samples: dict[int, int]) -> None:

@@ -9,10 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 
-def _no_notice(lines: int, reason: str) -> str:
-    return ""
-
-
 class Outlet(io.RawIOBase):
     """An open file whose disk may fill up, whose terminal may close, or whose reader may exit.
 
@@ -22,7 +18,11 @@ class Outlet(io.RawIOBase):
     """
 
     def __init__(
-        self, descriptor: int, name: str, lasting: bool = True, notice: Callable[[int, str], str] = _no_notice
+        self,
+        descriptor: int,
+        name: str,
+        lasting: bool = True,
+        notice: Callable[[int, str], str] = lambda lines, reason: "",
     ) -> None:
         self.name = name
         self.lasting = lasting

@@ -226,14 +226,9 @@ def _fit(layer: Any, blobs: list[StoredBlob]) -> bool:
         return False
     if layer.type == "InnerProduct":
         return weights.shape[-1 if p.transpose else -2] == outputs  # an old file has two more axes
-    if weights.shape[2:] != _kernel(p, len(weights.shape) - 2):
+    sizes = list(p.kernel_size) * (len(weights.shape) - 2 if len(p.kernel_size) == 1 else 1)
+    if list(weights.shape[2:]) != ([p.kernel_h, p.kernel_w] if p.HasField("kernel_h") else sizes):
         return False
     if layer.type == "Deconvolution":
         return weights.shape[1] * p.group == outputs and weights.shape[0] % p.group == 0
     return weights.shape[0] == outputs
-
-
-def _kernel(p: Any, axes: int) -> tuple[int, ...]:
-    if p.HasField("kernel_h"):
-        return p.kernel_h, p.kernel_w
-    return tuple(p.kernel_size) * (axes if len(p.kernel_size) == 1 else 1)
