@@ -10,7 +10,7 @@ from typing import Any
 import click
 import numpy as np
 
-from fcaffe.cli import glog, usage
+from fcaffe.cli import usage
 from fcaffe.cli.flags import command, numbers, numbers_of_shape, options_of, with_options
 from fcaffe.cli.gpus import find_devices
 from fcaffe.cli.table import print_table
@@ -75,7 +75,6 @@ GRADIENTS = "4000,4000000,53000000"  # bytes; the last are GoogLeNet's, in the p
 @with_options(options_of(LaunchFlags)[1:6], usage.WORKERS)  # neither --workers nor --elastic
 def bench(what: str, names: str, workers: str, as_json: bool, **more: Any) -> int:
     launching = {field.name: more.pop(field.name) for field in fields(LaunchFlags) if field.name in more}
-    glog.begin("", None, "", True)
     counts = numbers("--workers", workers)
     chosen = [name for name in names.split(",") if name]
     run = _reduce(counts, chosen, as_json, **more) if what == "reduce" else _step(counts, chosen, as_json, **more)

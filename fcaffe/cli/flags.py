@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import click
 
-from fcaffe import log
-from fcaffe.cli import glog, usage
+from fcaffe.cli import usage
 from fcaffe.cli.commands import COMMANDS
 from fcaffe.errors import UsageError
 
@@ -144,33 +142,24 @@ COMMON: list[Decorator] = [
 ]
 
 
-def with_options(options: Sequence[Decorator], heading: str) -> Decorator:
-    """Return a decorator that adds these options to a click command, under this heading of its help."""
+def with_options(options: Sequence[Decorator], heading: str, group: tuple[str, Any] | None = None) -> Decorator:
+    """Return a decorator that adds these options to a click command, under this heading of its help.
+
+    With a `group` (argument, dataclass) the command's function gets their values as this one argument.
+    """
 
     def decorate(function: Callable[..., int]) -> Callable[..., int]:
         for option in reversed(options):
             function = option(function)
-            function.__click_params__[-1].heading = heading  # type: ignore[attr-defined]
+            vars(function.__click_params__[-1]).update(heading=heading, group=group)  # type: ignore[attr-defined]
         return function
 
     return decorate
 
 
 def with_flags(argument: str, kind: Any, heading: str) -> Decorator:
-    """Return a decorator that adds the options of a dataclass of flags to a click command.
-
-    The command's function gets an instance of `kind` as its `argument`; help shows the options under the heading.
-    """
-
-    def decorate(function: Callable[..., int]) -> Callable[..., int]:
-        @functools.wraps(function)
-        def with_instance(**values: Any) -> int:
-            flags = kind(**{one.name: values.pop(one.name) for one in fields(kind)})
-            return function(**{argument: flags}, **values)
-
-        return with_options(options_of(kind), heading)(with_instance)
-
-    return decorate
+    """Return a decorator that adds the options of a dataclass of flags, an instance of which is this argument."""
+    return with_options(options_of(kind), heading, (argument, kind))
 
 
 common_flags = with_options(COMMON, usage.COMMON)
@@ -190,14 +179,8 @@ def command(
 
 
 def log_flags(function: Callable[..., int]) -> Callable[..., int]:
-    """Add glog's flags and the common ones to a click command, and set up the log before its function runs."""
-
-    @functools.wraps(function)
-    def with_log(log: str, minloglevel: int | None, log_dir: str, logtostderr: bool, **values: Any) -> int:
-        glog.begin(log, minloglevel, log_dir, logtostderr)
-        return function(**values)
-
-    return with_options(LOG, usage.LOG)(common_flags(with_log))
+    """Add glog's flags and the common ones to a click command."""
+    return with_options(LOG, usage.LOG)(common_flags(function))
 
 
 def caffe_flags(*used: str) -> Decorator:
@@ -208,15 +191,10 @@ def caffe_flags(*used: str) -> Decorator:
     """
 
     def decorate(function: Callable[..., int]) -> Callable[..., int]:
-        @functools.wraps(function)
-        def with_warnings(**values: Any) -> int:
-            context = click.get_current_context()
-            for one in fields(Flags):
-                given = context.get_parameter_source(one.name) is click.core.ParameterSource.COMMANDLINE
-                if given and one.name not in used:
-                    log.warning(f"--{one.name} has no effect on {context.command.name}")
-            return function(**values)
-
-        return with_flags("flags", Flags, usage.CAFFE)(log_flags(with_warnings))
+        function = with_flags("flags", Flags, usage.CAFFE)(log_flags(function))
+        unused = {one.name for one in fields(Flags)}.difference(used)
+        for param in function.__click_params__:  # type: ignore[attr-defined]
+            param.without_effect = param.name in unused
+        return function
 
     return decorate

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from fcaffe import log
-from fcaffe.cli import glog
 from fcaffe.cli.engine import EngineFlags, engine_flags
 from fcaffe.cli.flags import command, numbers, numbers_of_shape
 from fcaffe.cli.table import print_table
@@ -57,7 +56,6 @@ COLUMNS = "workers reduce ms/iteration compute exposed data update speedup effic
 @click.option("--out", default=MACHINE, metavar="FILE", help=f"With --calibrate: the file ({MACHINE}).")
 @engine_flags
 def plan(engines: EngineFlags, **flags: Any) -> int:
-    glog.begin("", None, "", True)
     counts = _counts(flags["workers"])
     if flags["calibrate"]:
         return _calibrate(engines, flags)
@@ -169,20 +167,11 @@ def _number(value: float) -> str:
 
 def _row_to_json(prediction: Prediction, row: Row, explained: bool) -> dict[str, Any]:
     memory = {**prediction.memory(row.share), "device": prediction.machine.device.memory}
-    found: dict[str, Any] = {
-        "workers": row.workers,
-        "reduce": row.reduce,
-        "batch": row.batch,
+    names = ("workers", "reduce", "batch", "compute", "data", "update", "communication", "speedup", "efficiency")
+    found: dict[str, Any] = {name: getattr(row, name) for name in (*names, "images_per_second")} | {
         "images_per_worker": row.share,
         "seconds_per_iteration": row.seconds,
-        "compute": row.compute,
         "exposed_communication": row.exposed,
-        "data": row.data,
-        "update": row.update,
-        "communication": row.communication,
-        "speedup": row.speedup,
-        "efficiency": row.efficiency,
-        "images_per_second": row.images_per_second,
         "communication_exceeds_compute_from": prediction.crossover(row.reduce),
         "memory": memory,
         "fits": memory["total"] <= memory["device"],

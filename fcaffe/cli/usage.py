@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from fcaffe import log
+from fcaffe.cli import glog
 from fcaffe.cli.gflags import asks_for_help, spell
 
 # The groups of flags, in the order in which help shows them. A command's own groups come after Caffe's.
@@ -24,8 +28,8 @@ HEADINGS = CAFFE, OWN, WORKERS, ENGINE, LOG, COMMON = [
 class Command(click.Command):
     """A click command whose help ends with an example, and lists its flags in groups.
 
-    An option's group is its `heading`, which `with_options` sets; options without one belong to OWN. `file_flag` is the
-    flag that an error proposes for a file name without a flag.
+    An option's group in help is its `heading`, which `with_options` sets; options without one belong to OWN.
+    `file_flag` is the flag that an error proposes for a file name without a flag.
     """
 
     def __init__(self, *args: Any, example: str = "", file_flag: str = "", **settings: Any) -> None:
@@ -59,6 +63,19 @@ class Command(click.Command):
                 f"{self.name} cannot use '{rest[0]}'{flag} ({program} help {self.name} shows its flags)"
             )
         return rest
+
+    def invoke(self, context: click.Context) -> Any:
+        """Set up the log, warn of flags without effect, and call the function with a dataclass for each group."""
+        values = dict(context.params)
+        glog.begin({name: values.pop(name) for name in glog.FLAGS if name in values})
+        for param in self.params:
+            given = context.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
+            if given and getattr(param, "without_effect", False):
+                log.warning(f"--{param.name} has no effect on {self.name}")
+        for argument, kind in {group for param in self.params if (group := getattr(param, "group", None))}:
+            values[argument] = kind(**{one.name: values.pop(one.name) for one in fields(kind)})
+        assert self.callback is not None
+        return context.invoke(self.callback, **values)
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         given = dict.fromkeys(getattr(param, "heading", OWN) for param in self.params)

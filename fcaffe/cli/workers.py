@@ -13,7 +13,7 @@ import click
 import numpy as np
 
 from fcaffe import log
-from fcaffe.cli import usage
+from fcaffe.cli import glog, usage
 from fcaffe.cli.flags import IMPORTS, flag, with_flags
 from fcaffe.cli.gpus import NO_GPUS, TrainingGpus
 from fcaffe.errors import UsageError
@@ -338,9 +338,6 @@ def order_of_command(**more: Any) -> dict[str, Any]:
     }
 
 
-LOGGING = ("log", "log_dir", "minloglevel", "logtostderr")
-
-
 def check_same_flags(world: World) -> None:
     """Raises UsageError on each rank that was started with other flags than rank 0, but for the log. Collective.
 
@@ -349,7 +346,7 @@ def check_same_flags(world: World) -> None:
     """
     if world.size == 1 or world.order is not None:
         return
-    own = {name: value for name, value in click.get_current_context().params.items() if name not in LOGGING}
+    own = {name: value for name, value in click.get_current_context().params.items() if name not in glog.FLAGS}
     with world.watchdog.waiting("the comparison of flags"):
         others = world.comm.bcast(own)
     if differing := sorted(name for name in own if own[name] != others[name]):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import math
 import os
 import re
@@ -37,12 +38,12 @@ def prefix(level: str, source: str) -> str:
     return f"{level}{stamp}.{int(now % 1 * 1e6):06d} {threading.get_native_id():5d} {source}] "
 
 
-def write(level: str, message: str, source: str | None = None, depth: int = 2) -> None:
+def write(level: str, message: str, source: str | None = None) -> None:
     """Write a message to stderr and to the log files. `source` defaults to the caller's file and line."""
     if LEVELS.index(level) < _minimum:
         return
     if source is None:
-        frame = sys._getframe(depth)
+        frame = sys._getframe(1)
         source = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
     line = prefix(level, source) + message.translate(CONTROLS) + ("" if message.endswith("\n") else "\n")
     with _lock:
@@ -79,21 +80,10 @@ def _here() -> str:
 _own_stderr = Outlet(2, "standard error", notice=lines_missing)
 
 
-def info(message: str, source: str | None = None) -> None:
-    write("I", message, source)
-
-
-def warning(message: str, source: str | None = None) -> None:
-    write("W", message, source)
-
-
-def error(message: str, source: str | None = None) -> None:
-    write("E", message, source)
-
-
-def fatal(message: str, source: str | None = None) -> None:
-    """Write the last line before an exit. The caller exits."""
-    write("F", message, source)
+info = functools.partial(write, "I")
+warning = functools.partial(write, "W")
+error = functools.partial(write, "E")
+fatal = functools.partial(write, "F")  # the last line before an exit; the caller exits
 
 
 def add_file(path: str) -> None:
