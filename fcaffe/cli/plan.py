@@ -110,7 +110,7 @@ def _work(flags: dict[str, Any]) -> Work:
 
 
 def _calibrate(engines: EngineFlags, flags: dict[str, Any]) -> int:
-    from fcaffe.cli.bench_step import steps_only
+    from fcaffe.cli.bench import steps_only
     from fcaffe.cli.plan_calibration import run
 
     path, shape = flags["solver"] or flags["net"], numbers_of_shape(flags["input_shape"])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
-from fcaffe.cli.bench_step import take_turns, training
+from fcaffe.cli.bench import take_turns, training
 from fcaffe.cli.engine import EngineFlags
 from fcaffe.engines import Engine
 from fcaffe.engines.memory import obtainable_bytes

@@ -56,7 +56,7 @@ def _fcaffe(sums: str, net: str, batch: int, answers: Any) -> None:
     set_for_command()  # as the command line computes
 
     from fcaffe import log
-    from fcaffe.cli.bench_step import SHARING, steps_only, training
+    from fcaffe.cli.bench import SHARING, steps_only, training
     from fcaffe.engines import cpu_engine
     from fcaffe.jobs.world import join
     from fcaffe.parallel.compression import compressions
