@@ -50,11 +50,14 @@ _MODULES |= dict.fromkeys(("extract_seconds", "parse_log", "plot", "plot_trainin
 _MODULES |= {name: "cli.convert_data" for name in TOOLS if name.endswith("_data")}
 _MODULES |= {
     "classify": "cli.pictures",
+    "compute_image_mean": "cli.convert_data",
     "compress": "deep_compression.command",
     "convert_annoset": "cli.convert_imageset",
     "detect": "cli.pictures",
     "resize_and_crop_images": "cli.convert_imageset",
     "summarize": "cli.summary",
+    "test": "cli.run_net",
+    "time": "cli.run_net",
 }
 
 

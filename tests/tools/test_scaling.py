@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fcaffe.cli.time import Split, advice, measure_splits
+from fcaffe.cli.run_net import Split, advice, measure_splits
 from fcaffe.errors import FcaffeError
 from fcaffe.threads import available_cpus
 

@@ -1,4 +1,4 @@
-"""`fcaffe time`: times the layers of a net, or profiles them, or compares splits of the cores."""
+"""`fcaffe test` scores a net; `fcaffe time` times its layers, profiles them, or compares splits of the cores."""
 
 from __future__ import annotations
 
@@ -18,12 +18,53 @@ from fcaffe.cli.gpus import first_gpu
 from fcaffe.cli.table import print_table
 from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.input_files import require_inputs
-from fcaffe.net.weights import load_weights
+from fcaffe.net.weights import load_weights, tell_untouched
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.solvers.evaluation import AP_VERSIONS, Detections, collectors
 from fcaffe.threads import VARIABLES, available_cpus, environment_of_others
-from fcaffe.tools.nets import new_net, read_net_for
+from fcaffe.tools.nets import new_net, read_net_for, score
 from fcaffe.tools.profile import COLUMNS, benchmark, profile
 
 MARGIN = 1.03  # repeated measurements of one split differ by so much
+
+
+@command(
+    example="test --model train_val.prototxt --weights net.caffemodel --iterations 100",
+    file_flag="--model",
+    help="Run --iterations batches of the net --model FILE in phase TEST with --weights FILE, and print each of its "
+    "outputs and their means; for DetectionEvaluate and EvalDetection layers the mean average precision.",
+    flags=caffe_flags("model", "weights", "iterations", "gpu", "level", "stage"),
+)
+@click.option(
+    "--ap-version",
+    type=click.Choice(AP_VERSIONS),
+    help="Average precision of DetectionEvaluate layers: as ap_version of SSD's solvers (Integral).",
+)
+@click.option("--per-class", is_flag=True, help="Print the average precision of each class.")
+@engine_flags
+def test(flags: Flags, engines: EngineFlags, ap_version: str | None, per_class: bool) -> int:
+    if not flags.model:
+        raise UsageError("Need a model definition to score. Give it as --model FILE")
+    if not flags.weights:
+        raise UsageError("Need model weights to score. Give them as --weights FILE")
+    iterations = flags.checked_iterations()
+    gpu = first_gpu(flags.gpu)
+    require_inputs(flags.weights)
+    if gpu:
+        log.use_gpu_to_test(*gpu)
+    else:
+        log.use_cpu_to_test()
+    engine = engines.create(gpu and gpu[0])
+    param = read_net_for(flags.model, pb.TEST, flags.level, flags.stages, writes_files=True)
+    with contextlib.closing(new_net(param, engine)) as net:
+        if (ap_version or per_class) and not any(isinstance(one, Detections) for one in collectors(net)):
+            raise UsageError(
+                f"--ap-version and --per-class are for nets with an output of DetectionEvaluate: {flags.model} has none"
+            )
+        model = load_weights(net, flags.weights)
+        tell_untouched(net, {layer.name for layer in model.layers}, flags.weights)
+        score(net, iterations, ap_version or AP_VERSIONS[0], per_class)
+    return 0
 
 
 @command(
