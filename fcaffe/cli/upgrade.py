@@ -68,5 +68,5 @@ def upgrade(tool: str, source: str, target: str) -> int:
         if not complete:
             log.problems_while_upgrading(tool)
     (write_binary if form == "binary" else write_text)(target, param)
-    log.wrote_upgraded(tool, f"{kind.DESCRIPTOR.name} {form}", target)
+    log.wrote_upgraded(f"{kind.DESCRIPTOR.name} {form}", target, tool, 48 if form == "binary" else 49)
     return 0 if complete else 1

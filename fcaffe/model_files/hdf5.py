@@ -18,9 +18,19 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from fcaffe.errors import SnapshotError
-from fcaffe.hdf5.reading import address, attribute, check_stored, h5py, member, names_in, shape_of, values_of
-from fcaffe.hdf5.reading import opened as opened_hdf5
-from fcaffe.hdf5.writing import Hdf5Writer, new_file
+from fcaffe.hdf5 import (
+    Hdf5Writer,
+    address,
+    attribute,
+    check_stored,
+    h5py,
+    member,
+    names_in,
+    new_file,
+    shape_of,
+    values_of,
+)
+from fcaffe.hdf5 import opened as opened_hdf5
 from fcaffe.model_files.arrays import ArrayName, Contents, Packed, stored_arrays
 from fcaffe.model_files.model import Model, check_text
 from fcaffe.proto import caffe_pb2 as pb

@@ -87,7 +87,7 @@ def score(
     for collector, (name, _, weight) in zip(collected, net.outputs(), strict=True):
         results = [float(value) for value in collector.result()]
         for value in results:
-            log.mean_output(name, value, weight)
+            log.mean_output(log.weighted(name, value, weight))
         if len(results) == 1:
             found.append((name, results[0]))
     return found

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fcaffe import hdf5
 from fcaffe.errors import FcaffeError, SnapshotError
-from fcaffe.hdf5 import reading
 from fcaffe.model_files import Model, StoredLayer, arrays, read_model, write_model
 from fcaffe.model_files import caffemodel as caffemodel_format
 from fcaffe.model_files import hdf5 as hdf5_format
@@ -273,7 +273,7 @@ def test_what_a_net_has_no_place_for_is_not_read(
 def test_no_more_is_read_than_there_is_memory(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_model(tmp_path / f"x{ending}", Model(pb.NetParameter(), [layer("a", (300,)), layer("b", (300,))]))
     read_model(tmp_path / f"x{ending}")
-    for module in (reading, arrays):
+    for module in (hdf5, arrays):
         monkeypatch.setattr(module, "obtainable_bytes", lambda _: 2000)
     with pytest.raises(SnapshotError, match=r"x\.\w+: its arrays take \d+ bytes, "):
         read_model(tmp_path / f"x{ending}")
