@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,14 @@ from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import Observer, Solver
 from fcaffe.solvers.nets import test_net_params, train_net_param
 from fcaffe.solvers.snapshot.paths import states
-from fcaffe.tools.report.evaluation import Evaluation, evaluate
-from fcaffe.tools.report.page import Content, first_filters, net_content, prototxts, write_page
+from fcaffe.tools.report.page import Content, Evaluation, Mistake, first_filters, net_content, prototxts, write_page
 
 EVERY = 5  # seconds between two pages
 REFRESH = 10  # seconds after which an open page reloads itself
 LONGEST = 30  # seconds of an evaluation, one after each test
+WORST = 24  # mistakes with a picture in the page
+CLASSES = 10_000  # largest number of classes for which a matrix is counted
+SCORING = ("Accuracy", "SoftmaxWithLoss", "MultinomialLogisticLoss", "HingeLoss")  # bottoms: scores, labels
 
 
 class Recorder(Observer):
@@ -98,7 +100,6 @@ class Recorder(Observer):
             tiles += [(f"train loss, iteration {max(self.log.loss):,}", f"{self.log.loss[max(self.log.loss)]:.4g}")]
         if self._evaluation is not None and self._evaluated > self._tested:
             tiles += [(f"right in the test net, iteration {self._evaluated:,}", f"{self._evaluation.accuracy:.2%}")]
-        self._net_content.filters_of, self._net_content.filters = first_filters(solver.net)
         return Content(
             title=solver.net.name or "Training",
             state=state,
@@ -108,6 +109,7 @@ class Recorder(Observer):
             tiles=tiles,
             evaluation=self._evaluation,
             net=self._net_content,
+            filters=first_filters(solver.net),
             prototxts=self._prototxts,
             refresh=REFRESH,
         )
@@ -126,8 +128,7 @@ class Recorder(Observer):
             return
         if self._net is None:
             net_param: Any = test_net_params(param)[0][0]
-            with log.quiet():
-                self._net = Net(net_param, Context(self.solver.engine, CaffeRandom(0), noise="counter"))
+            self._net = _new_net(net_param, self.solver.engine)
             self._net_content = net_content(self._net, net_param)
         share_weights(self._net, self.solver.net)
         self._evaluated = self.solver.iteration
@@ -145,6 +146,11 @@ class Recorder(Observer):
             for observer in self.solver.observers:
                 observer.test_batch_begins()
             yield batch
+
+
+def _new_net(param: Any, engine: Engine) -> Net:
+    with log.quiet():
+        return Net(param, Context(engine, CaffeRandom(0), noise="counter"))
 
 
 def _duration(seconds: float) -> str:
@@ -168,12 +174,52 @@ def write_report(logs: Sequence[str], page: str, solver_file: str, weights: str,
         content.prototxts = prototxts(solver_file)
         tests = test_net_params(param)
         net_param, _ = tests[0] if tests else train_net_param(param)
-        with log.quiet(), contextlib.closing(Net(net_param, Context(engine, CaffeRandom(0), noise="counter"))) as net:
+        with contextlib.closing(_new_net(net_param, engine)) as net:
             content.net = net_content(net, net_param)
             if weights:
                 load_weights(net, weights)
-                content.net.filters_of, content.net.filters = first_filters(net)
+                content.filters = first_filters(net)
                 if tests:
                     moment = f"with {os.path.basename(weights)}"
                     content.evaluation = evaluate(net, range(param.test_iter[0]), moment)
     write_page(page, content)
+
+
+def evaluate(net: Net, batches: Iterable[object], moment: str) -> Evaluation | None:
+    """Run the net once for each item of `batches`.
+
+    Returns None if no layer compares the scores of classes with one label a sample.
+    """
+    scoring = next((node for node in net.nodes if node.layer.type in SCORING), None)
+    if scoring is None or len(scoring.bottoms) < 2:
+        return None
+    scores_blob, labels_blob = scoring.bottoms[:2]
+    classes = scores_blob.count // max(1, labels_blob.count)
+    if scores_blob.shape[:1] != (labels_blob.count,) or not 1 < classes <= CLASSES:
+        return None
+    pictures = next((blob for node in net.nodes for blob in node.tops if len(blob.shape) == 4), None)
+    to_numpy = net.context.engine.to_numpy
+    counts, worst = np.zeros((classes, classes), np.int64), list[Mistake]()
+    for _ in batches:
+        net.forward()
+        labels = to_numpy(labels_blob.data).reshape(-1).astype(int)
+        probabilities = _probabilities(to_numpy(scores_blob.data).reshape(len(labels), classes))
+        guesses = probabilities.argmax(axis=1)
+        valid = (labels >= 0) & (labels < classes)
+        np.add.at(counts, (labels[valid], guesses[valid]), 1)
+        wrong = np.flatnonzero(valid & (labels != guesses))
+        of_guess = probabilities[wrong, guesses[wrong]]
+        for index in wrong[np.argsort(-of_guess, kind="stable")[:WORST]]:
+            values = to_numpy(pictures.data[index]).copy() if pictures is not None else np.zeros((1, 1, 1))
+            probability = float(probabilities[index, guesses[index]])
+            worst.append(Mistake(probability, int(labels[index]), int(guesses[index]), values))
+        worst = sorted(worst, key=lambda mistake: -mistake.probability)[:WORST]
+    return Evaluation(counts, worst, moment)
+
+
+def _probabilities(scores: np.ndarray) -> np.ndarray:
+    """Softmax along axis 1, unless the rows are probabilities already."""
+    if (scores >= 0).all() and np.allclose(scores.sum(axis=1), 1, atol=1e-3):
+        return scores
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
