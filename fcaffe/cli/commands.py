@@ -45,7 +45,7 @@ OTHERS = {
 }
 COMMANDS = {**CAFFE_COMMANDS, **TOOLS, **OTHERS}
 
-_MODULES = {name: "cli.upgrade" for name in TOOLS if name.startswith("upgrade")}
+_MODULES = {name: "cli.net_files" for name in TOOLS if name.startswith("upgrade")}
 _MODULES |= dict.fromkeys(("extract_seconds", "parse_log", "plot", "plot_training_log", "report"), "cli.logs")
 _MODULES |= {name: "cli.convert_data" for name in TOOLS if name.endswith("_data")}
 _MODULES |= {
@@ -54,6 +54,9 @@ _MODULES |= {
     "compress": "deep_compression.command",
     "convert_annoset": "cli.convert_imageset",
     "detect": "cli.pictures",
+    "draw_net": "cli.net_files",
+    "extract_features": "cli.run_net",
+    "merge-bn": "cli.net_files",
     "resize_and_crop_images": "cli.convert_imageset",
     "summarize": "cli.summary",
     "test": "cli.run_net",
