@@ -48,10 +48,6 @@ def fields(number: int, gpu: Gpu) -> Iterator[tuple[str, object]]:
     yield "Clock rate", values[driver.CLOCK]
     yield "Total constant memory", values[driver.CONSTANT_MEMORY]
     yield "Texture alignment", values[driver.TEXTURE_ALIGNMENT]
-    yield "Concurrent copy and execution", _yes(values[driver.OVERLAP])
+    yield "Concurrent copy and execution", "Yes" if values[driver.OVERLAP] else "No"
     yield "Number of multiprocessors", values[driver.MULTIPROCESSORS]
-    yield "Kernel execution timeout", _yes(values[driver.TIMEOUT])
-
-
-def _yes(value: int) -> str:
-    return "Yes" if value else "No"
+    yield "Kernel execution timeout", "Yes" if values[driver.TIMEOUT] else "No"

@@ -162,10 +162,8 @@ def detect(source: str, target: str, flags: PictureFlags, crop_mode: str, contex
         )
     check_output(target, SCORES if target.lower().endswith("csv") else HDF5, source)
     mean = flags.mean()
-    if mean is not None and mean.ndim == 3 and mean.shape[1:] != (1, 1):
-        mean = mean.mean(1).mean(1)
-    elif mean is not None:
-        mean = mean.ravel()
+    if mean is not None:
+        mean = mean.mean(1).mean(1) if mean.ndim == 3 else mean.ravel()
     detector = flags.create(Detector, mean, context_pad=context_pad)
     start = time.monotonic()
     print("Loading input...")

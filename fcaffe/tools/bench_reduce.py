@@ -78,27 +78,31 @@ def _measure_size(comm: MPI.Intracomm, names: Sequence[str], size: int, xp: Any)
     where = f"{comm.size} rank{'s' * (comm.size > 1)} of {hosts.count} host{'s' * (hosts.count > 1)}"
     names = names or (_fitting(hosts.count) if xp is np else _fitting_gpus(comm))
     reductions = [create_reduction(name, comm, xp) for name in names]
-    plain = [reduction for reduction in reductions if type(reduction).allocate is Reduction.allocate]
-    shared: Any = plain[0].allocate(size // 4) if plain else None  # by all that allocate no memory of their own
-    buffers = [shared if reduction in plain else reduction.allocate(size // 4) for reduction in reductions]
-    traffic = [_check(reduction, buffer) for reduction, buffer in zip(reductions, buffers, strict=True)]
-    estimates = [_time(reduction, buffer, 1) for reduction, buffer in zip(reductions, buffers, strict=True)]
-    loops = [max(1, math.ceil(SAMPLE / max(estimate, 1e-7))) for estimate in estimates]
+    shared: Any = None  # by all reductions that allocate no memory of their own
+    cases = []  # of each reduction: its buffer, its traffic, the sums of a sample, and the seconds of each sample
+    for reduction in reductions:
+        if type(reduction).allocate is not Reduction.allocate:
+            buffer = reduction.allocate(size // 4)
+        elif shared is None:
+            buffer = shared = reduction.allocate(size // 4)
+        else:
+            buffer = shared
+        traffic = _check(reduction, buffer)
+        repeat = max(1, math.ceil(SAMPLE / max(_time(reduction, buffer, 1), 1e-7)))
+        cases.append((reduction, buffer, traffic, repeat, list[float]()))
     if comm.rank == 0:
         log.info(f"Measuring sums of {size} bytes on {where}, {SAMPLES} times each")
         for reduction in reductions:
             if isinstance(reduction, Auto):
                 log.info("auto picks {}: {}".format(*reduction.pick(size)))
-    seconds: list[list[float]] = [[] for _ in reductions]
     for _ in range(SAMPLES):
-        for taken, reduction, buffer, repeat in zip(seconds, reductions, buffers, loops, strict=True):
-            taken.append(_time(reduction, buffer, repeat))
+        for reduction, buffer, _, repeat, seconds in cases:
+            seconds.append(_time(reduction, buffer, repeat))
     results = []
-    for reduction, taken, (messages, sent) in zip(reductions, seconds, traffic, strict=True):
-        one = median(taken)
+    for reduction, _, traffic, _, seconds in cases:
+        one = median(seconds)
         busbw = size / one * 2 * (comm.size - 1) / comm.size / 1e9
-        results.append(Result(reduction.name, comm.size, hosts.count, size, one, busbw, messages, sent))
-    for reduction in reductions:
+        results.append(Result(reduction.name, comm.size, hosts.count, size, one, busbw, *traffic))
         reduction.close()
     hosts.close()
     return results

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,8 +18,7 @@ from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 
 
-@dataclass(frozen=True)
-class Merged:
+class Merged(NamedTuple):
     """The net without folded layers, its weights, and by layer the names of the layers that were folded into it."""
 
     net: Any
@@ -59,19 +57,17 @@ def merge_bn(param: Any, model: Model) -> Merged:
         layer.top[0] = behind[-1].top[0]
         folded[layer.name] = [other.name for other in behind]
         gone.update(followers)
-    for index in sorted(gone, reverse=True):
-        del test.layer[index]
-    layers = []
-    for layer in test.layer:
-        blobs = stored[layer.name].blobs if layer.name in stored else []
-        layers.append(StoredLayer(layer, blobs))
-    test.ClearField("state")
-    outline = pb.NetParameter()
-    outline.CopyFrom(test)
-    outline.ClearField("layer")
+    left = [layer for index, layer in enumerate(test.layer) if index not in gone]
+    made = Model(
+        pb.NetParameter(), [StoredLayer(layer, getattr(stored.get(layer.name), "blobs", [])) for layer in left]
+    )
+    made.param.CopyFrom(test)
+    made.param.ClearField("layer")
+    made.param.ClearField("state")
+    net = made.net()
     if param.HasField("state"):  # for the stages in rules of layers
-        test.state.CopyFrom(param.state)
-    return Merged(test, Model(outline, layers), folded)
+        net.state.CopyFrom(param.state)
+    return Merged(net, made, folded)
 
 
 def _has_foldable_weights(layer: Any) -> bool:

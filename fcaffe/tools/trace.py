@@ -35,17 +35,8 @@ def events_of(timeline: Timeline, rank: int, hosts: Sequence[str]) -> list[dict[
     for thread in sorted({event.thread for event in events} | {TRAINING}):
         lines.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": thread, "args": {"name": THREADS[thread]}})
     for name, thread, begin, end, iteration in events:
-        lines.append(
-            {
-                "ph": "X",
-                "name": name,
-                "pid": rank,
-                "tid": thread,
-                "ts": round(1e6 * (begin - timeline.origin), 1),
-                "dur": round(1e6 * (end - begin), 1),
-                "args": {"iteration": iteration},
-            }
-        )
+        times = {"ts": round(1e6 * (begin - timeline.origin), 1), "dur": round(1e6 * (end - begin), 1)}
+        lines.append({"ph": "X", "name": name, "pid": rank, "tid": thread, **times, "args": {"iteration": iteration}})
     return lines
 
 
