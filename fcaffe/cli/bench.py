@@ -15,8 +15,8 @@ import numpy as np
 
 from fcaffe import log, pycaffe  # noqa: F401 - pycaffe registers the types of layers
 from fcaffe.cli import usage
+from fcaffe.cli.engine import find_devices
 from fcaffe.cli.flags import command, numbers, numbers_of_shape, options_of, with_options
-from fcaffe.cli.gpus import find_devices
 from fcaffe.cli.progress import Heartbeat
 from fcaffe.cli.table import print_table
 from fcaffe.cli.workers import LaunchFlags, SharingFlags, order_of_command

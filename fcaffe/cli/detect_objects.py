@@ -12,9 +12,8 @@ import click
 import numpy as np
 
 from fcaffe import log
-from fcaffe.cli.engine import EngineFlags, engine_flags
+from fcaffe.cli.engine import EngineFlags, engine_flags, first_gpu
 from fcaffe.cli.flags import command
-from fcaffe.cli.gpus import first_gpu
 from fcaffe.data.annotated import read_label_map
 from fcaffe.data.boxes import falling
 from fcaffe.data.images import Color, decode_image, encode_image, opencv, read_file

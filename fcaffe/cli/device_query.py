@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from fcaffe import log
 from fcaffe.cli import streams
+from fcaffe.cli.engine import find_devices, parse_devices
 from fcaffe.cli.flags import Flags, caffe_flags, command
-from fcaffe.cli.gpus import find_devices, parse_devices
 from fcaffe.engines.cuda import driver
 from fcaffe.engines.cuda.driver import Gpu, find_driver
 

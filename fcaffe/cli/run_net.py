@@ -13,9 +13,8 @@ import click
 import numpy as np
 
 from fcaffe import log
-from fcaffe.cli.engine import EngineFlags, engine_flags
+from fcaffe.cli.engine import EngineFlags, engine_flags, first_gpu
 from fcaffe.cli.flags import Flags, caffe_flags, command, log_flags, phase_number
-from fcaffe.cli.gpus import first_gpu
 from fcaffe.cli.progress import counted
 from fcaffe.cli.table import print_table
 from fcaffe.cli.usage import required

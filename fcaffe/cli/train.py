@@ -14,10 +14,9 @@ import click
 
 from fcaffe import log, pycaffe  # noqa: F401 - pycaffe registers the types of layers
 from fcaffe.cli import usage
-from fcaffe.cli.engine import EngineFlags, engine_flags
+from fcaffe.cli.engine import EngineFlags, TrainingGpus, engine_flags
 from fcaffe.cli.flags import Flags, caffe_flags, command, flag, with_flags
-from fcaffe.cli.gpus import TrainingGpus
-from fcaffe.cli.progress import Heartbeat, progress_of, recorded
+from fcaffe.cli.progress import TRACE, Heartbeat, Timing, progress_of, recorded
 from fcaffe.cli.signals import Signals
 from fcaffe.cli.workers import (
     LaunchFlags,
@@ -41,7 +40,6 @@ from fcaffe.solvers.learning_rate import SCALES, scale_rate
 from fcaffe.solvers.snapshot.paths import remove_temporary, states
 from fcaffe.timeline import Timeline
 from fcaffe.tools.report import PAGE
-from fcaffe.tools.trace import TRACE, Timing
 
 AUTO = "auto"
 TERMINATED = 143  # what a shell sees of a process that SIGTERM ended

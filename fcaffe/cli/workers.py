@@ -14,8 +14,8 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.cli import glog, usage
+from fcaffe.cli.engine import NO_GPUS, TrainingGpus
 from fcaffe.cli.flags import IMPORTS, flag, with_flags
-from fcaffe.cli.gpus import NO_GPUS, TrainingGpus
 from fcaffe.errors import UsageError
 from fcaffe.jobs.hosts import (
     DEFAULT_TIMEOUT,

@@ -12,9 +12,8 @@ import click
 
 from fcaffe import log
 from fcaffe.cli import low_rank
-from fcaffe.cli.engine import EngineFlags, engine_flags
+from fcaffe.cli.engine import EngineFlags, engine_flags, first_gpu
 from fcaffe.cli.flags import command, flag, log_flags, with_flags, with_options
-from fcaffe.cli.gpus import first_gpu
 from fcaffe.cli.solver import rates
 from fcaffe.cli.table import print_table
 from fcaffe.deep_compression import dcmodel

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fcaffe.cli.gpus import (
+from fcaffe.cli.engine import (
     Devices,
     device_of,
     find_devices,
