@@ -119,8 +119,9 @@ def _run(words: list[str]) -> int:
         log.unknown_action(name, sorted(COMMANDS))
         return FATAL
     try:
-        command = _load(name)
-        return _invoke(command, command.make_context(_called(name), words[1:]))
+        command, program = _load(name), glog.program()
+        called = name if program == name else f"{program} {name}"  # convert_imageset, or fcaffe train
+        return _invoke(command, command.make_context(called, words[1:]))
     except click.exceptions.Exit as done:  # --help
         return done.exit_code
 
@@ -173,11 +174,6 @@ def _command_first(words: list[str]) -> list[str]:
         return words
     index = (free or named)[0]
     return [words[index], *words[:index], *words[index + 1 :]]
-
-
-def _called(name: str) -> str:
-    """The words that call this command: `fcaffe train`, or only `convert_imageset`."""
-    return name if glog.program() == name else f"{glog.program()} {name}"
 
 
 def _load(name: str) -> click.Command:

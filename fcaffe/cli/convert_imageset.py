@@ -23,8 +23,7 @@ from fcaffe.errors import UsageError
 from fcaffe.output_files import PICTURE, check_output
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.rng import CaffeRandom
-from fcaffe.tools.annotation_sets import READERS, annotated_record, labels_by_name
-from fcaffe.tools.image_sets import PictureForm, crop_images, picture_records
+from fcaffe.tools.image_sets import READERS, PictureForm, annotated_record, crop_images, labels_by_name, picture_records
 
 OPTIONS: list[Decorator] = [
     click.option("--shuffle", is_flag=True, help="In random order, which differs each time."),

@@ -71,7 +71,9 @@ COLUMNS = "workers reduce ms/iteration compute exposed data update speedup effic
 @click.option("--out", default=MACHINE, metavar="FILE", help=f"With --calibrate: the file ({MACHINE}).")
 @engine_flags
 def plan(engines: EngineFlags, **flags: Any) -> int:
-    counts = _counts(flags["workers"])
+    counts = numbers("--workers", flags["workers"]) or [1]
+    if max(counts) > MOST_WORKERS:
+        raise UsageError(f"--workers takes numbers up to {MOST_WORKERS:,}, not '{flags['workers']}'")
     if flags["calibrate"]:
         return _calibrate(engines, flags)
     if not flags["machine"]:
@@ -151,13 +153,6 @@ def _calibrate(engines: EngineFlags, flags: dict[str, Any]) -> int:
             write_machine(merged(old, machine) if old else machine, out)
             log.info(f"Wrote what was measured to {out}")
     return 0
-
-
-def _counts(text: str) -> list[int]:
-    counts = numbers("--workers", text) or [1]
-    if max(counts) > MOST_WORKERS:
-        raise UsageError(f"--workers takes numbers up to {MOST_WORKERS:,}, not '{text}'")
-    return counts
 
 
 def _batch_of(text: str, work: Work) -> tuple[int, bool]:

@@ -17,7 +17,17 @@ from fcaffe.cli.flags import command, flag, log_flags, with_flags, with_options
 from fcaffe.cli.solver import rates
 from fcaffe.cli.table import print_table
 from fcaffe.deep_compression import dcmodel
-from fcaffe.deep_compression.pruning import MOST_BITS, Aim, aims, pruned, shared, weight_counts
+from fcaffe.deep_compression.pruning import (
+    MOST_BITS,
+    Aim,
+    Masked,
+    Retraining,
+    Shared,
+    aims,
+    pruned,
+    shared,
+    weight_counts,
+)
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
 from fcaffe.model_files import Model, read_model
@@ -132,8 +142,6 @@ def compress_deeply(source: str, target: str, flags: DeepFlags, solver: Any, eng
     training = None
     with contextlib.ExitStack() as stack:
         if solver is not None:
-            from fcaffe.deep_compression.retraining import Masked, Retraining, Shared  # which loads all layers
-
             assert engine is not None
             training = Retraining(solver, engine, _rate_half_way(solver) if flags.rate is None else flags.rate)
             stack.callback(training.close)
@@ -164,20 +172,17 @@ def _rate_half_way(solver: Any) -> float:
 def _print_sizes(
     source: str, target: str, model: Model, wanted: dict[str, Aim], sizes: dict[tuple[str, int], int]
 ) -> None:
-    rows, left = [], [os.path.getsize(source), os.path.getsize(target)]
-
-    def add(name: str, density: str, kinds: str, bits: str, before: int, after: int) -> None:
-        rows.append((name, density, kinds, bits, str(before), str(after), f"{before / max(after, 1):.1f}"))
-
+    before, after = os.path.getsize(source), os.path.getsize(target)
+    rows: list[tuple[Any, ...]] = []
     for name, size, nonzero, kinds in weight_counts(model, wanted):
-        after = sizes[name, 0]
-        bits = f"{8 * after / nonzero:.1f}" if nonzero else "0"
-        add(name, f"{100 * nonzero / max(size, 1):.1f} %", str(kinds), bits, 4 * size, after)
-        left = [left[0] - 4 * size, left[1] - after]
-    add("all else", "", "", "", left[0], left[1])
-    add("the file", "", "", "", os.path.getsize(source), os.path.getsize(target))
+        own = sizes[name, 0]
+        bits = f"{8 * own / nonzero:.1f}" if nonzero else "0"
+        rows.append((name, f"{100 * nonzero / max(size, 1):.1f} %", str(kinds), bits, 4 * size, own))
+    left = [whole - sum(row[column] for row in rows) for column, whole in ((4, before), (5, after))]
+    rows += [("all else", "", "", "", *left), ("the file", "", "", "", before, after)]
     columns = ("weights of", "not 0", "values", "bits each", "bytes before", "after", "times fewer")
-    print_table(target, columns, rows, numbers_from=1)
+    shown = [(*texts, str(old), str(new), f"{old / max(new, 1):.1f}") for *texts, old, new in rows]
+    print_table(target, columns, shown, numbers_from=1)
 
 
 def _numbers_of(flags: DeepFlags) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
