@@ -327,11 +327,7 @@ class SyntheticBatch(Layer):
 
 
 def steps_only(
-    path: str,
-    is_solver: bool,
-    synthetic: bool = True,
-    batch_size: int = 0,
-    input_shape: Sequence[int] | None = None,
+    path: str, is_solver: bool, synthetic: bool = True, batch_size: int = 0, input_shape: Sequence[int] | None = None
 ) -> Any:
     """The parameters of a solver that trains as the solver at `path` does, or that net with SGD, and does nothing else:
     no tests, snapshots or display. Its rate is so low that the weights stay.

@@ -51,9 +51,7 @@ GOLDEN_RATIO = 0.618
     metavar="X,...|FILE",
     help="Subtract these values of the channels blue, green and red, or a mean image (104,117,123: VGG's; '': none).",
 )
-@click.option(
-    "--scale", type=float, default=1.0, metavar="X", help="Multiply by this after the mean is subtracted (1)."
-)
+@click.option("--scale", default=1.0, metavar="X", help="Multiply by this after the mean is subtracted (1).")
 @engine_flags
 def detect_objects(
     engines: EngineFlags,

@@ -106,9 +106,7 @@ _WITHOUT_EFFECT: list[tuple[str, Any]] = [
 LOG: list[Decorator] = [
     click.option("--log", default="", metavar="FILE", help="Append the log to FILE as well."),
     click.option("--minloglevel", type=int, metavar="N", help="Lowest level to log: 0 info, 1 warning, 2 error."),
-    click.option(
-        "--log_dir", "log_dir", default="", metavar="FOLDER", help="Write glog's file of all lines there too."
-    ),
+    click.option("--log_dir", default="", metavar="FOLDER", help="Write glog's file of all lines there too."),
     click.option("--logtostderr", is_flag=True, help="Write no file to log_dir."),
     *(
         click.option(f"--{name}", default=default, is_flag=isinstance(default, bool), hidden=True, expose_value=False)

@@ -44,11 +44,7 @@ class PictureFlags:
     model_def: str = flag("FILE", "Prototxt of the net.", default=f"{REFERENCE}deploy.prototxt")
     pretrained_model: str = flag("FILE", "The net's weights.", default=f"{REFERENCE}bvlc_reference_caffenet.caffemodel")
     gpu: bool = flag(None, "Compute on the GPU.", default=False, is_flag=True)
-    mean_file: str = flag(
-        "FILE",
-        "The mean to subtract (.npy), channels x height x width; '' for none.",
-        default=MEAN,
-    )
+    mean_file: str = flag("FILE", "The mean to subtract (.npy), channels x height x width; '' for none.", default=MEAN)
     input_scale: float | None = flag("X", "Multiply by this after the mean is subtracted.", default=None, type=float)
     raw_scale: float = flag(
         "X", "Multiply values in [0, 1] by this before the mean is subtracted (255).", default=255.0
@@ -83,10 +79,8 @@ picture_flags = with_flags("flags", PictureFlags, usage.OWN)
 )
 @click.argument("source", metavar="IN")
 @click.argument("target", metavar="OUT")
-@click.option("--center_only", "center_only", is_flag=True, help="Classify the centre alone, not ten crops.")
-@click.option(
-    "--images_dim", "images_dim", default="256,256", metavar="H,W", help="Resize pictures to this first (256,256)."
-)
+@click.option("--center_only", is_flag=True, help="Classify the centre alone, not ten crops.")
+@click.option("--images_dim", default="256,256", metavar="H,W", help="Resize pictures to this first (256,256).")
 @click.option("--ext", default="jpg", metavar="EXT", help="Which files of a folder are pictures (jpg).")
 @picture_flags
 def classify(source: str, target: str, flags: PictureFlags, center_only: bool, images_dim: str, ext: str) -> int:
@@ -141,15 +135,12 @@ def _pictures(source: str, ext: str) -> list[str] | np.ndarray:
 @click.argument("target", metavar="OUT")
 @click.option(
     "--crop_mode",
-    "crop_mode",
     type=click.Choice(CROP_MODES),
     default="selective_search",
     help="Source of the windows (selective_search, which needs MATLAB).",
 )
 @click.option(
     "--context_pad",
-    "context_pad",
-    type=int,
     default=16,
     metavar="N",
     help="Pixels of context around the window, at each border of the net's input (16).",

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import base64
 import os
+import signal
 import sys
+import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import click
@@ -17,7 +21,6 @@ from fcaffe.cli import usage
 from fcaffe.cli.engine import EngineFlags, TrainingGpus, engine_flags
 from fcaffe.cli.flags import Flags, caffe_flags, command, flag, with_flags
 from fcaffe.cli.progress import TRACE, Heartbeat, Timing, progress_of, recorded
-from fcaffe.cli.signals import Signals
 from fcaffe.cli.workers import (
     LaunchFlags,
     SharingFlags,
@@ -345,3 +348,56 @@ def _scale_rate(param: Any, scale: str, workers: Workers) -> None:
     scale_rate(param, scale, workers.size)
     change = f"base_lr {before} becomes {log.number(param.base_lr)}"
     log.info(f"--scale-lr {scale}: {change}, since the batch is {workers.size} times the solver's")
+
+
+EFFECTS = {"stop": Action.STOP, "snapshot": Action.SNAPSHOT, "none": Action.NONE}
+
+
+class Signals:
+    """Within a `with`, signal handlers only record what was asked for; the training loop calls `requested`.
+
+    Batch systems send SIGTERM some time before they kill. A temporary snapshot is asked for every `save_every` seconds,
+    unless that is 0.
+    """
+
+    def __init__(self, sigint_effect: str, sighup_effect: str) -> None:
+        self._effects = {signal.SIGINT: effect(sigint_effect, "--sigint_effect"), signal.SIGTERM: Action.TERMINATE}
+        if hasattr(signal, "SIGHUP"):  # Windows has none
+            self._effects[signal.SIGHUP] = effect(sighup_effect, "--sighup_effect")
+        self._noted: deque[Action] = deque()  # appending is atomic, whenever a signal arrives
+        self._before: dict[signal.Signals, Any] = {}
+        self.terminated = False
+        self.save_every = 0.0
+        self._saved = time.monotonic()
+
+    def requested(self) -> Action:
+        """Return the most urgent effect of the signals since the last call."""
+        action = Action.NONE
+        if self.save_every and time.monotonic() > self._saved + self.save_every:
+            self._saved, action = time.monotonic(), Action.SAVE
+        while self._noted:
+            action = max(action, self._noted.popleft())
+        self.terminated |= action is Action.TERMINATE
+        return action
+
+    def stopping(self) -> list[signal.Signals]:
+        """Return the signals that end a training."""
+        return [number for number, action in self._effects.items() if action in (Action.STOP, Action.TERMINATE)]
+
+    def __enter__(self) -> Signals:
+        def note(number: int, frame: FrameType | None) -> None:
+            self._noted.append(self._effects[signal.Signals(number)])
+
+        self._before = {number: signal.signal(number, note) for number in self._effects}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+def effect(name: str, flag: str) -> Action:
+    """Return the action of this name. Raises UsageError, which names the flag."""
+    if name not in EFFECTS:
+        raise UsageError(f'Invalid signal effect "{name}" was specified; give {flag} one of {", ".join(EFFECTS)}')
+    return EFFECTS[name]
