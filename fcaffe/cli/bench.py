@@ -14,9 +14,8 @@ import click
 import numpy as np
 
 from fcaffe import log, pycaffe  # noqa: F401 - pycaffe registers the types of layers
-from fcaffe.cli import usage
 from fcaffe.cli.engine import find_devices
-from fcaffe.cli.flags import command, numbers, numbers_of_shape, options_of, with_options
+from fcaffe.cli.flags import WORKERS, command, numbers, numbers_of_shape, options_of, with_options
 from fcaffe.cli.progress import Heartbeat
 from fcaffe.cli.table import print_table
 from fcaffe.cli.workers import LaunchFlags, SharingFlags, order_of_command
@@ -92,7 +91,7 @@ SHARING = SharingFlags(batch="global")
 @click.option("--rounds", default=7, metavar="N", help="step: rounds in which each variant has its turn (7).")
 @click.option("--iterations", default=0, metavar="N", help="step: of a turn (as many as take a quarter of a second).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@with_options(options_of(LaunchFlags)[1:6], usage.WORKERS)  # neither --workers nor --elastic
+@with_options(options_of(LaunchFlags)[1:6], WORKERS)  # neither --workers nor --elastic
 def bench(what: str, names: str, workers: str, as_json: bool, **more: Any) -> int:
     launching = {field.name: more.pop(field.name) for field in fields(LaunchFlags) if field.name in more}
     counts = numbers("--workers", workers)

@@ -10,9 +10,8 @@ import click
 import numpy as np
 
 from fcaffe import log
-from fcaffe.cli.flags import command, log_flags
+from fcaffe.cli.flags import command, log_flags, required
 from fcaffe.cli.progress import counted
-from fcaffe.cli.usage import required
 from fcaffe.data import open_database
 from fcaffe.data.backends import write_database
 from fcaffe.data.database import Record

@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from fcaffe import log
-from fcaffe.cli import usage
-from fcaffe.cli.flags import flag, with_flags
+from fcaffe.cli.flags import ENGINE, flag, with_flags
 from fcaffe.engines import Engine, cpu_engine, gpu_engine, missing
 from fcaffe.errors import UsageError
 from fcaffe.jobs.started import host_name
@@ -94,7 +93,7 @@ def _scale(text: str) -> float | None:
     return scale
 
 
-engine_flags = with_flags("engines", EngineFlags, usage.ENGINE)
+engine_flags = with_flags("engines", EngineFlags, ENGINE)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from collections.abc import Iterable
 import click
 
 from fcaffe.cli.engine import EngineFlags, engine_flags
-from fcaffe.cli.flags import command
-from fcaffe.cli.usage import required
+from fcaffe.cli.flags import command, required
 from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.log.reader import OUTPUT, RATE, Message, is_start, lines_of, messages
 from fcaffe.output_files import PICTURE, check_output, replacing, starting

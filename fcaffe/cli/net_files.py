@@ -7,8 +7,7 @@ import os
 import click
 
 from fcaffe import log
-from fcaffe.cli.flags import command, log_flags
-from fcaffe.cli.usage import required
+from fcaffe.cli.flags import command, log_flags, required
 from fcaffe.errors import ProtoError, SnapshotError, UsageError
 from fcaffe.model_files import read_model, write_model
 from fcaffe.output_files import PICTURE, check_output

@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 import click
 import numpy as np
 
-from fcaffe.cli import usage
-from fcaffe.cli.flags import command, flag, numbers, with_flags
+from fcaffe.cli.flags import OWN, command, flag, numbers, with_flags
 from fcaffe.cli.progress import counted
 from fcaffe.errors import UsageError
 from fcaffe.input_files import read_input, reading
@@ -69,7 +68,7 @@ class PictureFlags:
         return kind(self.model_def, self.pretrained_model, mean=mean, channel_swap=channels, **scales, **settings)
 
 
-picture_flags = with_flags("flags", PictureFlags, usage.OWN)
+picture_flags = with_flags("flags", PictureFlags, OWN)
 
 
 @command(

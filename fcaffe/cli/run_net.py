@@ -14,10 +14,9 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.cli.engine import EngineFlags, engine_flags, first_gpu
-from fcaffe.cli.flags import Flags, caffe_flags, command, log_flags, phase_number
+from fcaffe.cli.flags import Flags, caffe_flags, command, log_flags, phase_number, required
 from fcaffe.cli.progress import counted
 from fcaffe.cli.table import print_table
-from fcaffe.cli.usage import required
 from fcaffe.data import array_to_datum
 from fcaffe.data.backends import new_database
 from fcaffe.data.database import Writer

@@ -17,9 +17,8 @@ from typing import Any
 import click
 
 from fcaffe import log, pycaffe  # noqa: F401 - pycaffe registers the types of layers
-from fcaffe.cli import usage
 from fcaffe.cli.engine import EngineFlags, TrainingGpus, engine_flags
-from fcaffe.cli.flags import Flags, caffe_flags, command, flag, with_flags
+from fcaffe.cli.flags import OWN, Flags, caffe_flags, command, flag, with_flags
 from fcaffe.cli.progress import TRACE, Heartbeat, Timing, progress_of, recorded
 from fcaffe.cli.workers import (
     LaunchFlags,
@@ -118,7 +117,7 @@ class SolverFlags:
     f"and ends with exit code {TERMINATED}.",
     flags=caffe_flags("solver", "weights", "snapshot", "gpu", "level", "stage", "sigint_effect", "sighup_effect"),
 )
-@with_flags("solving", SolverFlags, usage.OWN)
+@with_flags("solving", SolverFlags, OWN)
 @click.option("--report", default="", metavar="FILE.html", help="Write a page about the training, while it goes on.")
 @click.option("--tensorboard", default="", metavar="DIR", help="Write the curves for TensorBoard.")
 @click.option("--trace", default="", metavar="FILE", help="Write what each worker did when, for chrome://tracing.")
@@ -361,9 +360,13 @@ class Signals:
     """
 
     def __init__(self, sigint_effect: str, sighup_effect: str) -> None:
-        self._effects = {signal.SIGINT: effect(sigint_effect, "--sigint_effect"), signal.SIGTERM: Action.TERMINATE}
-        if hasattr(signal, "SIGHUP"):  # Windows has none
-            self._effects[signal.SIGHUP] = effect(sighup_effect, "--sighup_effect")
+        self._effects = {signal.SIGTERM: Action.TERMINATE}
+        for name, effect in (("sigint", sigint_effect), ("sighup", sighup_effect)):
+            if effect not in EFFECTS:
+                problem = f'Invalid signal effect "{effect}" was specified'
+                raise UsageError(f"{problem}; give --{name}_effect one of {', '.join(EFFECTS)}")
+            if hasattr(signal, name.upper()):  # Windows has no SIGHUP
+                self._effects[signal.Signals[name.upper()]] = EFFECTS[effect]
         self._noted: deque[Action] = deque()  # appending is atomic, whenever a signal arrives
         self._before: dict[signal.Signals, Any] = {}
         self.terminated = False
@@ -394,10 +397,3 @@ class Signals:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-
-
-def effect(name: str, flag: str) -> Action:
-    """Return the action of this name. Raises UsageError, which names the flag."""
-    if name not in EFFECTS:
-        raise UsageError(f'Invalid signal effect "{name}" was specified; give {flag} one of {", ".join(EFFECTS)}')
-    return EFFECTS[name]

@@ -13,9 +13,9 @@ import click
 import numpy as np
 
 from fcaffe import log
-from fcaffe.cli import glog, usage
+from fcaffe.cli import glog
 from fcaffe.cli.engine import NO_GPUS, TrainingGpus
-from fcaffe.cli.flags import IMPORTS, flag, with_flags
+from fcaffe.cli.flags import IMPORTS, WORKERS, flag, with_flags
 from fcaffe.errors import UsageError
 from fcaffe.jobs.hosts import (
     DEFAULT_TIMEOUT,
@@ -356,5 +356,5 @@ def check_same_flags(world: World) -> None:
         )
 
 
-launch_flags = with_flags("launching", LaunchFlags, usage.WORKERS)
-sharing_flags = with_flags("sharing", SharingFlags, usage.WORKERS)
+launch_flags = with_flags("launching", LaunchFlags, WORKERS)
+sharing_flags = with_flags("sharing", SharingFlags, WORKERS)
