@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import click
-
 from fcaffe import log
 from fcaffe.cli.flags import ENGINE, flag, with_flags
 from fcaffe.engines import Engine, cpu_engine, gpu_engine, missing
@@ -21,18 +19,14 @@ from fcaffe.threads import describe_threads
 @dataclass(frozen=True)
 class EngineFlags:
     engine: str | None = flag(
-        None,
-        "Engine for CPUs (oneDNN, or NumPy where that is missing).",
-        default=None,
-        type=click.Choice(["onednn", "numpy"]),
+        ["onednn", "numpy"], "Engine for CPUs (oneDNN, or NumPy where that is missing).", default=None
     )
     math: str = flag(
-        None,
+        ["fp32", "winograd", "tf32", "fp16", "bf16"],
         "Type of the factors in convolutions and inner products; sums and weights are float32. fp16 and bf16 are also "
         "the types of activations; tf32 and fp16 need a GPU. winograd is float32 with fewer multiplications in 3x3 "
         "and 5x5 convolutions on CPUs, and errors some ten times as large (fp32).",
         default="fp32",
-        type=click.Choice(["fp32", "winograd", "tf32", "fp16", "bf16"]),
     )
     graphs: bool = flag(None, "On GPUs: no CUDA graphs, to debug.", "--no-graph", default=True, flag_value=False)
     loss_scale: str = flag(
@@ -45,7 +39,6 @@ class EngineFlags:
         "On GPUs: allow faster algorithms whose last bits differ from run to run.",
         "--fast-nondeterministic",
         default=False,
-        is_flag=True,
     )
 
     def create(self, gpu: int | None = None) -> Engine:

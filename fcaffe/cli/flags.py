@@ -31,9 +31,13 @@ PHASES = ("TRAIN", "TEST")  # by their numbers in caffe.proto
 Decorator = Callable[[Callable[..., int]], Callable[..., int]]
 
 
-def flag(metavar: str | None, text: str, *names: str, default: Any = "", **settings: Any) -> Any:
-    """A field of a dataclass of flags: a click option of these names, or of the field's own, for `options_of`."""
-    settings = {"metavar": metavar, "help": text, "default": default, **settings}
+def flag(metavar: str | list[str] | None, text: str, *names: str, default: Any = "", **settings: Any) -> Any:
+    """A field of a dataclass of flags: a click option of these names, or of the field's own, for `options_of`.
+
+    A list as `metavar` has the possible values. An option with a default of True or False has no value.
+    """
+    values = {"type": click.Choice(metavar)} if isinstance(metavar, list) else {"metavar": metavar}
+    settings = {**values, "help": text, "default": default, "is_flag": isinstance(default, bool), **settings}
     return field(default=default, metadata={"names": names, "settings": settings})
 
 

@@ -42,7 +42,7 @@ class PictureFlags:
 
     model_def: str = flag("FILE", "Prototxt of the net.", default=f"{REFERENCE}deploy.prototxt")
     pretrained_model: str = flag("FILE", "The net's weights.", default=f"{REFERENCE}bvlc_reference_caffenet.caffemodel")
-    gpu: bool = flag(None, "Compute on the GPU.", default=False, is_flag=True)
+    gpu: bool = flag(None, "Compute on the GPU.", default=False)
     mean_file: str = flag("FILE", "The mean to subtract (.npy), channels x height x width; '' for none.", default=MEAN)
     input_scale: float | None = flag("X", "Multiply by this after the mean is subtracted.", default=None, type=float)
     raw_scale: float = flag(

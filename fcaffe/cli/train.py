@@ -52,25 +52,20 @@ class SolverFlags:
     """The flags that configure the solver, beside its prototxt."""
 
     on_nan: str = flag(
-        None,
+        ["stop", "snapshot", "continue"],
         "If the loss is not finite: stop, stop after a snapshot of the last good state (up to 100 iterations old), or "
         "continue (stop).",
         "--on-nan",
         default="stop",
-        type=click.Choice(["stop", "snapshot", "continue"]),
     )
     rng: str = flag(
-        None,
-        "Stream that Dropout and other noise in the net draw from (counter).",
-        default="counter",
-        type=click.Choice(["caffe", "counter"]),
+        ["caffe", "counter"], "Stream that Dropout and other noise in the net draw from (counter).", default="counter"
     )
     scale_lr: str | None = flag(
-        None,
+        list(SCALES),
         "Scale base_lr from the solver's batch to the effective one, which --batch per-worker makes larger.",
         "--scale-lr",
         default=None,
-        type=click.Choice(list(SCALES)),
     )
     grow_batch: int | None = flag(
         "SAMPLES",
@@ -80,10 +75,7 @@ class SolverFlags:
         type=click.IntRange(min=1),
     )
     recompute: bool = flag(
-        None,
-        "Save only some activations and recompute the others for backward: less memory, more time.",
-        default=False,
-        is_flag=True,
+        None, "Save only some activations and recompute the others for backward: less memory, more time.", default=False
     )
 
     def solver(

@@ -191,11 +191,10 @@ class SharingFlags:
     """The flags that say how workers share a batch and sum their gradients."""
 
     batch: str | None = flag(
-        None,
+        ["global", "per-worker"],
         "What a batch_size is: the batch that the workers split, or that of each worker (global; with --gpu and "
         "several GPUs per-worker).",
         default=None,
-        type=click.Choice(["global", "per-worker"]),
     )
     reduce: str = flag(
         "NAME",
@@ -215,10 +214,9 @@ class SharingFlags:
     )
     overlap: bool = flag(None, "Send gradients after backward only.", "--no-overlap", default=True, flag_value=False)
     bn: str | None = flag(
-        None,
+        ["sync", "local"],
         "BatchNorm over the batch of all workers, or of each (sync where the batch is split).",
         default=None,
-        type=click.Choice(["sync", "local"]),
     )
     reproducible: int = flag(
         "S",
