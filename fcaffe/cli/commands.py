@@ -48,6 +48,7 @@ COMMANDS = {**CAFFE_COMMANDS, **TOOLS, **OTHERS}
 _SHARED = {  # modules of several commands, or under other names
     "cli.convert_data": [name for name in TOOLS if name.endswith("_data")] + ["compute_image_mean"],
     "cli.convert_imageset": ["convert_annoset", "resize_and_crop_images"],
+    "cli.engine": ["device_query"],
     "cli.logs": ["extract_seconds", "parse_log", "plot", "plot_training_log", "report"],
     "cli.net_files": [name for name in TOOLS if name.startswith("upgrade")] + ["draw_net", "merge-bn"],
     "cli.pictures": ["classify", "detect"],

@@ -1,13 +1,18 @@
-"""The flags that choose and configure the engine, and the GPUs that Caffe's --gpu and solver_mode and --gpus choose."""
+"""The flags that choose and configure the engine, the GPUs that Caffe's --gpu and solver_mode and --gpus choose.
+
+`device_query` prints the properties of GPUs.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from fcaffe import log
-from fcaffe.cli.flags import ENGINE, flag, with_flags
+from fcaffe.cli import streams
+from fcaffe.cli.flags import ENGINE, Flags, caffe_flags, command, flag, with_flags
 from fcaffe.engines import Engine, cpu_engine, gpu_engine, missing
 from fcaffe.errors import UsageError
 from fcaffe.jobs.started import host_name
@@ -43,9 +48,8 @@ class EngineFlags:
 
     def create(self, gpu: int | None = None) -> Engine:
         """Create the engine, on this GPU or on the CPU, and log its name. Raises UsageError."""
-        return self._on_cpu() if gpu is None else self._on_gpu(gpu)
-
-    def _on_cpu(self) -> Engine:
+        if gpu is not None:
+            return self._on_gpu(gpu)
         for name, given in (
             ("--no-graph", not self.graphs),
             ("--loss-scale", self.loss_scale),
@@ -247,3 +251,48 @@ def _why_not(number: int, devices: Devices, world: World) -> str:
     except UsageError as problem:
         return str(problem)
     return ""
+
+
+@command(
+    example="device_query --gpu all",
+    help="Show what NVIDIA's driver knows of the GPUs --gpu ID,... or of all (--gpu all).",
+    flags=caffe_flags("gpu"),
+)
+def device_query(flags: Flags) -> int:
+    log.querying_gpus(flags.gpu)
+    from fcaffe.engines.cuda.driver import find_driver
+
+    devices = find_devices()
+    if flags.gpu:
+        for number in parse_devices(flags.gpu, devices):
+            log.gpu_fields(fields(number, find_driver().gpus[number]))
+    elif devices.count:
+        log.info(f"This host has {devices}: {', '.join(devices.names)}; --gpu all shows their properties")
+    else:
+        log.warning(f"This host has {devices}")
+    return 1 if streams.error_fails() else 0  # standard error is this command's only output
+
+
+def fields(number: int, gpu: Any) -> Iterator[tuple[str, object]]:
+    """Yield the properties of a GPU by Caffe's names; sizes in bytes, the clock rate in kHz."""
+    from fcaffe.engines.cuda import driver
+
+    values = gpu.attributes
+    yield "Device id", number
+    yield "Major revision number", values[driver.MAJOR]
+    yield "Minor revision number", values[driver.MINOR]
+    yield "Name", gpu.name
+    yield "Total global memory", gpu.memory
+    yield "Total shared memory per block", values[driver.SHARED_MEMORY]
+    yield "Total registers per block", values[driver.REGISTERS]
+    yield "Warp size", values[driver.WARP]
+    yield "Maximum memory pitch", values[driver.PITCH]
+    yield "Maximum threads per block", values[driver.MAX_THREADS]
+    yield "Maximum dimension of block", "{}, {}, {}".format(*gpu.three(driver.BLOCK_X))
+    yield "Maximum dimension of grid", "{}, {}, {}".format(*gpu.three(driver.GRID_X))
+    yield "Clock rate", values[driver.CLOCK]
+    yield "Total constant memory", values[driver.CONSTANT_MEMORY]
+    yield "Texture alignment", values[driver.TEXTURE_ALIGNMENT]
+    yield "Concurrent copy and execution", "Yes" if values[driver.OVERLAP] else "No"
+    yield "Number of multiprocessors", values[driver.MULTIPROCESSORS]
+    yield "Kernel execution timeout", "Yes" if values[driver.TIMEOUT] else "No"

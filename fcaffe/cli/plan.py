@@ -103,8 +103,12 @@ def plan(engines: EngineFlags, **flags: Any) -> int:
     found = {name: prediction.crossover(name) for name in ("server", "tree", "ring", "halving")}
     parts = (f"{name} {'never' if workers is None else f'{workers:,}'}" for name, workers in found.items())
     print(f"Communication, hidden or not, takes longer than computing from so many workers on: {', '.join(parts)}")
-    if flags["explained"]:
-        _print_explained(prediction, rows)
+    for row in rows if flags["explained"] else ():
+        print(f"\n{row.workers:,} workers, {row.reduce}")
+        facts = explain(prediction, row)
+        width, values = max(len(fact.name) for fact in facts), max(len(fact.value) for fact in facts)
+        for fact in facts:
+            print(f"  {fact.name:<{width}}  {fact.value:<{values}}  {fact.by}")
     return 0
 
 
@@ -204,15 +208,6 @@ def _row_to_json(prediction: Prediction, row: Row, explained: bool) -> dict[str,
     if explained:
         found["explain"] = [fact._asdict() for fact in explain(prediction, row)]
     return found
-
-
-def _print_explained(prediction: Prediction, rows: Sequence[Row]) -> None:
-    for row in rows:
-        print(f"\n{row.workers:,} workers, {row.reduce}")
-        facts = explain(prediction, row)
-        width, values = max(len(fact.name) for fact in facts), max(len(fact.value) for fact in facts)
-        for fact in facts:
-            print(f"  {fact.name:<{width}}  {fact.value:<{values}}  {fact.by}")
 
 
 def _images_per_second(param: Any, name: str, engine: Engine) -> float:
