@@ -1,4 +1,4 @@
-"""`fcaffe compress`: Deep Compression into a .dcmodel, or layers of low rank (fcaffe/cli/low_rank.py)."""
+"""`fcaffe compress`: Deep Compression into a .dcmodel, or layers of low rank (fcaffe/tools/low_rank.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from fcaffe import log
-from fcaffe.cli import low_rank
 from fcaffe.cli.engine import EngineFlags, engine_flags, first_gpu
 from fcaffe.cli.flags import command, flag, log_flags, with_flags, with_options
 from fcaffe.cli.solver import rates
@@ -30,10 +29,13 @@ from fcaffe.deep_compression.pruning import (
 )
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
-from fcaffe.model_files import Model, read_model
+from fcaffe.model_files import Model, read_model, write_model
 from fcaffe.output_files import check_output
-from fcaffe.proto import read_solver
+from fcaffe.proto import read_net, read_solver, write_text
+from fcaffe.proto.text import PROTOTXT
 from fcaffe.tools.convert import target_kind
+from fcaffe.tools.low_rank import low_rank
+from fcaffe.tools.nets import model_scores
 
 _DEFAULT = "a tenth of max_iter"
 
@@ -76,6 +78,19 @@ class DeepFlags:
     )
 
 
+LOW_RANK = [
+    click.option(
+        "--rank", "ranks", multiple=True, metavar="LAYER=N", help="A layer and its rank; no other is changed."
+    ),
+    click.option(
+        "--energy",
+        type=float,
+        metavar="SHARE",
+        help="Without --rank: the share of the squares of singular values that stays in each layer (0.95).",
+    ),
+]
+
+
 @command(
     example="compress lenet.caffemodel lenet.dcmodel --solver lenet_solver.prototxt --density 0.33,ip1=0.08 --bits 5",
     help="With two files: write the model WEIGHTS as OUT.dcmodel, by Deep Compression: small weights become 0, others "
@@ -88,7 +103,7 @@ class DeepFlags:
 @click.argument("files", nargs=-1, metavar="WEIGHTS OUT.dcmodel | NET WEIGHTS NEW_NET NEW_WEIGHTS")
 @click.option("--solver", "solver_path", default="", metavar="FILE", help="Test by the test nets of this solver.")
 @click.option("--gpu", default="", metavar="ID", help="With --solver: the GPU to use (the CPU).")
-@with_options(low_rank.OPTIONS, "Flags for layers of low rank")
+@with_options(LOW_RANK, "Flags for layers of low rank")
 @with_flags("deep", DeepFlags, "Flags for .dcmodel files")
 @engine_flags
 def compress(
@@ -117,9 +132,7 @@ def compress(
     if len(files) == 2:
         compress_deeply(files[0], files[1], deep, solver, engine)
     else:
-        low_rank.factor(
-            files, dict(map(low_rank.parse_rank, ranks)), 0.95 if energy is None else energy, solver, engine
-        )
+        _factor(files, dict(map(_rank_of, ranks)), 0.95 if energy is None else energy, solver, engine)
     return 0
 
 
@@ -183,6 +196,47 @@ def _print_sizes(
     columns = ("weights of", "not 0", "values", "bits each", "bytes before", "after", "times fewer")
     shown = [(*texts, str(old), str(new), f"{old / max(new, 1):.1f}") for *texts, old, new in rows]
     print_table(target, columns, shown, numbers_from=1)
+
+
+def _factor(files: Sequence[str], ranks: dict[str, int], energy: float, solver: Any, engine: Engine | None) -> None:
+    """Write the net and the model of low rank (see `low_rank`); `files` are net, weights, new net and new weights.
+
+    With an engine, the test nets of the SolverParameter score the model before and after.
+    """
+    net, weights, new_net, new_weights = files
+    check_output(new_net, PROTOTXT, net, weights, new_weights)
+    check_output(new_weights, target_kind(new_weights), net, weights)
+    with log.quiet():
+        old = read_model(weights)
+        model, done = low_rank(read_net(net), old, ranks, energy)
+    scores = []
+    if engine is not None:
+        chosen = {one.layer: one.rank for one in done}
+
+        def factored(test_net: Any) -> Any:
+            here = {layer.name for layer in test_net.layer}
+            own = {name: rank for name, rank in chosen.items() if name in here}
+            return low_rank(test_net, old, own, energy)[0].net() if own else test_net
+
+        scores = [model_scores(solver, old, engine), model_scores(solver, model, engine, factored)]
+    write_text(new_net, model.net())
+    write_model(new_weights, model)
+    rows = [(one.layer, str(one.rank), str(one.full), f"{100 * one.error:.2f} %") for one in done]
+    if rows:
+        print_table(new_net, ("layer", "rank", "of", "error of weights"), rows, numbers_from=1)
+    if scores:
+        pairs = zip(*scores, strict=True)
+        shown = [(name, f"{before:.4f}", f"{after:.4f}") for (name, before), (_, after) in pairs]
+        print_table("Test nets", ("output", "before", "after"), shown, numbers_from=1)
+    print(f"{new_net}: {len(done)} layers were factored; fcaffe summary shows the multiply-adds")
+
+
+def _rank_of(word: str) -> tuple[str, int]:
+    """The layer and rank of LAYER=N. Raises UsageError."""
+    layer, equals, number = word.rpartition("=")
+    if not equals or not number.isdecimal():
+        raise UsageError(f"--rank takes LAYER=N, such as fc6=256, not '{word}'")
+    return layer, int(number)
 
 
 def _numbers_of(flags: DeepFlags) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:

@@ -1,4 +1,4 @@
-"""The low-rank mode of `fcaffe compress`: replaces inner products and convolutions by two layers each.
+"""Low rank: replaces inner products and convolutions by two layers each.
 
 The weights as a matrix (outputs, everything else) are U S V. The r largest singular values are retained. The first r
 rows of V are the weights of a layer with r outputs, and U S those of an inner product, or 1 x 1 convolution, behind it.
@@ -9,82 +9,20 @@ multiply-adds instead of M K.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import click
 import numpy as np
 
-from fcaffe import log
-from fcaffe.cli.table import print_table
-from fcaffe.engines import Engine
 from fcaffe.errors import SnapshotError, UsageError
-from fcaffe.model_files import Model, StoredLayer, read_model, write_model
-from fcaffe.output_files import check_output
-from fcaffe.proto import StoredBlob, read_net, write_text
+from fcaffe.model_files import Model, StoredLayer
+from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.text import PROTOTXT
-from fcaffe.tools.convert import target_kind
 from fcaffe.tools.merge_bn import PARAM_OF, stored_weights
 
 FIRST, SECOND = "_v", "_u"  # suffixes of the names of the two layers
 _TYPES = ("InnerProduct", "Convolution")
 _WINDOW = ["kernel_size", "kernel_h", "kernel_w", "stride", "stride_h", "stride_w", "pad", "pad_h", "pad_w", "dilation"]
-
-OPTIONS = [
-    click.option(
-        "--rank", "ranks", multiple=True, metavar="LAYER=N", help="A layer and its rank; no other is changed."
-    ),
-    click.option(
-        "--energy",
-        type=float,
-        metavar="SHARE",
-        help="Without --rank: the share of the squares of singular values that stays in each layer (0.95).",
-    ),
-]
-
-
-def factor(files: Sequence[str], ranks: dict[str, int], energy: float, solver: Any, engine: Engine | None) -> None:
-    """Write the net and the model of low rank (see `low_rank`); `files` are net, weights, new net and new weights.
-
-    With an engine, the test nets of the SolverParameter score the model before and after.
-    """
-    net, weights, new_net, new_weights = files
-    check_output(new_net, PROTOTXT, net, weights, new_weights)
-    check_output(new_weights, target_kind(new_weights), net, weights)
-    with log.quiet():
-        old = read_model(weights)
-        model, done = low_rank(read_net(net), old, ranks, energy)
-    scores = []
-    if engine is not None:
-        from fcaffe.tools.nets import model_scores  # which loads all layers
-
-        chosen = {one.layer: one.rank for one in done}
-
-        def factored(test_net: Any) -> Any:
-            here = {layer.name for layer in test_net.layer}
-            own = {name: rank for name, rank in chosen.items() if name in here}
-            return low_rank(test_net, old, own, energy)[0].net() if own else test_net
-
-        scores = [model_scores(solver, old, engine), model_scores(solver, model, engine, factored)]
-    write_text(new_net, model.net())
-    write_model(new_weights, model)
-    rows = [(one.layer, str(one.rank), str(one.full), f"{100 * one.error:.2f} %") for one in done]
-    if rows:
-        print_table(new_net, ("layer", "rank", "of", "error of weights"), rows, numbers_from=1)
-    if scores:
-        pairs = zip(*scores, strict=True)
-        shown = [(name, f"{before:.4f}", f"{after:.4f}") for (name, before), (_, after) in pairs]
-        print_table("Test nets", ("output", "before", "after"), shown, numbers_from=1)
-    print(f"{new_net}: {len(done)} layers were factored; fcaffe summary shows the multiply-adds")
-
-
-def parse_rank(word: str) -> tuple[str, int]:
-    """The layer and rank of LAYER=N. Raises UsageError."""
-    layer, equals, number = word.rpartition("=")
-    if not equals or not number.isdecimal():
-        raise UsageError(f"--rank takes LAYER=N, such as fc6=256, not '{word}'")
-    return layer, int(number)
 
 
 class Factored(NamedTuple):
