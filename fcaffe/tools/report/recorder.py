@@ -40,28 +40,29 @@ class Recorder(Observer):
     def __init__(self, path: str, solver: Solver, solver_file: str) -> None:
         self.path = path
         self.solver = solver
-        self.log = TrainingLog(net=solver.net.name)
+        self.content = Content(solver.net.name or "Training", "", TrainingLog(net=solver.net.name), refresh=REFRESH)
+        self.content.prototxts = prototxts(solver_file)
+        self.content.net = net_content(solver.net, train_net_param(solver.param)[0])
         self._solver_file = solver_file
-        self._prototxts = prototxts(solver_file)
-        self._net_content = net_content(solver.net, train_net_param(solver.param)[0])
         self._began = self._written = time.monotonic()
         self._first = solver.iteration
-        self._evaluation: Evaluation | None = None
         self._tested = self._evaluated = 0  # iterations of the last test and of the evaluation
         self._net: Net | None = None  # a test net of its own
-        write_page(path, self._content("The training is about to begin."))
+        self._update("The training is about to begin.")
+        write_page(path, self.content)
 
     def iteration_ends(self, loss: float, rate: float) -> None:
-        iteration = self.solver.iteration
-        self.log.loss[iteration], self.log.rate[iteration] = loss, rate
+        iteration, curves = self.solver.iteration, self.content.log
+        curves.loss[iteration], curves.rate[iteration] = loss, rate
         if time.monotonic() - self._written > EVERY:
             done, last = iteration - self._first, self.solver.schedule.max_iter
             left = (time.monotonic() - self._began) / max(done, 1) * (last - iteration)
-            self._write(self._content(f"Iteration {iteration:,} of {last:,}.", f"About {_duration(left)} left."))
+            self._update(f"Iteration {iteration:,} of {last:,}.", f"About {_duration(left)} left.")
+            self._write()
 
     def test_ends(self, index: int, outputs: Sequence[tuple[str, np.ndarray, float]]) -> None:
         self._tested = self.solver.iteration
-        net, number = self.log.test_nets.setdefault(index, NetCurves()), 0
+        net, number = self.content.log.test_nets.setdefault(index, NetCurves()), 0
         for name, values, weight in outputs:
             for value in values:
                 output = net.outputs.setdefault(number, Output(name, number, bool(weight)))
@@ -84,39 +85,31 @@ class Recorder(Observer):
         saved = [path for path in states(solver.param.snapshot_prefix) if os.path.getmtime(path) > time.time() - took]
         if stopped and saved:
             state += f" Go on by: fcaffe train --solver {self._solver_file} --snapshot {saved[0]}"
-        content = self._content(state)
-        content.refresh = 0
-        self._write(content)
+        self._update(state)
+        self.content.refresh = 0
+        self._write()
         if self._net is not None:
             self._net.close()
 
-    def _content(self, state: str, left: str = "") -> Content:
-        solver, elapsed = self.solver, time.monotonic() - self._began
+    def _update(self, state: str, left: str = "") -> None:
+        """Bring the page's content up to date."""
+        content, solver, elapsed = self.content, self.solver, time.monotonic() - self._began
         samples = (solver.iteration - self._first) * solver.passes * solver.share.total
         tiles = [("time", _duration(elapsed)), ("samples/s", f"{samples / max(elapsed, 1e-9):,.0f}")]
         tiles += [("workers", str(solver.workers.size)), ("engine", solver.engine.name)]
-        if self.log.loss:
+        if loss := content.log.loss:
             tiles += [("learning rate", f"{solver.rate:.4g}")]
-            tiles += [(f"train loss, iteration {max(self.log.loss):,}", f"{self.log.loss[max(self.log.loss)]:.4g}")]
-        if self._evaluation is not None and self._evaluated > self._tested:
-            tiles += [(f"right in the test net, iteration {self._evaluated:,}", f"{self._evaluation.accuracy:.2%}")]
-        return Content(
-            title=solver.net.name or "Training",
-            state=state,
-            left=left,
-            log=self.log,
-            progress=min(1.0, solver.iteration / max(1, solver.schedule.max_iter)),
-            tiles=tiles,
-            evaluation=self._evaluation,
-            net=self._net_content,
-            filters=first_filters(solver.net),
-            prototxts=self._prototxts,
-            refresh=REFRESH,
-        )
+            tiles += [(f"train loss, iteration {max(loss):,}", f"{loss[max(loss)]:.4g}")]
+        if content.evaluation is not None and self._evaluated > self._tested:
+            right = f"{content.evaluation.accuracy:.2%}"
+            tiles += [(f"right in the test net, iteration {self._evaluated:,}", right)]
+        content.state, content.left, content.tiles = state, left, tiles
+        content.progress = min(1.0, solver.iteration / max(1, solver.schedule.max_iter))
+        content.filters = first_filters(solver.net)
 
-    def _write(self, content: Content) -> None:
+    def _write(self) -> None:
         try:
-            write_page(self.path, content)
+            write_page(self.path, self.content)
         except FcaffeError as problem:
             log.warning(str(problem))
         self._written = time.monotonic()
@@ -129,11 +122,11 @@ class Recorder(Observer):
         if self._net is None:
             net_param: Any = test_net_params(param)[0][0]
             self._net = _new_net(net_param, self.solver.engine)
-            self._net_content = net_content(self._net, net_param)
+            self.content.net = net_content(self._net, net_param)
         share_weights(self._net, self.solver.net)
         self._evaluated = self.solver.iteration
         moment = f"at iteration {self._evaluated:,}"
-        self._evaluation = evaluate(self._net, self._batches(param.test_iter[0], began), moment)
+        self.content.evaluation = evaluate(self._net, self._batches(param.test_iter[0], began), moment)
 
     def _batches(self, number: int, began: float) -> Iterator[int]:
         """The indices of the batches to evaluate, as far as LONGEST allows.
