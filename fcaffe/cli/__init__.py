@@ -94,7 +94,8 @@ def _tell(error: BaseException, trace: bool, world: Any = None) -> int:
         raise error
     if trace:
         traceback.print_exception(error)
-    (world or log).fatal(_one_line(error), _source(error))
+    frame = traceback.extract_tb(error.__traceback__)[-1]  # where the error arose, for the tag of the log line
+    (world or log).fatal(_one_line(error), f"{os.path.basename(frame.filename)}:{frame.lineno}")
     return FATAL
 
 
@@ -213,9 +214,3 @@ def _one_line(error: Exception) -> str:
     return (
         f"{type(error).__name__}: {message} (this is a fault in fcaffe or in a layer of yours; --traceback shows where)"
     )
-
-
-def _source(error: BaseException) -> str:
-    """File and line where the error arose, for the tag of the log line."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{os.path.basename(frame.filename)}:{frame.lineno}"

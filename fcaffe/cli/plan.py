@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -145,11 +146,20 @@ def _calibrate(engines: EngineFlags, flags: dict[str, Any]) -> int:
             param = steps_only(path, bool(flags["solver"]), False, size, shape)
     old = read_machine(out) if os.path.isfile(out) and os.path.getsize(out) else None
     with join() as world:
-        cores = available_cpus() if world.local_size == 1 else max(available_cpus(), _cores_of_host(world))
+        cores = available_cpus()
+        if world.local_size > 1:  # each rank may be bound to a part of the host's cores
+            sets = world.comm.allgather((world.hosts[world.rank], sorted(os.sched_getaffinity(0))))
+            cores = max(cores, len({core for host, own in sets if host == world.hosts[world.rank] for core in own}))
         machine = measure_machine(engines.create(), platform.machine() or "CPU", cores, ranks_on_host())
         if work is not None:
             world.watchdog.beat(f"measuring trainings of {work.name}")
-            speed = _images_per_second(param, work.name, engines.create()) * machine.slowdown(ranks_on_host())
+            engine = engines.create()
+            log.info(f"Measuring trainings of {work.name}")
+            with log.quiet():
+                alone = training(work.name, param, World(), engine)  # as `fcaffe bench step` measures it
+                with contextlib.closing(alone.solver):
+                    take_turns([alone], TURNS)
+            speed = alone.result()["images_per_second"] * machine.slowdown(ranks_on_host())
             machine = replace(machine, speeds={work.name: speed})
         if world.comm is not None:
             machine = measure_links(machine, world.comm, world.hosts, world.watchdog.beat)
@@ -208,24 +218,6 @@ def _row_to_json(prediction: Prediction, row: Row, explained: bool) -> dict[str,
     if explained:
         found["explain"] = [fact._asdict() for fact in explain(prediction, row)]
     return found
-
-
-def _images_per_second(param: Any, name: str, engine: Engine) -> float:
-    """The speed at which this rank trains alone, as `fcaffe bench step` measures it."""
-    log.info(f"Measuring trainings of {name}")
-    with log.quiet():
-        alone = training(name, param, World(), engine)
-        try:
-            take_turns([alone], TURNS)
-        finally:
-            alone.solver.close()
-    return float(alone.result()["images_per_second"])
-
-
-def _cores_of_host(world: World) -> int:
-    """The number of cores that the ranks of this host may use together. Each rank may be bound to a part of them."""
-    sets = world.comm.allgather((world.hosts[world.rank], sorted(os.sched_getaffinity(0))))
-    return len({core for host, own in sets if host == world.hosts[world.rank] for core in own})
 
 
 def measure_machine(engine: Engine, device_name: str, cores: int, ranks: int) -> Machine:

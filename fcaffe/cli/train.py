@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
@@ -40,7 +39,6 @@ from fcaffe.proto import read_solver
 from fcaffe.solvers import Action, Solver
 from fcaffe.solvers.learning_rate import SCALES, scale_rate
 from fcaffe.solvers.snapshot.paths import remove_temporary, states
-from fcaffe.timeline import Timeline
 from fcaffe.tools.report import PAGE
 
 AUTO = "auto"
@@ -77,29 +75,6 @@ class SolverFlags:
     recompute: bool = flag(
         None, "Save only some activations and recompute the others for backward: less memory, more time.", default=False
     )
-
-    def solver(
-        self, param: Any, engine: Engine, timeline: Timeline, requested: Callable[[], Action], options: dict[str, Any]
-    ) -> Solver:
-        """Create the solver, after --scale-lr has changed `param.base_lr`. Collective.
-
-        Args:
-            requested: Returns the action that a signal asks for.
-            options: Solver's arguments about other workers.
-        """
-        if self.scale_lr:
-            _scale_rate(param, self.scale_lr, options.get("workers", Workers()))
-        return Solver(
-            param,
-            engine,
-            self.rng,
-            timeline=timeline,
-            recompute=self.recompute,
-            grow_batch=self.grow_batch or 0,
-            on_nan=self.on_nan,
-            requested_action=requested,
-            **options,
-        )
 
 
 @command(
@@ -192,7 +167,19 @@ def train(
         engine = _create_engine(gpu, solving.rng, world, engines)
         timing = Timing(trace, world)
         options = sharing.for_solver(world, timing.timeline, engine.xp)
-        solver = solving.solver(param, engine, timing.timeline, signals.requested, options)
+        if solving.scale_lr:
+            _scale_rate(param, solving.scale_lr, options.get("workers", Workers()))
+        solver = Solver(
+            param,
+            engine,
+            solving.rng,
+            timeline=timing.timeline,
+            recompute=solving.recompute,
+            grow_batch=solving.grow_batch or 0,
+            on_nan=solving.on_nan,
+            requested_action=signals.requested,
+            **options,
+        )
         _tell_sharing(solver, sharing, world)
         solver.observers.append(Heartbeat(solver, world.watchdog))
         try:

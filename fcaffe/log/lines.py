@@ -53,7 +53,9 @@ class Outlet(io.RawIOBase):
         content = bytes(data)
         try:
             if self.problem is not None:
-                self._put(self._gap())
+                reason = self.problem.strerror or str(self.problem)
+                notice = self._notice(self._missing, reason) if self._missing else ""
+                self._put(b"\n" * self._torn + notice.encode())
                 self.problem, self._missing = None, 0
             self._put(content)
         except OSError as problem:
@@ -63,11 +65,6 @@ class Outlet(io.RawIOBase):
                 reason = f"{problem.strerror}; send it to where it can be written"
                 raise OSError(problem.errno, reason, self.name) from problem
         return len(content)
-
-    def _gap(self) -> bytes:
-        assert self.problem is not None
-        notice = self._notice(self._missing, self.problem.strerror or str(self.problem)) if self._missing else ""
-        return b"\n" * self._torn + notice.encode()
 
     def _put(self, content: bytes) -> None:
         while content:
