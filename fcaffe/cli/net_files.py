@@ -6,22 +6,12 @@ import os
 
 import click
 
-from fcaffe import log
+from fcaffe import log, proto
 from fcaffe.cli.flags import command, log_flags, required
 from fcaffe.errors import ProtoError, SnapshotError, UsageError
 from fcaffe.model_files import read_model, write_model
 from fcaffe.output_files import PICTURE, check_output
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import (
-    net_is_current,
-    read_binary,
-    read_net,
-    read_text,
-    upgrade_net,
-    upgrade_solver,
-    write_binary,
-    write_text,
-)
 from fcaffe.proto.binary import MODEL
 from fcaffe.proto.text import PROTOTXT
 from fcaffe.tools.convert import target_kind
@@ -55,7 +45,7 @@ def upgrade(tool: str, source: str, target: str) -> int:
     form = tool.rpartition("_")[2]
     check_output(target, MODEL if form == "binary" else PROTOTXT)
     try:
-        param = (read_binary if form == "binary" else read_text)(source, kind)
+        param = (proto.read_binary if form == "binary" else proto.read_text)(source, kind)
     except (ProtoError, SnapshotError) as problem:
         if not os.path.isfile(source):
             raise
@@ -66,14 +56,14 @@ def upgrade(tool: str, source: str, target: str) -> int:
     if kind is pb.SolverParameter:
         if not param.HasField("solver_type"):
             log.already_upgraded(source, tool)
-        upgrade_solver(param, source)
+        proto.upgrade_solver(param, source)
     else:
-        if net_is_current(param):
+        if proto.net_is_current(param):
             log.already_upgraded(source, tool)
-        complete = upgrade_net(param, source)
+        complete = proto.upgrade_net(param, source)
         if not complete:
             log.problems_while_upgrading(tool)
-    (write_binary if form == "binary" else write_text)(target, param)
+    (proto.write_binary if form == "binary" else proto.write_text)(target, param)
     log.wrote_upgraded(f"{kind.DESCRIPTOR.name} {form}", target, tool, 48 if form == "binary" else 49)
     return 0 if complete else 1
 
@@ -94,7 +84,7 @@ def draw_net(net: str, picture: str, rankdir: str, phase: str, display_lrm: bool
     check_output(picture, PICTURE, net)
     from fcaffe.pycaffe.draw import draw_net_to_file
 
-    param = read_net(net)
+    param = proto.read_net(net)
     print(f"Drawing net to {picture}")
     draw_net_to_file(param, picture, rankdir, PHASES[phase], display_lrm)
     if rankdir in ("LR", "RL") and len(param.layer) > LONG:
@@ -116,8 +106,8 @@ def merge_bn(net: str, weights: str, new_net: str, new_weights: str) -> int:
     check_output(new_net, PROTOTXT, net, weights, new_weights)
     check_output(new_weights, target_kind(new_weights), net, weights)
     with log.quiet():
-        merged = merge(read_net(net), read_model(weights))
-    write_text(new_net, merged.net)
+        merged = merge(proto.read_net(net), read_model(weights))
+    proto.write_text(new_net, merged.net)
     write_model(new_weights, merged.model)
     for layer, others in merged.folded.items():
         print(f"{layer} has taken in {', '.join(others)}")

@@ -36,17 +36,13 @@ def solver(solver: str, as_json: bool) -> int:
         print(json.dumps(fields, indent=2))
     else:
         curve = rates(param)  # first, since it may refuse the policy
-        _print(param, fields)
+        width = max(map(len, fields))
+        for name, value in fields.items():
+            given = isinstance(value, list) or param.HasField(name)
+            shown = value if isinstance(value, str) else json.dumps(value)
+            print(f"{name:{width}}  {shown}{'' if given else '  (default)'}")
         _print_rates(param, curve)
     return 0
-
-
-def _print(param: Any, fields: dict[str, Any]) -> None:
-    width = max(map(len, fields))
-    for name, value in fields.items():
-        given = isinstance(value, list) or param.HasField(name)
-        shown = value if isinstance(value, str) else json.dumps(value)
-        print(f"{name:{width}}  {shown}{'' if given else '  (default)'}")
 
 
 def _print_rates(param: Any, curve: list[tuple[int, float]]) -> None:

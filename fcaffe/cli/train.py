@@ -17,16 +17,9 @@ import click
 
 from fcaffe import log, pycaffe  # noqa: F401 - pycaffe registers the types of layers
 from fcaffe.cli.engine import EngineFlags, TrainingGpus, engine_flags
-from fcaffe.cli.flags import OWN, Flags, caffe_flags, command, flag, with_flags
+from fcaffe.cli.flags import OWN, WORKERS, Flags, caffe_flags, command, flag, with_flags
 from fcaffe.cli.progress import TRACE, Heartbeat, Timing, progress_of, recorded
-from fcaffe.cli.workers import (
-    LaunchFlags,
-    SharingFlags,
-    check_same_flags,
-    launch_flags,
-    order_of_command,
-    sharing_flags,
-)
+from fcaffe.cli.workers import LaunchFlags, SharingFlags, check_same_flags, order_of_command
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
 from fcaffe.input_files import require_inputs
@@ -102,8 +95,8 @@ class SolverFlags:
     help="Also write temporary snapshots; the last two stay until the training has ended well.",
 )
 @click.option("--gpus", "gpu_count", default="", metavar="N", help="Train with N workers, each on a GPU of its own.")
-@launch_flags
-@sharing_flags
+@with_flags("launching", LaunchFlags, WORKERS)
+@with_flags("sharing", SharingFlags, WORKERS)
 @engine_flags
 def train(
     flags: Flags,

@@ -15,7 +15,7 @@ import numpy as np
 from fcaffe import log
 from fcaffe.cli import glog
 from fcaffe.cli.engine import NO_GPUS, TrainingGpus
-from fcaffe.cli.flags import IMPORTS, WORKERS, flag, with_flags
+from fcaffe.cli.flags import IMPORTS, flag
 from fcaffe.errors import UsageError
 from fcaffe.jobs.hosts import (
     DEFAULT_TIMEOUT,
@@ -352,7 +352,3 @@ def check_same_flags(world: World) -> None:
             "this rank and rank 0 were started with different flags: "
             + "; ".join(f"--{name.replace('_', '-')} {own[name]} and {others[name]}" for name in differing)
         )
-
-
-launch_flags = with_flags("launching", LaunchFlags, WORKERS)
-sharing_flags = with_flags("sharing", SharingFlags, WORKERS)

@@ -15,18 +15,7 @@ from fcaffe.cli.engine import EngineFlags, engine_flags, first_gpu
 from fcaffe.cli.flags import command, flag, log_flags, with_flags, with_options
 from fcaffe.cli.solver import rates
 from fcaffe.cli.table import print_table
-from fcaffe.deep_compression import dcmodel
-from fcaffe.deep_compression.pruning import (
-    MOST_BITS,
-    Aim,
-    Masked,
-    Retraining,
-    Shared,
-    aims,
-    pruned,
-    shared,
-    weight_counts,
-)
+from fcaffe.deep_compression import dcmodel, pruning
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
 from fcaffe.model_files import Model, read_model, write_model
@@ -151,22 +140,22 @@ def compress_deeply(source: str, target: str, flags: DeepFlags, solver: Any, eng
         raise UsageError("--retrain, --tune and --rate are for --solver, by which the net trains on")
     with log.quiet():
         model = read_model(source)
-    wanted = aims(model, *_numbers_of(flags))
+    wanted = pruning.aims(model, *_numbers_of(flags))
     training = None
     with contextlib.ExitStack() as stack:
         if solver is not None:
             assert engine is not None
-            training = Retraining(solver, engine, _rate_half_way(solver) if flags.rate is None else flags.rate)
+            training = pruning.Retraining(solver, engine, _rate_half_way(solver) if flags.rate is None else flags.rate)
             stack.callback(training.close)
             training.test(model, "as it was")
         for step in range(flags.rounds):
-            model = pruned(model, wanted, (step + 1) / flags.rounds)
+            model = pruning.pruned(model, wanted, (step + 1) / flags.rounds)
             if training is not None:
                 what = f"pruned, step {step + 1} of {flags.rounds}" if flags.rounds > 1 else "pruned"
-                model = training.step(model, what, flags.retrain, Masked, wanted)
-        model = shared(model, wanted)
+                model = training.step(model, what, flags.retrain, pruning.Masked, wanted)
+        model = pruning.shared(model, wanted)
         if training is not None:
-            model = training.step(model, "with shared weights", flags.tune, Shared, wanted)
+            model = training.step(model, "with shared weights", flags.tune, pruning.Shared, wanted)
     sizes = dcmodel.write(target, model)
     _print_sizes(source, target, model, wanted, sizes)
     if training is not None:
@@ -183,11 +172,11 @@ def _rate_half_way(solver: Any) -> float:
 
 
 def _print_sizes(
-    source: str, target: str, model: Model, wanted: dict[str, Aim], sizes: dict[tuple[str, int], int]
+    source: str, target: str, model: Model, wanted: dict[str, pruning.Aim], sizes: dict[tuple[str, int], int]
 ) -> None:
     before, after = os.path.getsize(source), os.path.getsize(target)
     rows: list[tuple[Any, ...]] = []
-    for name, size, nonzero, kinds in weight_counts(model, wanted):
+    for name, size, nonzero, kinds in pruning.weight_counts(model, wanted):
         own = sizes[name, 0]
         bits = f"{8 * own / nonzero:.1f}" if nonzero else "0"
         rows.append((name, f"{100 * nonzero / max(size, 1):.1f} %", str(kinds), bits, 4 * size, own))
@@ -250,8 +239,8 @@ def _numbers_of(flags: DeepFlags) -> tuple[dict[str, float], dict[str, float], d
         if value < 0:
             raise UsageError(f"--quality is 0 or more standard deviations, not {value:g}")
     for value in bits.values():
-        if value not in range(1, MOST_BITS + 1):
-            raise UsageError(f"--bits is a whole number from 1 to {MOST_BITS}, not {value:g}")
+        if value not in range(1, pruning.MOST_BITS + 1):
+            raise UsageError(f"--bits is a whole number from 1 to {pruning.MOST_BITS}, not {value:g}")
     if both := sorted(set(densities) & set(qualities)):
         raise UsageError(f"--density and --quality are both for {both[0] or 'all layers'}: give one of them")
     return densities, qualities, bits

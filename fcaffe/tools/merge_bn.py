@@ -78,24 +78,17 @@ def _has_foldable_weights(layer: Any) -> bool:
 
 
 def _followers(net: Any, index: int) -> Iterator[int]:
-    """Yields the indices of the successive layers that can be folded into a layer."""
+    """Yields the indices of the successive layers that can be folded into a layer: each alone reads the one before."""
     while True:
-        readers = _readers(net, index)
+        top, readers = net.layer[index].top[0], []
+        for later in range(index + 1, len(net.layer)):
+            if top in net.layer[later].bottom:
+                readers.append(later)
+            if top in net.layer[later].top:  # overwritten
+                break
         if len(readers) != 1 or not _is_affine(net.layer[readers[0]]):
             return
         yield (index := readers[0])
-
-
-def _readers(net: Any, index: int) -> list[int]:
-    """The layers that read the top of a layer, before another layer overwrites it."""
-    top, found = net.layer[index].top[0], []
-    for later in range(index + 1, len(net.layer)):
-        layer = net.layer[later]
-        if top in layer.bottom:
-            found.append(later)
-        if top in layer.top:
-            break
-    return found
 
 
 def _is_affine(layer: Any) -> bool:

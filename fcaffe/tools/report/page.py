@@ -27,24 +27,13 @@ from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_solver
 from fcaffe.pycaffe.draw import draw_net
-from fcaffe.tools.plot import (
-    OTHER_OUTPUT,
-    RATE,
-    SCORE,
-    TEST_LOSS,
-    TRAIN_LOSS,
-    Series,
-    is_wide,
-    lowest_score,
-    series_of,
-    smoothed,
-)
+from fcaffe.tools import plot
 from fcaffe.tools.summary import COLUMNS, LayerSummary, layer_summaries
 
 POINTS = 1200  # of a curve, approximately, after thinning
 MATRIX = 40  # classes up to which the page shows every pair; above, it lists the most frequent mistakes
 PAIRS = 25
-TESTS = (SCORE, TEST_LOSS, OTHER_OUTPUT)  # kinds of series, in the order of their tiles
+TESTS = (plot.SCORE, plot.TEST_LOSS, plot.OTHER_OUTPUT)  # kinds of series, in the order of their tiles
 TEST_TILES = 4
 COLORS = 6  # of series in page.html
 FILTERS = 96  # at most, in the page
@@ -121,7 +110,7 @@ def write_page(path: str | os.PathLike[str], content: Content) -> None:
 
 def render(content: Content) -> str:
     """The page as one file of HTML, without references to others."""
-    series = series_of(content.log)
+    series = plot.series_of(content.log)
     charts = list(_charts(series))
     now = time.time()
     parts = [
@@ -144,7 +133,7 @@ def render(content: Content) -> str:
     )
 
 
-def _head(content: Content, series: Sequence[Series], now: float) -> str:
+def _head(content: Content, series: Sequence[plot.Series], now: float) -> str:
     bar = "" if content.progress is None else f"<div class=bar><div style='width:{content.progress:.1%}'></div></div>"
     trained = any(content.log.loss)  # a test of the first weights says nothing then
     tests = [one for kind in TESTS for one in series if one.kind == kind and (max(one.curve) or not trained)]
@@ -165,25 +154,25 @@ def _head(content: Content, series: Sequence[Series], now: float) -> str:
 # --- curves -----------------------------------------------------------------------------------------------------------
 
 
-def _charts(found: Sequence[Series]) -> Iterable[tuple[str, dict[str, Any]]]:
+def _charts(found: Sequence[plot.Series]) -> Iterable[tuple[str, dict[str, Any]]]:
     """Titles of charts, and their data for the script in the page."""
     losses: list[dict[str, Any]] = []
     for one in found:
-        if one.kind == TRAIN_LOSS:
+        if one.kind == plot.TRAIN_LOSS:
             losses.append({**_data("train loss", one.curve, 0), "faint": True})
-            losses.append(_data("train loss, smoothed", smoothed(one.curve), 0))
-    for index, one in enumerate(one for one in found if one.kind == TEST_LOSS):
+            losses.append(_data("train loss, smoothed", plot.smoothed(one.curve), 0))
+    for index, one in enumerate(one for one in found if one.kind == plot.TEST_LOSS):
         losses.append(_data(one.name, one.curve, 1 + index % (COLORS - 1)))
     losses = [one for one in losses if one["points"]]  # a legend names nothing else
-    yield "Loss", {"series": losses, "log": is_wide([point[1] for one in losses for point in one["points"]])}
-    for title, kind in (("Test scores", SCORE), ("Other test outputs", OTHER_OUTPUT)):
+    yield "Loss", {"series": losses, "log": plot.is_wide([point[1] for one in losses for point in one["points"]])}
+    for title, kind in (("Test scores", plot.SCORE), ("Other test outputs", plot.OTHER_OUTPUT)):
         of_kind = [one for one in found if one.kind == kind]
         if of_kind:
             data = [_data(one.name, one.curve, index % COLORS) for index, one in enumerate(of_kind)]
-            ends = {"ends": [lowest_score([one.curve for one in of_kind]), 1]} if kind == SCORE else {}
+            ends = {"ends": [plot.lowest_score([one.curve for one in of_kind]), 1]} if kind == plot.SCORE else {}
             yield title, {"series": data, **ends}
     for one in found:
-        if one.kind == RATE:
+        if one.kind == plot.RATE:
             yield "Learning rate", {"series": [{**_data("rate", one.curve, 3), "step": True}], "from_zero": True}
 
 
