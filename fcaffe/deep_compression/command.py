@@ -145,7 +145,10 @@ def compress_deeply(source: str, target: str, flags: DeepFlags, solver: Any, eng
     with contextlib.ExitStack() as stack:
         if solver is not None:
             assert engine is not None
-            training = pruning.Retraining(solver, engine, _rate_half_way(solver) if flags.rate is None else flags.rate)
+            # The solver's rate half-way to max_iter: its first, larger ones would undo the training before.
+            first_half = [rate for iteration, rate in rates(solver) if iteration <= solver.max_iter // 2]
+            half_way = first_half[-1] if first_half else float(solver.base_lr)
+            training = pruning.Retraining(solver, engine, half_way if flags.rate is None else flags.rate)
             stack.callback(training.close)
             training.test(model, "as it was")
         for step in range(flags.rounds):
@@ -163,12 +166,6 @@ def compress_deeply(source: str, target: str, flags: DeepFlags, solver: Any, eng
         print_table("Test nets", ("", *(name for name, _ in training.scores[0][1])), rows, numbers_from=1)
     before, after = os.path.getsize(source), os.path.getsize(target)
     print(f"{target}: {after} bytes, {before / after:.1f} times fewer than the {before} of {source}")
-
-
-def _rate_half_way(solver: Any) -> float:
-    """The solver's learning rate half-way to max_iter: its first, larger rates would undo the training before."""
-    first_half = [rate for iteration, rate in rates(solver) if iteration <= solver.max_iter // 2]
-    return first_half[-1] if first_half else float(solver.base_lr)
 
 
 def _print_sizes(

@@ -76,7 +76,7 @@ def _measure_size(comm: MPI.Intracomm, names: Sequence[str], size: int, xp: Any)
     """Measure all reductions alternately, so that other load of the machine affects all of them alike."""
     hosts = Hosts(comm)
     where = f"{comm.size} rank{'s' * (comm.size > 1)} of {hosts.count} host{'s' * (hosts.count > 1)}"
-    names = names or (_fitting(hosts.count) if xp is np else _fitting_gpus(comm))
+    names = names or _fitting(comm, hosts.count, xp)
     reductions = [create_reduction(name, comm, xp) for name in names]
     shared: Any = None  # by all reductions that allocate no memory of their own
     cases = []  # of each reduction: its buffer, its traffic, the sums of a sample, and the seconds of each sample
@@ -108,14 +108,11 @@ def _measure_size(comm: MPI.Intracomm, names: Sequence[str], size: int, xp: Any)
     return results
 
 
-def _fitting(hosts: int) -> list[str]:
-    """All reductions that run on this many hosts and sum something. Aliases of another one are omitted."""
-    useless = ("null", "hierarchical" if hosts == 1 else "shared")
-    return [name for name in reduction_names() if name not in useless and not reduction_class(name).on_device]
-
-
-def _fitting_gpus(comm: MPI.Intracomm) -> list[str]:
-    """The same for buffers on GPUs. Collective."""
+def _fitting(comm: MPI.Intracomm, hosts: int, xp: Any) -> list[str]:
+    """All reductions that run on so many hosts and sum something, or those for GPUs. Omits aliases. Collective."""
+    if xp is np:
+        useless = ("null", "hierarchical" if hosts == 1 else "shared")
+        return [name for name in reduction_names() if name not in useless and not reduction_class(name).on_device]
     names = [] if why_no_nccl(comm) else ["nccl"]
     if comm.allreduce(cuda_aware(), MPI.LAND):
         names.append("direct:ring")
