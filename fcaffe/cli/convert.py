@@ -15,6 +15,8 @@ from fcaffe.tools.convert import convert as convert_file
 from fcaffe.tools.convert import is_state_dict, target_kind
 from fcaffe.tools.onnx.library import OPSET, ToOnnx
 
+SHOWN = 5  # layers in one error
+
 _ONNX = [
     click.option("--mean", default="", metavar="FILE|N,...", help="Subtract a mean from images: a file, or numbers."),
     click.option("--scale", default=1.0, metavar="N", help="Multiply images by N, after the mean is subtracted."),
@@ -35,9 +37,22 @@ _ONNX = [
         help="The shape of an input that an .onnx file leaves open, for a net.",
     ),
     click.option(
+        "--target",
+        "toolchain",
+        metavar="NAME|FILE",
+        help="Write a net from .onnx as this toolchain reads it: bvlc, opencv, tensorrt, nnie, vitis-ai or ncnn.",
+    ),
+    click.option(
         "--forks",
-        is_flag=True,
-        help="Use layers and fields of Caffe's forks, such as Permute, in a net from .onnx; OpenCV reads it too.",
+        "toolchain",
+        flag_value="forks",
+        help="Use layers and fields of Caffe's forks, such as Permute, in a net from .onnx: --target forks.",
+    ),
+    click.option(
+        "--cut",
+        default="",
+        metavar="BLOB,...",
+        help="End a net from .onnx at these values; auto: at the features that the decoding of boxes begins with.",
     ),
 ]
 
@@ -88,7 +103,8 @@ def convert(
     fold_bn: bool,
     opset: int | None,
     shapes: Sequence[str],
-    forks: bool,
+    toolchain: str | None,
+    cut: str,
 ) -> int:
     if source.endswith((".pth", ".pt")):
         raise UsageError(
@@ -101,12 +117,15 @@ def convert(
         check_output(weights, target_kind(weights), source)
         if net or mean or scale != 1 or swap_channels or opset or to != "bvlc":
             raise UsageError(
-                "with WEIGHTS the net is from IN; --check, --input, --input-shape, --forks and --merge-bn go with it"
+                "with WEIGHTS the net is from IN; --check, --input, --input-shape, --target, --forks, --cut and "
+                "--merge-bn go with it"
             )
-        return _convert_onnx(source, target, weights, _shapes(shapes), forks, fold_bn, inputs if check else None)
-    if shapes or forks:
+        options = {"shapes": _shapes(shapes), "merge": fold_bn, "ends": cut.split(",") if cut else []}
+        return _convert_onnx(source, target, weights, toolchain, inputs if check else None, options)
+    if shapes or toolchain or cut:
         raise UsageError(
-            "--input-shape and --forks are for a net from an .onnx file: convert IN.onnx OUT.prototxt WEIGHTS"
+            "--input-shape, --target, --forks and --cut are for a net from an .onnx file: convert IN.onnx OUT.prototxt "
+            "WEIGHTS"
         )
     if target.endswith((".pth", ".pt")):
         raise UsageError(
@@ -130,23 +149,33 @@ def _convert_onnx(
     source: str,
     target: str,
     weights: str,
-    shapes: dict[str, tuple[int, ...]],
-    forks: bool,
-    merge: bool,
+    toolchain: str | None,
     inputs: Sequence[str] | None,
+    options: dict[str, Any],
 ) -> int:
-    """Convert an ONNX file to a net and its weights, and check them unless `inputs` is None."""
+    """Convert an ONNX file to a net and its weights, and check them unless `inputs` is None.
+
+    Layers that are not BVLC Caffe's are refused only if a target is named.
+    """
     from fcaffe.model_files import write_model
     from fcaffe.proto import write_text
-    from fcaffe.proto.upgrade_forks import with_ceil_mode
+    from fcaffe.proto.upgrade_forks import with_rounding
     from fcaffe.tools.onnx.reading.convert import from_onnx
+    from fcaffe.tools.target import read_target
 
     if not source.endswith(".onnx") or not target.endswith(".prototxt"):
         raise UsageError(
             f"three files are IN.onnx OUT.prototxt WEIGHTS, in this order; not {source} {target} {weights}"
         )
-    made = from_onnx(source, shapes, forks, merge)
-    write_text(target, with_ceil_mode(made.net) if forks else made.net)
+    reader = read_target(toolchain or "bvlc")
+    made = from_onnx(source, target=reader, **options)
+    net = with_rounding(made.net, reader.rounding)
+    if toolchain and (problems := reader.misfits(net)):
+        more = f"; and {len(problems) - SHOWN} more layers" if len(problems) > SHOWN else ""
+        raise FcaffeError(
+            f"{source} does not fit {toolchain}: {'; '.join(problems[:SHOWN])}{more}. End the net before them by --cut"
+        )
+    write_text(target, net)
     write_model(weights, made.model)
     print(f"{target}, {weights}: {len(made.net.layer)} layers from {source}")
     if inputs is None:

@@ -41,8 +41,9 @@ def resize(step: Step) -> Value:
     if found is not None:
         return found
     (height, width), linear = map(len, matrices), how.get("mode") == "linear"
-    if step.net.forks and linear and where == "align_corners":
-        return step.layer("Interp", x, interp_param={"height": height, "width": width})
+    size = {"height": height, "width": width}
+    if linear and where == "align_corners" and (found := step.layer_if_taken("Interp", x, interp_param=size)):
+        return found
     y = step.reshape(x, (x.shape[0] * x.shape[1], x.shape[2], 1, x.shape[3]))
     p = {"num_output": height, "kernel_size": [1], "bias_term": False}
     y = step.layer("Convolution", y, blobs=[matrices[0][..., None, None]], fixed=True, convolution_param=p)
@@ -80,8 +81,9 @@ def _deconvolved(step: Step, x: Value, matrices: list[np.ndarray]) -> Value | No
             continue
         if factors == [1, 1]:
             return x
-        if step.net.forks and not linear and factors[0] == factors[1]:
-            return step.layer("Upsample", x, upsample_param={"scale": factors[0]})
+        whole = {"scale": factors[0]}
+        if not linear and factors[0] == factors[1] and (y := step.layer_if_taken("Upsample", x, upsample_param=whole)):
+            return y
         kernels, pads, sums = zip(*found, strict=True)
         weights = step.zeros(x.shape[1], 1, *map(len, kernels)) + np.outer(*kernels)
         p = {**sizes("kernel", weights.shape[2:]), **sizes("stride", factors), **sizes("pad", pads)}
