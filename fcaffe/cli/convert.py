@@ -15,8 +15,6 @@ from fcaffe.tools.convert import convert as convert_file
 from fcaffe.tools.convert import is_state_dict, target_kind
 from fcaffe.tools.onnx.library import OPSET, ToOnnx
 
-SHOWN = 5  # layers in one error
-
 _ONNX = [
     click.option("--mean", default="", metavar="FILE|N,...", help="Subtract a mean from images: a file, or numbers."),
     click.option("--scale", default=1.0, metavar="N", help="Multiply images by N, after the mean is subtracted."),
@@ -136,7 +134,11 @@ def convert(
         raise UsageError("--input is for --check, which runs both sides on it")
     if check and (to == "torchvision" or (os.path.isfile(source) and is_state_dict(source))):
         raise UsageError("--check cannot run a state dict: it has no net; leave it out")
-    preprocessing = _preprocessing(mean, scale, swap_channels) if mean or scale != 1 or swap_channels else None
+    preprocessing = None
+    if mean or scale != 1 or swap_channels:
+        from fcaffe.tools.onnx.preprocessing import Preprocessing, read_mean
+
+        preprocessing = Preprocessing(read_mean(mean) if mean else None, scale, swap_channels)
     to_onnx = ToOnnx(preprocessing, fold_bn, opset or OPSET) if preprocessing is not None or fold_bn or opset else None
     noun = convert_file(source, target, net or None, to, to_onnx)
     print(f"{target}: {noun} from {source}")
@@ -171,10 +173,11 @@ def _convert_onnx(
     made = from_onnx(source, target=reader, **options)
     net = with_rounding(made.net, reader.rounding)
     if toolchain and (problems := reader.misfits(net)):
-        more = f"; and {len(problems) - SHOWN} more layers" if len(problems) > SHOWN else ""
-        raise FcaffeError(
-            f"{source} does not fit {toolchain}: {'; '.join(problems[:SHOWN])}{more}. End the net before them by --cut"
-        )
+        each = [
+            f"{layers[0]}{f' and {len(layers) - 1} more' if layers[1:] else ''}: {problem}"
+            for problem, layers in problems.items()
+        ]
+        raise FcaffeError(f"{source} does not fit {toolchain}: {'; '.join(each)}. End the net before them by --cut")
     write_text(target, net)
     write_model(weights, made.model)
     print(f"{target}, {weights}: {len(made.net.layer)} layers from {source}")
@@ -199,12 +202,6 @@ def _shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
             raise UsageError(f"--input-shape takes NAME:N,C,H,W with the name of an input, not '{text}'")
         shapes[name] = tuple(numbers("--input-shape", dims))
     return shapes
-
-
-def _preprocessing(mean: str, scale: float, swap_channels: bool) -> Any:
-    from fcaffe.tools.onnx.preprocessing import Preprocessing, read_mean
-
-    return Preprocessing(read_mean(mean) if mean else None, scale, swap_channels)
 
 
 def _check(source: str, target: str, net: str | None, preprocessing: Any, inputs: Sequence[str]) -> None:

@@ -67,10 +67,10 @@ def _check(net: str, name: str, phase: int, level: int, stages: Sequence[str]) -
     """Print the layers that do not fit a target. Returns 1 if there are any."""
     target = read_target(name)
     problems = misfits_of_file(net, target, phase, level, stages)
-    for problem in problems:
-        print(problem)
-    kinds = ", ".join(sorted(target.types))
-    print(f"{net}: {len(problems)} layers do not fit {name}, which takes {kinds}" if problems else f"{net} fits {name}")
+    for problem, layers in problems.items():
+        for layer in layers:
+            print(f"{layer}: {problem}")
+    print(f"{name} takes {', '.join(sorted(target.types))}" if problems else f"{net} fits {name}")
     return 1 if problems else 0
 
 

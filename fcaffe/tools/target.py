@@ -28,21 +28,21 @@ from fcaffe.suggestions import did_you_mean
 
 FOLDER = Path(__file__).parents[1] / "targets"
 _LINE = re.compile(r"(no )?(\w+|\*)(?:\s*:\s*(.+))?")
-_CONDITION = re.compile(r"(no )?([a-z]\w*(?:\.\w+)*(?:\[\d+\])?)(?:\s*(=|<=|>=)\s*(\S.*))?")
-_COUNTS = ("bottoms", "tops")
+_CONDITION = re.compile(r"(no )?([a-z]\w*(?:\.\w+)*(?:\[\d+\])?)(?:\s*(!?=|<=|>=)\s*(\S.*))?")
 _ROUNDS_DOWN = {"round_mode": pb.PoolingParameter.FLOOR, "ceil_mode": False, "torch_pooling": True}
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition on a field of a layer: `relation` is =, <=, >=, or "no" for a field that must not be set."""
+    """A condition on a field of a layer: `relation` is =, !=, <=, >=, or "no" for a field that must not be set."""
 
     field: str
     relation: str
     wanted: tuple[str, ...] = ()  # alternatives; lists have commas
 
     def __str__(self) -> str:
-        return f"{self.field} {self.relation} {' or '.join(self.wanted)}" if self.wanted else f"no {self.field}"
+        words = [self.field, self.relation, " or ".join(self.wanted)]
+        return " ".join(words if self.wanted else words[1::-1])
 
     def problem(self, layer: Any) -> str:
         """The field with its values if they do not meet the condition, or ""."""
@@ -51,6 +51,8 @@ class Condition:
             met = not given
         elif self.relation == "=":
             met = ",".join(values) in self.wanted or all(value in self.wanted for value in values)
+        elif self.relation == "!=":
+            met = not set(values) & set(self.wanted)
         else:
             sign, limit = 1 if self.relation == "<=" else -1, float(self.wanted[0])
             met = all(sign * float(value) <= sign * limit for value in values)
@@ -70,15 +72,18 @@ class Target:
         if layer.type in self.instead or not self.types.keys() & {layer.type, "*"}:
             remedy = self.instead.get(layer.type, "")
             return f"{self.name} takes no {layer.type}{'; ' if remedy else ''}{remedy}"
-        for condition in self.types.get(layer.type, []):
+        for condition in (*self.types.get("*", ()), *self.types.get(layer.type, ())):
             if found := condition.problem(layer):
                 return f"{found}, and {self.name} takes {condition}"
         return ""
 
-    def misfits(self, net: Any) -> list[str]:
-        """A line for each layer of a net that does not fit."""
-        found = ((layer, self.misfit(layer)) for layer in net.layer)
-        return [f'layer "{layer.name}" ({layer.type}): {problem}' for layer, problem in found if problem]
+    def misfits(self, net: Any) -> dict[str, list[str]]:
+        """The layers of a net that do not fit, by the reason."""
+        found: dict[str, list[str]] = {}
+        for layer in net.layer:
+            if problem := self.misfit(layer):
+                found.setdefault(problem, []).append(f'layer "{layer.name}" ({layer.type})')
+        return found
 
     @property
     def rounding(self) -> str:
@@ -119,7 +124,7 @@ def _condition(text: str, where: str) -> Condition:
     parsed = _CONDITION.fullmatch(text)
     if parsed is None or bool(parsed[1]) == bool(parsed[3]):
         raise UsageError(f"{where}: a condition is FIELD = VALUE, FIELD <= NUMBER or no FIELD, not '{text}'")
-    condition = Condition(parsed[2], parsed[3] or "no", tuple(re.split(r"\s*\|\s*", parsed[4] or "")))
+    condition = Condition(parsed[2], parsed[3] or "no", tuple(re.split(r"\s*\|\s*", parsed[4])) if parsed[4] else ())
     try:
         condition.problem(pb.LayerParameter())
     except (KeyError, ValueError) as problem:
@@ -132,27 +137,28 @@ def values_of(layer: Any, field: str) -> tuple[list[str], bool]:
 
     The field has the names of its messages in front, and may have an index: `reshape_param.shape.dim[0]`.
     """
-    if field in _COUNTS:
+    if field in ("bottoms", "tops"):
         return [str(len(layer.bottom if field == "bottoms" else layer.top))], True
-    values, kind = [layer], None
+    values: list[Any] = [layer]
+    kind, given = None, False
     for part in field.split("."):
         name, _, index = part.rstrip("]").partition("[")
         kind = (kind.message_type if kind else layer.DESCRIPTOR).fields_by_name[name]
-        found, given = [], False
-        for message in values:
+        messages, values, given = values, [], False
+        for message in messages:
             value = getattr(message, name)
             repeated = hasattr(value, "extend")
             several = value[int(index) :][:1] if index else value if repeated else [value]
             given |= bool(several) if repeated else message.HasField(name)
-            found += several
-        values = found
+            values += several
+    assert kind is not None
     if kind.enum_type:
         return [kind.enum_type.values_by_number[one].name for one in values], given
     return [f"{one:g}" if isinstance(one, float) else str(one).lower() for one in values], given
 
 
-def misfits_of_file(path: str, target: Target, phase: int, level: int, stages: Sequence[str]) -> list[str]:
-    """A line for each layer of a prototxt's net that does not fit. Fields of forks count as they are written."""
+def misfits_of_file(path: str, target: Target, phase: int, level: int, stages: Sequence[str]) -> dict[str, list[str]]:
+    """As `Target.misfits`, for the net of a prototxt. Fields of forks count as they are written."""
     param = read_text(path, pb.NetParameter)
     with log.quiet():
         upgrade_net(param, path, fork_fields=False)

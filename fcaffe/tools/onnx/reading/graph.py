@@ -239,7 +239,7 @@ class Step:
             return x
         if len(shape) == 2 and len(x.shape) > 1 and shape[0] == x.shape[0]:
             return self.layer("Flatten", x)
-        dims = [0 if axis < len(x.shape) and dim == x.shape[axis] else dim for axis, dim in enumerate(shape)]
+        dims = [0 if x.shape[:1] == shape[:1] else shape[0], *shape[1:]]  # any batch
         return self.layer("Reshape", x, reshape_param={"shape": {"dim": dims}})
 
     def sum(self, *terms: Value, coefficients: Sequence[float] = ()) -> Value:
