@@ -40,12 +40,7 @@ _ONNX = [
         metavar="NAME|FILE",
         help="Write a net from .onnx as this toolchain reads it: bvlc, opencv, tensorrt, nnie, vitis-ai or ncnn.",
     ),
-    click.option(
-        "--forks",
-        "toolchain",
-        flag_value="forks",
-        help="Use layers and fields of Caffe's forks, such as Permute, in a net from .onnx: --target forks.",
-    ),
+    click.option("--forks", is_flag=True, help="Use layers and fields of forks, such as Permute: --target forks."),
     click.option(
         "--cut",
         default="",
@@ -102,6 +97,7 @@ def convert(
     opset: int | None,
     shapes: Sequence[str],
     toolchain: str | None,
+    forks: bool,
     cut: str,
 ) -> int:
     if source.endswith((".pth", ".pt")):
@@ -110,6 +106,9 @@ def convert(
             "torch.onnx.export, and convert that .onnx; or save its state dict by safetensors.torch.save_file, and "
             "convert that .safetensors with the net as --model (docs/ways-in.md)"
         )
+    if forks and toolchain:
+        raise UsageError("--forks is --target forks; give one of the two")
+    toolchain = "forks" if forks else toolchain
     check_output(target, target_kind(target), source, net, weights or "", *inputs)
     if weights is not None:
         check_output(weights, target_kind(weights), source)

@@ -83,6 +83,7 @@ def test_what_does_not_fit_is_named(run: Run) -> None:
     refused = run("convert", *files, "--target", "vitis-ai").fatal
     assert 'layer "Sigmoid_16" (Sigmoid): vitis-ai takes no Sigmoid' in refused and "--cut" in refused
     assert "m.onnx has no value" in run("convert", *files, "--cut", "nothing").fatal
+    assert "one of the two" in run("convert", *files, "--forks", "--target", "nnie").fatal
     assert "did you mean nnie?" in run("convert", *files, "--target", "nni").fatal
     assert run("convert", *files, "--cut", "f,h", "--check").out.splitlines()[1].startswith("f: largest difference")
 
