@@ -166,6 +166,7 @@ def test_ctrl_c_while_a_module_ignores_every_exception_of_its_import(folder: Pat
         "    def setup(self, bottom, top): pass\n"
         "    def reshape(self, bottom, top): top[0].reshape(1)\n"
         "    def forward(self, bottom, top): pass\n"
+        "    def backward(self, top, propagate_down, bottom): pass\n"
     )
     layer = 'layer { name: "p" type: "Python" top: "p" python_param { module: "ignores" layer: "Layer" } }'
     (folder / "net.prototxt").write_text(layer)
