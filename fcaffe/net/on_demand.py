@@ -117,7 +117,7 @@ class OnDemand:
                 self._preserved[storage] = storage.buffer.copy()
 
     def runs(self, blob: Blob) -> bool:
-        """Whether it is one of this net's, or a parameter."""
+        """Whether the storage belongs to this net or is a parameter."""
         parameters = (other for node in self._net.nodes for other in node.layer.blobs)
         return any(blob is other for other in (*self._net.blobs, *parameters))
 
@@ -166,7 +166,7 @@ class OnDemand:
 
 
 def _is_given(node: Node) -> bool:
-    """Whether the second run takes its tops as they are: it brings data in, or would write other values."""
+    """Whether the second run reuses the tops: the layer reads data, or would write other values."""
     return not (node.bottoms and node.layer.traits.repeatable)
 
 

@@ -109,8 +109,8 @@ class Program:
         return steps
 
     def unwritten(self) -> list[Storage]:
-        """The gradients that backward reads though no node writes them, and which so count as zeros: of an output, of a
-        blob that an Accuracy reads, or whose reader has `propagate_down: false`. Losses' hold their weights."""
+        """The gradients that backward reads and no node writes, so they are zeros: of an output, of a blob that an
+        Accuracy reads, or whose reader has `propagate_down: false`. Losses' hold their weights."""
         written: set[Storage] = set()
         found: set[Storage] = set()
         for node in reversed(self.nodes):
@@ -122,7 +122,7 @@ class Program:
         return list(found)
 
     def computed_again(self, again: Again) -> int:
-        """The bytes of what is computed a second time, or more often."""
+        """The bytes of values that are computed more than once."""
         writes = (set().union(*(self.accesses[node].writes for node in nodes)) for nodes in again.values())
         return sum(map(bytes_of, writes))
 
@@ -152,7 +152,7 @@ class Program:
         return access
 
     def _within(self, storages: Iterable[Storage], kind: set[Storage]) -> set[Storage]:
-        """Those of the storages that serve within one pass, which it adds to those of this kind."""
+        """The storages among these that serve within one pass. Adds them to the set of this kind."""
         found = {storage for storage in storages if storage not in self._fixed and storage.size}
         kind |= found
         return found

@@ -92,7 +92,7 @@ class Replay:
         return loss
 
     def _recording(self, node: Node) -> Recording | None:
-        """What replays the forward pass of this node, which has run. None: it must run again; bottoms are as before."""
+        """The replay of this node, which has just run. None: it must run again; its bottoms are unchanged."""
         node.reshape()
         buffers = [blob.data_storage.buffer for blob in node.bottoms if blob in node.tops]
         before = [(buffer, buffer.copy()) for buffer in buffers]
