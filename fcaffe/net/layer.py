@@ -66,7 +66,7 @@ class Traits:
     reads: Literal["neither", "bottoms", "tops", "both"] = "both"  # the blobs whose data `backward` reads
     reads_before_writing: bool = False  # `backward` reads the data of its bottom before it writes the gradient
     in_place: bool = True  # a top may be one of its bottoms
-    copies_bottom: Literal["never", "in place", "always"] = "never"  # when backward reads the bottom as forward did
+    copies_bottom: Literal["never", "in place", "always"] = "never"  # when backward needs the bottom of forward
     aliases: bool = False  # the tops are the memory of the bottom, perhaps with another shape
     runs_user_code: bool = False  # user code reads and writes the blobs in the middle of a pass
     reads_host: bool = False  # brings data from the host, so it runs ahead of the work of a device
@@ -98,15 +98,15 @@ class Layer:
 
     traits: Traits = Traits()
     fork: str | None = None  # the fork of Caffe whose layer this is, a name in fcaffe/proto/forks.py; None: BVLC Caffe
-    may_be_fused = False  # stated by the class itself: rules of rewriting treat it as the class that it derives from
+    may_be_fused = False  # set by a subclass that rules of rewriting may treat as the class that it derives from
     is_split = True  # each worker has a part of its bottoms, or reads a part of a batch
     rule: Any = replicated  # see fcaffe.net.placements; called before `setup` where a batch is split
 
     def __init__(self, param: Any, context: Context) -> None:
         self.param: Any = pb.LayerParameter()
         self.param.CopyFrom(param)
-        self.key: str = param.name  # of no other layer of the net, which says so (`Graph`): names may repeat
-        self.bottom_names: list[str] = list(param.bottom)  # as the user knows them: not of the tops of a Split
+        self.key: str = param.name  # unique in the net, while names may repeat; set by `Graph`
+        self.bottom_names: list[str] = list(param.bottom)  # the user's names, not those of the tops of a Split
         self.context = context
         self.engine = context.engine
         self.xp = context.engine.xp

@@ -42,7 +42,7 @@ class Net(Graph):
         self.debug_info: bool = param.debug_info
         self.hooks = Hooks()
         self.arena = Arena(context.recompute)
-        self._loss = context.engine.xp.zeros(1, np.float64)  # of a pass, where it stays on a device
+        self._loss = context.engine.xp.zeros(1, np.float64)  # the loss of a pass, if it stays on a device
         self._weighed: dict[Blob, tuple[Storage, tuple[int, ...], float]] = {}  # memory and weight of losses' gradients
         self.fuses = context.whole_passes  # only whole passes run, which leave behind the outer blobs alone
         self.plain = self.program = Program(self.nodes, self.outer, self.parameters, not context.inference)

@@ -48,7 +48,7 @@ class Access:
 
 @dataclass
 class Step:
-    """What a step reads and writes; for a forward that runs again, the node `before` whose backward it does so."""
+    """What a step reads and writes. `before`: of a forward that runs again, the node whose backward needs it."""
 
     reads: set[Storage]
     writes: set[Storage]
@@ -88,17 +88,17 @@ class Program:
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """Another value after each change of a blob's shape or memory, but for blobs whose shapes depend on values."""
+        """A value that changes with a blob's shape or memory, except for blobs whose shapes depend on values."""
         return tuple([blob.version for blob in self._planned])
 
     @functools.cached_property
     def replay(self) -> Replay | None:
-        """Its forward pass for inference as an engine that records calls replays it."""
+        """The replay of its forward pass for inference, on an engine that records calls."""
         records = self.inference and self.nodes and self.nodes[0].layer.engine.records
         return Replay(self.nodes, self.nodes[0].layer.engine) if records else None
 
     def steps(self, again: Again) -> list[Step]:
-        """Of a whole pass, forward and backward, in which these nodes run again."""
+        """The steps of a whole pass, forward and backward, in which these nodes run again."""
         steps = [Step(access.reads, access.writes | access.saved) for access in self.accesses]
         for index in () if self.inference else range(len(self.nodes) - 1, -1, -1):
             for other in again.get(index, ()):

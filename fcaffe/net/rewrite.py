@@ -90,7 +90,7 @@ class Touching:
     def overwriting(self, fused: Node, replaced: Sequence[int]) -> list[int]:
         """The later nodes that overwrite memory which backward of `fused` or of the replaced nodes reads.
 
-        They do no harm if both read the same memory: in Caffe an in-place ReLU, for instance, sees what is there then.
+        They do no harm if both read the same memory: then both see the overwritten values, as layers do in Caffe.
         """
         nodes = self.nodes
         shared = {blob.data_storage for p in replaced for blob in nodes[p].blobs}

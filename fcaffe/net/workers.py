@@ -20,10 +20,10 @@ class Workers:
     size: int = 1
     in_shards: bool = False  # a pass is over one shard of the batch; see Shards
     in_step: bool = False  # all shards are computed at the same time
-    is_first: bool = True  # of the passes that run at the same time over parts of this worker's share
+    is_first: bool = True  # whether this pass is the first of those that run at the same time on this worker
     sums_on_streams: bool = False  # the host waits for no sum of an array of float32 on a GPU
     per_worker: bool = False  # each has a whole batch, so the global batch is `size` times as large
-    passes: int = 1  # of this worker over parts of one batch
+    passes: int = 1  # number of passes in which this worker computes its part of a batch
 
     def share(self, batch_size: int) -> Share:
         """This worker's part of the batch that a layer's `batch_size` asks for."""

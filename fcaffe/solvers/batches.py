@@ -139,5 +139,5 @@ class WholeBatches:
 
 
 def _mean(losses: Sequence[float]) -> np.float32:
-    """Added in float32, as Caffe does."""
+    """The mean of losses, added in float32 as in Caffe."""
     return sum(map(np.float32, losses), np.float32(0)) / np.float32(len(losses))

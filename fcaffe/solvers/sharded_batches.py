@@ -48,7 +48,7 @@ class Passes:
         self.final_from = math.inf
 
     def make_room(self) -> None:
-        """Before the backward pass of the next shard: move what has been summed in its memory."""
+        """Before the backward pass of the next shard: move sums out of the memory that it overwrites."""
         for node, array in self.sums.items():
             if array is self.gradients:
                 used = {id(other) for other in self.sums.values()}
