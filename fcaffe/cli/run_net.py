@@ -30,6 +30,7 @@ from fcaffe.threads import VARIABLES, available_cpus, environment_of_others
 from fcaffe.tools.nets import new_net, read_net_for, score
 from fcaffe.tools.profile import COLUMNS, benchmark, profile
 
+WORDS = "WEIGHTS NET BLOB[,BLOB...] DATABASE[,DATABASE...] BATCHES lmdb|leveldb [CPU|GPU] [DEVICE]"
 REPORT = 1000  # records of extract_features between two lines of the log
 MARGIN = 1.03  # repeated measurements of one split differ by so much
 
@@ -185,9 +186,6 @@ def advice(results: Sequence[Split]) -> str:
     if single and single.seconds < MARGIN * best.seconds:
         return f"{told}; {'one worker is' if single is best else 'that is not clearly'} faster, leave --workers out"
     return f"{told}; use --workers {best.workers}"
-
-
-WORDS = "WEIGHTS NET BLOB[,BLOB...] DATABASE[,DATABASE...] BATCHES lmdb|leveldb [CPU|GPU] [DEVICE]"
 
 
 @command(
