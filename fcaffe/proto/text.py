@@ -67,12 +67,27 @@ def parse_text(text: str, message_class: Any, name: str = "<string>") -> Any:
     try:
         text_format.Parse(text, message)
     except text_format.ParseError as error:
+        renamed = _POOLING.sub(_one_number_an_axis, text)
+        if renamed != text:
+            return parse_text(renamed, message_class, name)
         raise ProtoError(f"{name}:{explain(text, error)}") from None
     missing = message.FindInitializationErrors()
     if missing:
         raise ProtoError(f"{name}: {missing[0]} is required, and missing")
     warn_of_fork_fields(message, name)
     return message
+
+
+_POOLING = re.compile(r"\bpooling_param\s*:?\s*\{[^{}]*\}")
+
+
+def _one_number_an_axis(pooling: re.Match[str]) -> str:
+    """Give each repeated field its repeated form. Forks for N axes write poolings as Caffe writes convolutions."""
+    text = pooling[0]
+    for field in ("kernel_size", "stride", "pad"):
+        if len(re.findall(rf"\b{field}\s*:", text)) > 1 or re.search(rf"\b{field}\s*:\s*\[", text):
+            text = re.sub(rf"\b{field}\b", f"{field}_3d", text)
+    return text
 
 
 def _is_prototxt(path: str) -> bool:
@@ -135,7 +150,9 @@ def _unknown_field(message: Any, name: str) -> str:
     if message is solver and name in net.fields_by_name:
         return f"{what}; is this the prototxt of a net?"
     inner = [
-        field.name for field in message.fields if field.message_type and name in _caffes(field.message_type.fields)
+        field
+        for field in _caffes(message.fields)
+        if (kind := message.fields_by_name[field].message_type) and name in _caffes(kind.fields)
     ]
     if inner:
         return f"{what}; it belongs inside {' or '.join(inner)}"

@@ -45,6 +45,39 @@ def test_a_forks_field_is_as_caffes_own(layer: str, forks: str, caffes: str, tmp
     assert shapes[0] == shapes[1]
 
 
+SHAPES = "kernel_shape { dim: [1, 3, 2] } stride_shape { dim: [1, 2, 2] } pad_shape { dim: [0, 1, 1] }"
+C3D = "kernel_depth: 1 kernel_h: 3 kernel_w: 2 stride: 2 pad: 1"  # the depth's stride is 1, its padding 0
+
+
+@pytest.mark.parametrize("type", ["Pooling", "Convolution"])
+@pytest.mark.parametrize(
+    ("written", "fields"),
+    [
+        (None, "kernel_size: 1 kernel_size: [3, 2] stride: [1, 2, 2] pad: 0 pad: 1 pad: 1"),
+        (None, SHAPES),
+        ("Nd{}", SHAPES),
+        (None, C3D),
+        ("{}3D", C3D),
+        (None, "kernel_d: 1 kernel_h: 3 kernel_w: 2 stride: 2 stride_d: 1 pad: 1 pad_d: 0"),
+        ("V1", C3D),
+    ],
+)
+def test_forks_notations_of_windows_over_three_axes(type: str, written: str | None, fields: str, tmp_path: Path):
+    """All become the same net, with one number for each axis."""
+    path, param = tmp_path / "net", f"{type.lower()}{'3d' if written == '{}3D' else ''}_param"
+    repeated = {"Pooling": "_3d", "Convolution": ""}[type]
+    numbers = {"kernel_size": "1, 3, 2", "stride": "1, 2, 2", "pad": "0, 1, 1"}
+    own = " ".join(f"{field}{repeated}: [{each}]" for field, each in numbers.items())
+    layer = 'name: "it" bottom: "x" top: "it"'
+    path.write_text(f'layer {{ {layer} type: "{type}" {type.lower()}_param {{ {own} }} }}')
+    wanted = read_net(path)
+    if written == "V1":
+        path.write_text(f"layers {{ {layer} type: {type.upper()}3D {param} {{ {fields} }} }}")
+    else:
+        path.write_text(f'layer {{ {layer} type: "{(written or "{}").format(type)}" {param} {{ {fields} }} }}')
+    assert read_net(path) == wanted
+
+
 @pytest.mark.parametrize("ceil_mode", ["true", "false"])
 def test_the_size_of_a_pooling_is_rounded_as_said(ceil_mode: str, tmp_path: Path) -> None:
     """Down it is PyTorch's size, which DenseNets were made for."""
@@ -122,6 +155,7 @@ def test_the_upgrade_program_writes_caffes_field(tmp_path: Path, capfd: pytest.C
 @pytest.mark.parametrize(
     ("layer", "fields", "message"),
     [
+        (POOLING, "kernel_shape { dim: 3 dim: 3 }", "kernel_shape and kernel_size contradict each other"),
         (POOLING, "ceil_mode: true round_mode: FLOOR", "ceil_mode and round_mode contradict each other"),
         (CONVOLUTION, "hole_h: 2 hole_w: 2 dilation: 1", "hole_h and hole_w and dilation contradict each other"),
     ],

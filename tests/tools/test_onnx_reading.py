@@ -246,6 +246,7 @@ def test_operators(case: tuple[Any, ...], forks: str, tmp_path: Path) -> None:
 REFUSED = [
     ("y = Erf (x)", "error function", "use nn.GELU"),
     ("y, i = TopK (x, k)", "chooses values by their size", "export the model without its last part"),
+    ("y = MaxPool <kernel_shape = [1, 1, 1]> (v)", "no image", "--forks allows"),
     ("y = MaxPool <kernel_shape = [2, 2], dilations = [2, 2]> (x)", "gaps in its windows", "use dilation 1"),
     ('y = Einsum <equation = "nchw->nc"> (x)', "product of two blobs", "use a model without attention"),
     ("y = Sin (x)", "no such function", "make what it computes a constant"),
@@ -263,7 +264,8 @@ REFUSED = [
 
 @pytest.mark.parametrize(("body", "reason", "remedy"), REFUSED, ids=[case[0] for case in REFUSED])
 def test_what_is_refused(body: str, reason: str, remedy: str, tmp_path: Path) -> None:
-    model = model_of(body, IMAGE, constants=ints(k=[2], g=[[0, 0], [1, 1]]))
+    inputs = {"v": (1, 1, 2, 2, 2)} if "(v)" in body else IMAGE
+    model = model_of(body, inputs, constants=ints(k=[2], g=[[0, 0], [1, 1]]))
     with pytest.raises(FcaffeError) as caught:
         converted(tmp_path, model)
     message = str(caught.value)
@@ -277,10 +279,17 @@ SQUARES = "n = ReduceSumSquare <axes = [1]> (x) c = Add (n, e) d = Sqrt (c) y = 
 
 @pytest.mark.parametrize(
     ("body", "types"),
-    [(L2, ["Normalize"]), (SQUARES, ["Normalize"]), ("m = Mul (x, z) y = Add (x, m)", ["Input", "Axpy"])],
+    [
+        (L2, ["Normalize"]),
+        (SQUARES, ["Normalize"]),
+        ("m = Mul (x, z) y = Add (x, m)", ["Input", "Axpy"]),
+        ("y = MaxPool <kernel_shape = [2, 1, 3], strides = [2, 1, 2], pads = [1, 0, 1, 1, 0, 1]> (x)", ["Pooling"]),
+        ("y = AveragePool <kernel_shape = [3, 3, 3], strides = [2, 2, 2], count_include_pad = 1> (x)", ["Pooling"]),
+        ("y = AveragePool <kernel_shape = [1, 3, 2], pads = [0, 1, 0, 0, 1, 0]> (x)", ["Pooling", "Scale"]),
+    ],
 )
 def test_layers_of_forks(body: str, types: list[str], tmp_path: Path) -> None:
-    inputs = {**IMAGE, **({"z": (2, 4, 1, 1)} if "z" in body else {})}
+    inputs = {"x": (2, 4, 5, 7, 6)} if "Pool" in body else {**IMAGE, **({"z": (2, 4, 1, 1)} if "z" in body else {})}
     constants = {**floats(e=1e-12), **ints(s=IMAGE["x"])}
     made, path = converted(tmp_path, model_of(body, inputs, constants=constants), forks=True)
     assert [layer.type for layer in made.net.layer][1:] == types

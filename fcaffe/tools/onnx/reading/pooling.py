@@ -7,6 +7,7 @@ FLOOR`). For maxima that is all. Averages are divided by different areas, which 
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -25,8 +26,9 @@ Windows = tuple[int, int, int, int, int]  # along an axis: its size, kernel, str
 def pooling(step: Step) -> Value:
     x, maximum, counted = step.x, step.op == "MaxPool", step.attribute("count_include_pad", 0)
     axes = len(x.shape) - 2
-    if axes not in (1, 2):
-        raise step.refuse(f"its input of shape {x.shape} is no image", "pool images (N, C, H, W)")
+    if axes not in ((1, 2, 3) if step.net.forks else (1, 2)):
+        more = "; --forks allows pooling over three axes" if axes == 3 else ""
+        raise step.refuse(f"its input of shape {x.shape} is no image", f"pool images (N, C, H, W){more}")
     if any(step.node.outputs[1:]) or max(each(step, "dilations", axes)) > 1:
         raise step.refuse("it gives indices, or has gaps in its windows", "use dilation 1, and no indices")
     kernel, strides = each(step, "kernel_shape", axes), each(step, "strides", axes)
@@ -39,7 +41,7 @@ def pooling(step: Step) -> Value:
     windows = list(zip(x.shape[2:], kernel, strides, begins, ends, strict=True))
     counts = [_count(step, *one) for one in windows]
     p = {"pool": "MAX" if maximum else "AVE", **sizes("kernel", kernel), **sizes("stride", strides)}
-    areas = _areas(windows, counts, list(zip(begins, ends, strict=True)) if counted else [(0, 0)] * 2)
+    areas = _areas(windows, counts, list(zip(begins, ends, strict=True)) if counted else [(0, 0)] * len(windows))
     y = None
     if all(begin < k for begin, k in zip(begins, kernel, strict=True)):
         y = _pooled(step, x, {**p, **sizes("pad", begins)}, counts)
@@ -65,9 +67,10 @@ def _count(step: Step, n: int, kernel: int, stride: int, begin: int, end: int) -
 
 def _pooled(step: Step, x: Value, p: dict[str, object], counts: list[int]) -> Value | None:
     """A Pooling with so many windows, or None if Caffe has none."""
-    p = {name: value[0] if isinstance(value, list) else value for name, value in p.items()}
+    one = {name: value[0] for name, value in p.items() if isinstance(value, list) and len(value) == 1}
+    p = {f"{name}_3d" if isinstance(value, list) and name not in one else name: value for name, value in p.items()}
     for mode in ({}, {"round_mode": "FLOOR"}):
-        y = step.layer("Pooling", x, pooling_param={**p, **mode})
+        y = step.layer("Pooling", x, pooling_param={**p, **one, **mode})
         if list(y.shape[2:]) == counts:
             return y
     return None
@@ -79,7 +82,7 @@ def _areas(windows: list[Windows], counts: list[int], counted: list[tuple[int, i
     for (n, k, stride, begin, _), count, (before, behind) in zip(windows, counts, counted, strict=True):
         start = np.arange(count) * stride - begin
         lengths.append(np.minimum(start + k, n + behind) - np.maximum(start, -before))
-    return np.outer(*lengths).astype(np.float64)
+    return functools.reduce(np.multiply.outer, lengths).astype(np.float64)
 
 
 # --- reductions ---
