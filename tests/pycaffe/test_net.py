@@ -10,6 +10,7 @@ import pytest
 
 import fcaffe as caffe
 from fcaffe.errors import NetError, SnapshotError, UsageError
+from fcaffe.pycaffe.net_spec import layers
 
 TEXT = """
 name: "small"
@@ -302,3 +303,78 @@ def test_errors_are_of_the_types_that_scripts_for_pycaffe_catch(net: caffe.Net, 
         net.forward(blobs=["conv9"])
     with pytest.raises(RuntimeError, match=r"missing\.prototxt"):
         caffe.get_solver("missing.prototxt")
+
+
+class Named:
+    """A path that is not a string."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __fspath__(self) -> str:
+        return self.path
+
+
+def spec() -> caffe.NetSpec:
+    n = caffe.NetSpec()
+    n.data, n.label = layers.DummyData(shape=[{"dim": [2, 3]}, {"dim": [2, 2]}], ntop=2, data_filler={"value": 2})
+    n.ip = layers.InnerProduct(n.data, num_output=2, weight_filler={"type": "xavier"})
+    n.loss = layers.EuclideanLoss(n.ip, n.label)
+    return n
+
+
+def test_nets_and_solvers_from_paths_texts_messages_and_specs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pb, message = caffe.proto.caffe_pb2, spec().to_proto()
+    (tmp_path / "n").write_text(str(message))
+    untouched = message.SerializeToString()
+    outputs = []
+    for source in ("n", Named("n"), tmp_path / "n", str(message), " ".join(str(message).split("\n")), message, spec()):
+        caffe.set_random_seed(3)
+        outputs.append(float(caffe.Net(source, caffe.TEST).forward()["loss"]))
+    assert len(set(outputs)) == 1 and message.SerializeToString() == untouched
+    solver = pb.SolverParameter(base_lr=0.1, lr_policy="fixed", max_iter=2, net_param=message, random_seed=3)
+    untouched = solver.SerializeToString()
+    (tmp_path / "solver.x").write_text(str(solver))
+    for kind in (caffe.get_solver, caffe.AdamSolver, caffe.Solver):
+        losses = []
+        for source in (
+            "solver.x",
+            tmp_path / "solver.x",
+            str(solver),
+            'base_lr: 0.1 lr_policy: "fixed" max_iter: 2 random_seed: 3 net: "n"',
+            solver,
+        ):
+            trained = kind(source)
+            trained.step(2)
+            losses.append(float(trained.net.blobs["loss"].data))
+        assert len(set(losses)) == 1
+        trained.snapshot()
+    assert (tmp_path / "solver_iter_2.caffemodel").exists() and solver.SerializeToString() == untouched
+    for make, name, wrong in (
+        *((lambda x: caffe.Net(x, caffe.TEST), "NetParameter", wrong) for wrong in (None, 3, b"n", solver, [message])),
+        *((caffe.get_solver, "SolverParameter", wrong) for wrong in (None, message, spec(), object())),
+    ):
+        with pytest.raises(TypeError, match=f"a prototxt's path or text, or a {name}, not a {type(wrong).__name__}"):
+            make(wrong)
+    for text, what in ((str(message) + "foo: 3", r"net:\d+:1: .*foo"), ('name: "x"\n', "net has no layers")):
+        with pytest.raises(RuntimeError, match=what):
+            caffe.Net(text, caffe.TEST)
+
+
+def test_several_memory_data_layers_by_name() -> None:
+    layer = 'layer { name: "%s" type: "MemoryData" top: "%s" top: "%s_y" memory_data_param { %s } }'
+    size = "batch_size: 2 channels: 1 height: 1 width: 3"
+    net = caffe.Net("\n".join(layer % (name, name, name, size) for name in ("a", "b")), caffe.TEST)
+    arrays = {name: np.random.default_rng(k).normal(size=(4, 1, 1, 3)) for k, name in enumerate(("a", "b"))}
+    net.set_input_arrays(arrays["a"], np.zeros(4))
+    net.set_input_arrays(arrays["b"], np.ones(4), layer="b")
+    for part in (slice(2), slice(2, 4), slice(2)):
+        out = net.forward()
+        assert all(np.array_equal(out[name], arrays[name][part].astype(np.float32)) for name in arrays)
+        assert out["a_y"].sum() == 0 and out["b_y"].sum() == 2
+    with pytest.raises(NetError, match='"c" is not a MemoryData layer; the net has a, b'):
+        net.set_input_arrays(arrays["a"], np.zeros(4), "c")
+    for wrong in (None, "x", [["a"]], {}):
+        with pytest.raises(NetError, match=r'"b".*takes'):
+            net.set_input_arrays(wrong, wrong, "b")
