@@ -43,6 +43,7 @@ YOLO_V2 = "the YOLOv2 fork (gklz1982/caffe-yolov2)"
 SPP_NET = "the SPP-net fork (dsisds/caffe-SPPNet)"
 C3D = "the C3D fork (facebookarchive/C3D)"
 VIDEO = "the video-caffe fork (chuckcho/video-caffe)"
+XILINX = "the Vitis AI fork (Xilinx/caffe-xilinx)"
 LABELS = "forks with several labels an image"
 CEIL_MODE = "a proposal that Caffe did not take (BVLC/caffe#3057; shicai/DenseNet-Caffe)"
 
@@ -76,6 +77,7 @@ _FORKS: dict[int, tuple[str, ...]] = {
     131: (C3D,),
     132: (VIDEO,),
     133: (LABELS,),
+    134: (XILINX,),
 }
 
 # Layer types that fcaffe does not have. A type of several forks is listed with the first. The classes of the types that
@@ -124,7 +126,7 @@ _WORKING = {
     " margin_inner_product_param shuffle_channel_param bn_param yolov3_param"
     " yolov3_detection_output_param relu6_param detection_loss_param proposal_param lstm_param"
     " transpose_param reverse_param flip_param triplet_loss_param roi_align_param reorg_param"
-    " region_loss_param eval_detection_param pooling3d_param convolution3d_param",
+    " region_loss_param eval_detection_param pooling3d_param convolution3d_param deephi_resize_param",
     "V1LayerParameter": "type bn_param interp_param relu6_param",
     "TransformationParameter": "resize_param noise_param distort_param expand_param emit_constraint",
     "LossParameter": "pre_fixed_normalizer weight_by_label_freqs class_weighting normalization",

@@ -49,33 +49,23 @@ SHAPES = "kernel_shape { dim: [1, 3, 2] } stride_shape { dim: [1, 2, 2] } pad_sh
 C3D = "kernel_depth: 1 kernel_h: 3 kernel_w: 2 stride: 2 pad: 1"  # the depth's stride is 1, its padding 0
 
 
-@pytest.mark.parametrize("type", ["Pooling", "Convolution"])
-@pytest.mark.parametrize(
-    ("written", "fields"),
-    [
-        (None, "kernel_size: 1 kernel_size: [3, 2] stride: [1, 2, 2] pad: 0 pad: 1 pad: 1"),
-        (None, SHAPES),
-        ("Nd{}", SHAPES),
-        (None, C3D),
-        ("{}3D", C3D),
-        (None, "kernel_d: 1 kernel_h: 3 kernel_w: 2 stride: 2 stride_d: 1 pad: 1 pad_d: 0"),
-        ("V1", C3D),
-    ],
-)
-def test_forks_notations_of_windows_over_three_axes(type: str, written: str | None, fields: str, tmp_path: Path):
-    """All become the same net, with one number for each axis."""
-    path, param = tmp_path / "net", f"{type.lower()}{'3d' if written == '{}3D' else ''}_param"
-    repeated = {"Pooling": "_3d", "Convolution": ""}[type]
-    numbers = {"kernel_size": "1, 3, 2", "stride": "1, 2, 2", "pad": "0, 1, 1"}
-    own = " ".join(f"{field}{repeated}: [{each}]" for field, each in numbers.items())
-    layer = 'name: "it" bottom: "x" top: "it"'
-    path.write_text(f'layer {{ {layer} type: "{type}" {type.lower()}_param {{ {own} }} }}')
-    wanted = read_net(path)
-    if written == "V1":
-        path.write_text(f"layers {{ {layer} type: {type.upper()}3D {param} {{ {fields} }} }}")
-    else:
-        path.write_text(f'layer {{ {layer} type: "{(written or "{}").format(type)}" {param} {{ {fields} }} }}')
-    assert read_net(path) == wanted
+@pytest.mark.parametrize("kind", ["Pooling", "Convolution"])
+def test_forks_notations_of_windows_over_three_axes_become_one_number_an_axis(kind: str) -> None:
+    own, param = "_3d" * (kind == "Pooling"), f"{kind.lower()}_param"
+    for layer, fields in (
+        (f'layer {{ type: "{kind}" {param}', f"kernel_size{own}: [1, 3, 2] stride{own}: [1, 2, 2] pad{own}: [0, 1, 1]"),
+        (f'layer {{ type: "{kind}" {param}', "kernel_size: 1 kernel_size: [3, 2] stride: [1, 2, 2] pad: 0 pad: [1, 1]"),
+        (f'layer {{ type: "Nd{kind}" {param}', SHAPES),
+        (f'layer {{ type: "{kind}" {param}', C3D),
+        (f'layer {{ type: "{kind}3D" {kind.lower()}3d_param', C3D),
+        (f"layers {{ type: {kind.upper()}3D {param}", C3D),
+        (f'layer {{ type: "{kind}" {param}', C3D.replace("kernel_depth", "kernel_d") + " stride_d: 1 pad_d: 0"),
+    ):
+        net = read_net(f"{layer} {{ {fields} }} }}")
+        p = getattr(net.layer[0], param)
+        numbers = [list(getattr(p, f"{field}{own}")) for field in ("kernel_size", "stride", "pad")]
+        assert (net.layer[0].type, numbers) == (kind, [[1, 3, 2], [1, 2, 2], [0, 1, 1]])
+        assert net_is_current(net) and len(p.ListFields()) == 3
 
 
 @pytest.mark.parametrize("ceil_mode", ["true", "false"])
