@@ -49,8 +49,6 @@ OPTIONS: list[Decorator] = [
 @with_options(OPTIONS, usage.OWN)
 def convert_imageset(words: tuple[str, ...], label_size: int, **options: Any) -> int:
     root, list_file, database = required(words, 3)
-    if label_size < 1:
-        raise UsageError(f"--label_size must be 1 or more, not {label_size}")
     build_database(database, root, read_image_list(list_file, label_size), **options)
     return 0
 

@@ -36,6 +36,8 @@ def read_image_list(source: str, size: int = 1) -> list[ListedImage]:
 
     Skips empty lines. Raises DataError.
     """
+    if size < 1:
+        raise DataError(f"label_size must be 1 or more, not {size}")
     images = []
     for number, line in numbered_lines(source, "list of images"):
         path, *labels = line.rsplit(None, size)
@@ -116,8 +118,6 @@ class ListBatches(ImageBatches[ListedImage]):
         return images
 
     def read_list(self, param: Any) -> list[ListedImage]:
-        if param.label_size < 1:
-            raise DataError("image_data_param.label_size must be positive")
         self.label_shape = (param.label_size,) if param.label_size > 1 else ()
         return read_image_list(param.source, param.label_size)
 

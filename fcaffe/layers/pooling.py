@@ -35,7 +35,8 @@ class Pooling(Layer):
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.pooling_param
         self.method = p.pool
-        self.check_axes(bottom[0])
+        if len(bottom[0].shape) < 3:
+            raise self.error(f"needs a bottom of three or more axes, as (N, C, H, W), not {bottom[0].shape}")
         if len(top) == 2 and self.method != MAX:
             raise self.error("only MAX pooling has a second top")
         self.windows = self._stated_windows(bottom[0])
@@ -68,8 +69,9 @@ class Pooling(Layer):
         return Windows(kernel, stride, pad, (1,) * len(kernel))
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.check_axes(bottom[0])
         shape = bottom[0].shape
+        if len(shape) - 2 != len(self.windows.kernel):
+            raise self.error(f"pools over {len(self.windows.kernel)} axes, but its bottom has the shape {shape}")
         if self.param.pooling_param.global_pooling:
             self.windows = replace(self.windows, kernel=shape[2:])
         size = tuple(self._output_size(axis, n) for axis, n in enumerate(shape[2:]))
@@ -82,10 +84,6 @@ class Pooling(Layer):
         if self.leaves_out_pad:
             gains = (self._gain(axis, *pair) for axis, pair in enumerate(zip(shape[2:], size, strict=True)))
             self.gain = self.engine.from_numpy(functools.reduce(np.multiply.outer, gains))
-
-    def check_axes(self, bottom: Blob) -> None:
-        if len(bottom.shape) < 3:
-            raise self.error(f"needs a bottom of three or more axes, as (N, C, H, W), not {bottom.shape}")
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [*top[1:], *([self.memory] if self.own_indices else [])]

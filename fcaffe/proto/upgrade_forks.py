@@ -88,10 +88,7 @@ def _upgrade_axes(layer: Any, p: Any) -> None:
         sides, shape, depths = (f"{stem}_h", f"{stem}_w"), f"{stem}_shape", (of_depth, f"{stem}_d")
         numbers = list(getattr(p, shape).dim)
         if numbers and present:
-            raise ProtoError(
-                f'layer "{layer.name}": {shape} and {own} contradict each other; remove {shape}, which BVLC Caffe does '
-                "not have"
-            )
+            raise ProtoError(f'layer "{layer.name}": {shape} and {own} contradict each other; remove one of them')
         if has_depth and not numbers:
             every = present[0] if present else default
             depth = next((getattr(p, field) for field in _given(p, depths)), default if of_c3d else every)

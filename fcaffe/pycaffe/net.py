@@ -45,8 +45,7 @@ class Net:
     ) -> None:
         if len(args) == 2 and isinstance(args[0], str):
             weights, phase = args
-            is_path = isinstance(network_file, str) and "\n" not in network_file
-            log.legacy_net(network_file if is_path else "net", args[1], args[0])
+            log.legacy_net(network_file if isinstance(network_file, str) else "net", args[1], args[0])
         elif args:
             positional = dict(zip(("phase", "level", "stages", "weights"), args, strict=False))
             phase = positional.get("phase", phase)

@@ -145,7 +145,6 @@ def test_the_upgrade_program_writes_caffes_field(tmp_path: Path, capfd: pytest.C
 @pytest.mark.parametrize(
     ("layer", "fields", "message"),
     [
-        (POOLING, "kernel_shape { dim: 3 dim: 3 }", "kernel_shape and kernel_size contradict each other"),
         (POOLING, "ceil_mode: true round_mode: FLOOR", "ceil_mode and round_mode contradict each other"),
         (CONVOLUTION, "hole_h: 2 hole_w: 2 dilation: 1", "hole_h and hole_w and dilation contradict each other"),
     ],

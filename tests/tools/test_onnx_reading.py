@@ -246,7 +246,6 @@ def test_operators(case: tuple[Any, ...], forks: str, tmp_path: Path) -> None:
 REFUSED = [
     ("y = Erf (x)", "error function", "use nn.GELU"),
     ("y, i = TopK (x, k)", "chooses values by their size", "export the model without its last part"),
-    ("y = MaxPool <kernel_shape = [1, 1, 1]> (v)", "no image", "--forks allows"),
     ("y = MaxPool <kernel_shape = [2, 2], dilations = [2, 2]> (x)", "gaps in its windows", "use dilation 1"),
     ('y = Einsum <equation = "nchw->nc"> (x)', "product of two blobs", "use a model without attention"),
     ("y = Sin (x)", "no such function", "make what it computes a constant"),
@@ -264,8 +263,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("body", "reason", "remedy"), REFUSED, ids=[case[0] for case in REFUSED])
 def test_what_is_refused(body: str, reason: str, remedy: str, tmp_path: Path) -> None:
-    inputs = {"v": (1, 1, 2, 2, 2)} if "(v)" in body else IMAGE
-    model = model_of(body, inputs, constants=ints(k=[2], g=[[0, 0], [1, 1]]))
+    model = model_of(body, IMAGE, constants=ints(k=[2], g=[[0, 0], [1, 1]]))
     with pytest.raises(FcaffeError) as caught:
         converted(tmp_path, model)
     message = str(caught.value)

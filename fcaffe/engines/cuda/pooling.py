@@ -28,16 +28,14 @@ class Pooling(Operands, PlainPooling):
 
     def max_pool_with_indices(self, x: Array, y: Array, mask: Array, windows: Windows) -> None:
         if x.ndim != 4:
-            super().max_pool_with_indices(x, y, mask, windows)
-            return
+            return super().max_pool_with_indices(x, y, mask, windows)
         indices = self.result(mask, INT)
         self._pool("max_pool_forward", x, y, windows, indices)
         self.deliver(indices, mask)
 
     def index_backward(self, dy: Array, mask: Array, dx: Array, windows: Windows) -> None:
         if dy.ndim != 4:
-            super().index_backward(dy, mask, dx, windows)
-            return
+            return super().index_backward(dy, mask, dx, windows)
         self._pool_backward("max_pool_backward", dy, dx, windows, self.operand(mask, INT))
 
     def scatter_to_plane(self, dy: Array, mask: Array, dx: Array) -> None:
@@ -52,14 +50,12 @@ class Pooling(Operands, PlainPooling):
 
     def average_pool_forward(self, x: Array, y: Array, windows: Windows) -> None:
         if x.ndim != 4:
-            super().average_pool_forward(x, y, windows)
-            return
+            return super().average_pool_forward(x, y, windows)
         self._pool("average_pool_forward", x, y, windows)
 
     def average_pool_backward(self, dy: Array, dx: Array, windows: Windows) -> None:
         if dy.ndim != 4:
-            super().average_pool_backward(dy, dx, windows)
-            return
+            return super().average_pool_backward(dy, dx, windows)
         self._pool_backward("average_pool_backward", dy, dx, windows)
 
     def _pool(self, kernel: str, x: Array, y: Array, windows: Windows, *indices: Any) -> None:
