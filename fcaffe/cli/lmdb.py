@@ -94,7 +94,7 @@ def _cat(records: Iterator[Record]) -> None:
 
 
 def _labels(datum: Any) -> str:
-    return " ".join(f"{label:.9g}" for label in labels_of(datum))
+    return " ".join(str(label).removesuffix(".0") for label in labels_of(datum))
 
 
 def _info(database: Database) -> None:

@@ -63,8 +63,8 @@ def set_labels(datum: Any, labels: Any) -> None:
 
 
 def labels_of(datum: Any) -> np.ndarray:
-    """The labels of an image, float32: float_data if there is data too, else the label."""
-    return np.array(datum.float_data if datum.data and datum.float_data else [datum.label], np.float32)
+    """The labels of an image: float_data if there is data too, float32, else the label."""
+    return np.array(datum.float_data, np.float32) if datum.data and datum.float_data else np.array([datum.label])
 
 
 def name_of(key: bytes) -> str:
