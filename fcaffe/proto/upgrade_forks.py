@@ -99,14 +99,15 @@ def _upgrade_axes(layer: Any, p: Any) -> None:
             getattr(p, own if repeated else f"{own}_3d").extend(numbers)
 
 
-def with_ceil_mode(net: pb.NetParameter) -> pb.NetParameter:
-    """A net with the field `ceil_mode`, which OpenCV and some forks read, instead of `round_mode`."""
+def with_rounding(net: pb.NetParameter, field: str) -> pb.NetParameter:
+    """A net whose poolings have this field, `ceil_mode` or `torch_pooling`, instead of `round_mode`."""
     made = pb.NetParameter()
     made.CopyFrom(net)
     for layer in made.layer:
-        if layer.pooling_param.HasField("round_mode"):
-            layer.pooling_param.ceil_mode = layer.pooling_param.round_mode == pb.PoolingParameter.CEIL
+        if layer.pooling_param.HasField("round_mode") and field != "round_mode":
+            up = layer.pooling_param.round_mode == pb.PoolingParameter.CEIL
             layer.pooling_param.ClearField("round_mode")
+            setattr(layer.pooling_param, field, up == (field == "ceil_mode"))
     return made
 
 
