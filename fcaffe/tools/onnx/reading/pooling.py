@@ -28,8 +28,7 @@ def pooling(step: Step) -> Value:
     x, maximum, counted = step.x, step.op == "MaxPool", step.attribute("count_include_pad", 0)
     axes = len(x.shape) - 2
     if axes not in (1, 2) and not (axes == 3 and step.takes("Pooling", pooling_param={"kernel_size_3d": [1]})):
-        more = "; --forks allows pooling over three axes" if axes == 3 else ""
-        raise step.refuse(f"its input of shape {x.shape} is no image", f"pool images (N, C, H, W){more}")
+        raise step.refuse(f"its input has the shape {x.shape}", "pool images, or three axes with --forks")
     if any(step.node.outputs[1:]) or max(each(step, "dilations", axes)) > 1:
         raise step.refuse("it gives indices, or has gaps in its windows", "use dilation 1, and no indices")
     kernel, strides = each(step, "kernel_shape", axes), each(step, "strides", axes)
