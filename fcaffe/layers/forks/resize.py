@@ -110,7 +110,7 @@ class DeephiResize(Interp):
         self.cropped, self.nearest = list(size), p.resize_type == pb.DeephiResizeParameter.NEAREST
         if p.HasField("new_height") and p.HasField("new_width"):
             return p.new_height, p.new_width
-        if p.HasField("scale_h") and p.HasField("scale_w"):
+        if 0 < p.scale_h * p.scale_w < math.inf:
             return int(size[0] * p.scale_h), int(size[1] * p.scale_w)
         raise self.error("deephi_resize_param needs new_height and new_width, or scale_h and scale_w")
 
