@@ -57,8 +57,7 @@ class Recorder(Observer):
         if time.monotonic() - self._written > EVERY:
             done, last = iteration - self._first, self.solver.schedule.max_iter
             left = (time.monotonic() - self._began) / max(done, 1) * (last - iteration)
-            self._update(f"Iteration {iteration:,} of {last:,}.", f"About {_duration(left)} left.")
-            self._write()
+            self._write(f"Iteration {iteration:,} of {last:,}.", f"About {_duration(left)} left.")
 
     def test_ends(self, index: int, outputs: Sequence[tuple[str, np.ndarray, float]]) -> None:
         self._tested = self.solver.iteration
@@ -85,9 +84,8 @@ class Recorder(Observer):
         saved = [path for path in states(solver.param.snapshot_prefix) if os.path.getmtime(path) > time.time() - took]
         if stopped and saved:
             state += f" Go on by: fcaffe train --solver {self._solver_file} --snapshot {saved[0]}"
-        self._update(state)
         self.content.refresh = 0
-        self._write()
+        self._write(state)
         if self._net is not None:
             self._net.close()
 
@@ -107,7 +105,8 @@ class Recorder(Observer):
         content.progress = min(1.0, solver.iteration / max(1, solver.schedule.max_iter))
         content.filters = first_filters(solver.net)
 
-    def _write(self) -> None:
+    def _write(self, state: str, left: str = "") -> None:
+        self._update(state, left)
         try:
             write_page(self.path, self.content)
         except FcaffeError as problem:
