@@ -24,7 +24,7 @@ declare(
         "im2col": "Im2col",
         "inner_product": "InnerProduct",
         "input": "Input",
-        "logistic_loss": "MultinomialLogisticLoss InfogainLoss SoftmaxWithLoss",
+        "logistic_loss": "MultinomialLogisticLoss InfogainLoss SoftmaxWithLoss WeightedSoftmaxWithLoss",
         "loss": "SigmoidCrossEntropyLoss EuclideanLoss",
         "lrn": "LRN",
         "lstm": "LSTM LSTMUnit",

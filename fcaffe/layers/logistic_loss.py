@@ -12,7 +12,7 @@ from fcaffe.errors import SnapshotError
 from fcaffe.layers.c_order import copy_values, rows_of
 from fcaffe.layers.labels import check_sample_labels, read_labels, read_sample_labels
 from fcaffe.layers.loss import LossLayer, SoftmaxWithLoss, divisor
-from fcaffe.net import Array, Blob, Context, Half, Layer, register
+from fcaffe.net import Array, Blob, Context, Half, Layer, placements, register
 from fcaffe.proto import forks, read_blob
 
 SMALLEST = 1e-20  # probabilities below it count as this
@@ -63,13 +63,15 @@ class InfogainLoss(SoftmaxWithLoss):
     traits = replace(
         SoftmaxWithLoss.traits, bottoms=(2, 3), tops=(1, 2), labels=(1, 2), half=Half.NONE, needs_host=True
     )
+    takes_targets = False
+    rule = placements.positions_summed(lambda layer: layer.class_axis())
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
         if len(bottom) != 3:
-            self.stored = self.engine.from_numpy(np.asarray(self.read_matrix(), np.float32))
+            self.stored = self.engine.from_numpy(np.asarray(self._read_matrix(), np.float32))
 
-    def read_matrix(self) -> Any:
+    def _read_matrix(self) -> Any:
         """The values of H where it is no bottom. Raises LayerError."""
         source = self.param.infogain_loss_param.source
         if not source:
@@ -97,13 +99,10 @@ class InfogainLoss(SoftmaxWithLoss):
         gains, ignored = self._gains(bottom)
         logarithms = xp.log(xp.maximum(probability, SMALLEST))
         losses = -(gains * logarithms).sum(axis=self.axis, keepdims=True)
-        valid = losses.size
-        if ignored is not None:
-            losses = xp.where(ignored, 0, losses)
-            valid -= int(ignored.sum())
+        total, valid = self.add_up(bottom, losses, ignored)
         batch = math.prod(bottom[0].shape[: self.axis])
-        self.divisor = divisor(self, bottom[1], valid, batch)
-        top[0].data[...] = losses.sum() / self.divisor
+        self.divisor = divisor(self, bottom[1], int(valid), batch, losses.size)
+        top[0].data[...] = total / self.divisor
         if len(top) == 2:
             top[1].data[...] = probability
 
@@ -127,31 +126,32 @@ class InfogainLoss(SoftmaxWithLoss):
         return gains, None if ignored is None else self.xp.expand_dims(ignored, self.axis)
 
 
-class ClassWeightedLoss(InfogainLoss):
+class ClassWeightedLoss(SoftmaxWithLoss):
     """SoftmaxWithLoss with the loss of each position multiplied by the weight of its class, loss_param.class_weighting.
 
-    The weights leave the divisor as it is. H is a diagonal matrix of the weights.
+    The weights leave the divisor as it is.
     """
 
     fork = forks.SEGNET
-    traits = replace(InfogainLoss.traits, bottoms=2, tops=1)
-
-    def read_matrix(self) -> Any:
-        return np.diag(list(self.param.loss_param.class_weighting))
-
-    def class_axis(self) -> int:
-        return SoftmaxWithLoss.class_axis(self)
+    traits = replace(SoftmaxWithLoss.traits, bottoms=2)
+    takes_targets = False
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        weights = len(self.param.loss_param.class_weighting)
+        weights = np.float32(self.param.loss_param.class_weighting)
         classes = bottom[0].shape[bottom[0].canonical_axis(self.class_axis())]
-        if weights != classes:
+        if len(weights) != classes:
             raise self.error(
-                f"loss_param.class_weighting is given {weights} times for the {classes} classes of {bottom[0].shape}"
+                f"loss_param.class_weighting is given {len(weights)} times for the {classes} classes of "
+                f"{bottom[0].shape}"
             )
+        self.class_weights = self.engine.from_numpy(weights)
         super().reshape(bottom, top)
 
+    def factors(self, bottom: list[Blob], shape: tuple[int, ...]) -> tuple[Array, Array]:
+        return (self.class_weights[self.classes(bottom).values],) * 2
 
+
+@register("WeightedSoftmaxWithLoss")
 @register("SoftmaxWithLoss")
 def softmax_with_loss(param: Any, context: Context) -> Layer:
     """The usual loss, or that with SegNet's weights of classes."""

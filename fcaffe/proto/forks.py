@@ -41,6 +41,10 @@ MASK_RCNN = "the Mask R-CNN fork (jasjeetIM/Mask-RCNN)"
 YOLO_V1 = "the YOLO fork (yeahkun/caffe-yolo)"
 YOLO_V2 = "the YOLOv2 fork (gklz1982/caffe-yolov2)"
 SPP_NET = "the SPP-net fork (dsisds/caffe-SPPNet)"
+WARP_CTC = "the CTC fork (xmfbit/warpctc-caffe)"
+FOCAL = "the focal loss layers (zimenglan-sysu-512/Focal-Loss, liuyuisanai/Focal-Loss)"
+ARCFACE = "the ArcFace layers (xialuxi/arcface-caffe)"
+DICE = "the Dice loss layers (HolmesShuan/A-Variation-of-Dice-coefficient-Loss-Caffe-Layer, jolibrain/caffe)"
 CEIL_MODE = "a proposal that Caffe did not take (BVLC/caffe#3057; shicai/DenseNet-Caffe)"
 
 # By the thousands of a field's number. Some fields exist in several forks.
@@ -70,6 +74,10 @@ _FORKS: dict[int, tuple[str, ...]] = {
     123: (OCR,),
     124: (WINDOWS,),
     125: (MASK_RCNN,),
+    126: (WARP_CTC,),
+    127: (FOCAL,),
+    128: (ARCFACE,),
+    129: (DICE,),
 }
 
 # Layer types that fcaffe does not have. A type of several forks is listed with the first. The classes of the types that
@@ -114,12 +122,14 @@ _WORKING = {
     " margin_inner_product_param shuffle_channel_param bn_param yolov3_param"
     " yolov3_detection_output_param relu6_param detection_loss_param proposal_param lstm_param"
     " transpose_param reverse_param flip_param triplet_loss_param roi_align_param reorg_param"
-    " region_loss_param eval_detection_param",
+    " region_loss_param eval_detection_param ctc_loss_param ctc_decoder_param continuation_indicator_param"
+    " labelsequence_accuracy_param focal_loss_param label_specific_add_param label_specific_margin_param"
+    " cosin_add_m_param combined_margin_param dice_coef_loss_param",
     "V1LayerParameter": "type bn_param interp_param relu6_param",
     "TransformationParameter": "resize_param noise_param distort_param expand_param emit_constraint",
     "LossParameter": "pre_fixed_normalizer weight_by_label_freqs class_weighting normalization",
     "ConvolutionParameter": "hole hole_h hole_w dilation_h dilation_w relu negative_slope",
-    "InnerProductParameter": "relu negative_slope",
+    "InnerProductParameter": "relu negative_slope normalize",
     "BatchNormParameter": "scale_bias scale_filler bias_filler relu",
     "DropoutParameter": "scale_train sample_weights_test",
     "PythonParameter": "param_str_",

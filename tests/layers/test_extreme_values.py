@@ -232,6 +232,8 @@ LOSSES = {
 def test_every_loss_has_its_formula() -> None:
     with_parameters_or_boxes = {"CenterLoss", "DetectionLoss", "InfogainLoss", "MultiBoxLoss", "RegionLoss"}
     with_parameters_or_boxes |= {"TripletLoss", "Yolov3"}
+    with_parameters_or_boxes |= {"CTCLoss", "CtcLoss", "WarpCTCLoss", "DiceCoefLoss"}  # test_fork_losses.py
+    with_parameters_or_boxes |= {"FocalLoss", "SigmoidFocalLoss", "SoftmaxFocalLoss"}
     assert types_of(LossLayer) - with_parameters_or_boxes | {"SoftmaxWithLoss"} == {k.split(",")[0] for k in LOSSES}
 
 

@@ -1,0 +1,87 @@
+"""Margins of the scores of the true classes, in front of a softmax. The scores are cosines: a Normalize layer and an
+InnerProduct with `normalize: true` compute them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from fcaffe.layers.labels import check_label_count, read_classes
+from fcaffe.net import Array, Blob, Layer, Traits, placements, register
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import forks
+
+
+@register("LabelSpecificAdd")
+@register("LabelSpecificMargin")
+@register("CosinAddm")
+@register("CombinedMargin")
+class Margin(Layer):
+    """top = scores x (N, C, ...), in which those of the labels, the second bottom, become cos(m1 a + m2) - m3.
+
+    a is the angle of the cosine x. CombinedMargin has all three. CosinAddm (ArcFace, Deng et al., 2019) has m2 = m, and
+    where a + m > pi the scores become x - m sin(m). LabelSpecificMargin has m2 in degrees, which is its parameter (1).
+    LabelSpecificAdd (AM-Softmax, Wang et al., 2018) has m3 = -bias, where x > -bias. The last two leave scores as they
+    are in TEST.
+    """
+
+    traits = Traits(bottoms=2, tops=1, labels=(1,), in_place=False, repeatable=True, reads="bottoms")
+    rule = placements.by_sample
+    m1, m2, m3 = 1.0, 0.0, 0.0
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p, add = self.param.label_specific_margin_param, self.param.label_specific_add_param
+        self.fork = forks.WINDOWS if self.type.startswith("Label") else forks.ARCFACE
+        if self.type == "CombinedMargin":
+            combined = self.param.combined_margin_param
+            self.m1, self.m2, self.m3 = combined.m1, combined.m2, combined.m3
+        elif self.type == "CosinAddm":
+            self.m2 = self.param.cosin_add_m_param.m
+        elif self.type == "LabelSpecificAdd":
+            self.m3 = -add.bias
+        if add.HasField("bias_base") or p.auto_tune or p.type == p.SOFT or (p.HasField("margin_base") and p.gamma):
+            raise self.error(
+                "supports neither bias_base, nor auto_tune, type: SOFT and a gamma other than 0 (default 1)"
+            )
+        if self.type == "LabelSpecificMargin":
+            self.add_blob(1).data[...] = min(p.margin_base, p.margin_max if p.HasField("margin_max") else math.inf)
+            self.param.param.add(lr_mult=0, decay_mult=0)
+
+    @property
+    def running_statistics(self) -> list[Blob]:
+        return self.blobs
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        check_label_count(self, bottom, 1)
+        top[0].reshape(*bottom[0].shape)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        labels, value, _ = self._changed(bottom)
+        top[0].data[...] = bottom[0].data
+        self.xp.put_along_axis(top[0].data, labels, value, 1)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            labels, _, slope = self._changed(bottom)
+            dx = bottom[0].diff
+            dx[...] = top[0].diff
+            self.xp.put_along_axis(dx, labels, self.xp.take_along_axis(dx, labels, 1) * slope, 1)
+
+    def _changed(self, bottom: list[Blob]) -> tuple[Array, Array, Any]:
+        """The labels, what becomes of their scores, and its derivative by them."""
+        xp, f32 = self.xp, self.xp.float32
+        labels, _, wrong = read_classes(self, bottom, 1, None)
+        x = xp.take_along_axis(bottom[0].data, labels, 1)
+        value, slope = x, 1
+        if self.type == "LabelSpecificAdd":
+            value = xp.where(x > f32(self.m3), x - f32(self.m3), x) if self.phase == pb.TRAIN else x
+        elif self.type != "LabelSpecificMargin" or self.phase == pb.TRAIN:
+            shift = self.blobs[0].data * f32(math.pi / 180) if self.blobs else f32(self.m2)
+            angle = f32(self.m1) * xp.arccos(xp.clip(x, -1, 1)) + shift
+            value = xp.cos(angle) - f32(self.m3)
+            slope = f32(self.m1) * xp.sin(angle) / xp.sqrt(xp.maximum(1 - x * x, f32(1e-12)))
+        if self.type == "CosinAddm":
+            beyond = x <= math.cos(math.pi - self.m2)
+            value = xp.where(beyond, x - f32(self.m2 * math.sin(self.m2)), value)
+            slope = xp.where(beyond | (abs(x) >= 1), 1, slope)
+        return labels, xp.where(wrong, f32("nan"), value), slope
