@@ -173,7 +173,9 @@ LOSSES: dict[str, list[Example]] = CTC | {
         Example("loss_param { ignore_label: 2 }", ((4, 3, 2, 1), (4, 1, 2, 1)), labels={1: 3}),
         Example("loss_param { ignore_label: 2 normalize: true }", ((4, 3), (4, 3)), labels={1: 3}),
     ],
-    "SoftmaxFocalLoss": [Example("focal_loss_param { gamma: 0.5 alpha: 1 type: ONEADDP }", (MATRIX, (3,)), labels={1: 4})],
+    "SoftmaxFocalLoss": [
+        Example("focal_loss_param { gamma: 0.5 alpha: 1 type: ONEADDP }", (MATRIX, (3,)), labels={1: 4})
+    ],
     "SigmoidFocalLoss": [Example("focal_loss_param { gamma: 1.5 }", (IMAGE, IMAGE), labels={1: 2})],
     "WeightedSoftmaxWithLoss": [
         Example("", (IMAGE, (2, 1, 5, 3), (2, 1, 5, 3)), labels={1: 4, 2: 3}, values={2: [1, 0.5, 2.5]}),
