@@ -1,8 +1,7 @@
-"""Losses on the logarithm of a probability: MultinomialLogisticLoss, InfogainLoss, SoftmaxWithLoss with weights."""
+"""Losses on the logarithm of a probability: MultinomialLogisticLoss, InfogainLoss."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,10 +9,10 @@ import numpy as np
 
 from fcaffe.errors import SnapshotError
 from fcaffe.layers.c_order import copy_values, rows_of
-from fcaffe.layers.labels import check_sample_labels, read_labels, read_sample_labels
-from fcaffe.layers.loss import LossLayer, SoftmaxWithLoss, divisor
-from fcaffe.net import Array, Blob, Context, Half, Layer, placements, register
-from fcaffe.proto import forks, read_blob
+from fcaffe.layers.labels import check_sample_labels, read_sample_labels
+from fcaffe.layers.loss import LossLayer, SoftmaxWithLoss
+from fcaffe.net import Array, Blob, Half, placements, register
+from fcaffe.proto import read_blob
 
 SMALLEST = 1e-20  # probabilities below it count as this
 
@@ -64,6 +63,7 @@ class InfogainLoss(SoftmaxWithLoss):
         SoftmaxWithLoss.traits, bottoms=(2, 3), tops=(1, 2), labels=(1, 2), half=Half.NONE, needs_host=True
     )
     takes_targets = False
+    smallest = SMALLEST
     rule = placements.positions_summed(lambda layer: layer.class_axis())
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -86,7 +86,7 @@ class InfogainLoss(SoftmaxWithLoss):
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
-        shape = bottom[0].shape
+        self.soft, shape = True, bottom[0].shape
         classes, values = shape[self.axis], bottom[2].count if len(bottom) == 3 else self.stored.size
         if values != classes**2:
             raise self.error(f"its matrix has {values} values, not {classes}^2 for the {classes} classes of {shape}")
@@ -94,65 +94,12 @@ class InfogainLoss(SoftmaxWithLoss):
             top[1].reshape(*shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        xp, probability = self.xp, self.probability.data
-        self.engine.softmax_forward(bottom[0].data, probability, self.axis)
-        gains, ignored = self._gains(bottom)
-        logarithms = xp.log(xp.maximum(probability, SMALLEST))
-        losses = -(gains * logarithms).sum(axis=self.axis, keepdims=True)
-        total, valid = self.add_up(bottom, losses, ignored)
-        batch = math.prod(bottom[0].shape[: self.axis])
-        self.divisor = divisor(self, bottom[1], int(valid), batch, losses.size)
-        top[0].data[...] = total / self.divisor
+        super().forward(bottom, top)
         if len(top) == 2:
-            top[1].data[...] = probability
+            top[1].data[...] = self.probability.data
 
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if not propagate_down[0]:
-            return
-        dx, (gains, ignored) = bottom[0].diff, self._gains(bottom)
-        self.xp.multiply(self.probability.data, gains.sum(axis=self.axis, keepdims=True), out=dx)
-        dx -= gains
-        dx *= top[0].diff / self.divisor
-        if ignored is not None:
-            self.xp.copyto(dx, 0, where=ignored)
-
-    def _gains(self, bottom: list[Blob]) -> tuple[Array, Array | None]:
-        """In the shape of the scores: for each position the row of H that belongs to its label. Then, with one class,
-        where labels are ignored."""
-        labels, ignored, _ = read_labels(self, bottom, self.axis, self.ignored_label())
+    def targets(self, bottom: list[Blob]) -> tuple[Array, Array | None]:
+        labels, ignored, _ = self.classes(bottom)
         classes = bottom[0].shape[self.axis]
         matrix = (bottom[2].data if len(bottom) == 3 else self.stored).reshape(classes, classes)
-        gains = self.xp.moveaxis(matrix[labels], -1, self.axis)
-        return gains, None if ignored is None else self.xp.expand_dims(ignored, self.axis)
-
-
-class ClassWeightedLoss(SoftmaxWithLoss):
-    """SoftmaxWithLoss with the loss of each position multiplied by the weight of its class, loss_param.class_weighting.
-
-    The weights leave the divisor as it is.
-    """
-
-    fork = forks.SEGNET
-    traits = replace(SoftmaxWithLoss.traits, bottoms=2)
-    takes_targets = False
-
-    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        weights = np.float32(self.param.loss_param.class_weighting)
-        classes = bottom[0].shape[bottom[0].canonical_axis(self.class_axis())]
-        if len(weights) != classes:
-            raise self.error(
-                f"loss_param.class_weighting is given {len(weights)} times for the {classes} classes of "
-                f"{bottom[0].shape}"
-            )
-        self.class_weights = self.engine.from_numpy(weights)
-        super().reshape(bottom, top)
-
-    def factors(self, bottom: list[Blob], shape: tuple[int, ...]) -> tuple[Array, Array]:
-        return (self.class_weights[self.classes(bottom).values],) * 2
-
-
-@register("WeightedSoftmaxWithLoss")
-@register("SoftmaxWithLoss")
-def softmax_with_loss(param: Any, context: Context) -> Layer:
-    """The usual loss, or that with SegNet's weights of classes."""
-    return (ClassWeightedLoss if param.loss_param.weight_by_label_freqs else SoftmaxWithLoss)(param, context)
+        return self.xp.moveaxis(matrix[labels.squeeze(self.axis)], -1, self.axis), ignored

@@ -6,12 +6,15 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from fcaffe import log
 from fcaffe.engines.elementwise import FLT_MIN
 from fcaffe.layers.c_order import copy_values
 from fcaffe.layers.labels import Integers, check_label_count, read_classes, total_of_labels
 from fcaffe.net import Array, Blob, Half, Layer, Traits, placements, register
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import forks
 
 FULL, VALID, BATCH_SIZE, NONE, PRE_FIXED = (
     getattr(pb.LossParameter, name) for name in ("FULL", "VALID", "BATCH_SIZE", "NONE", "PRE_FIXED")
@@ -66,17 +69,14 @@ class LossLayer(Layer):
                 "normalization: PRE_FIXED belongs to the OHEM losses of R-FCN; use SoftmaxWithLossOHEM or "
                 "SmoothL1LossOHEM, or set normalization: NONE and divide loss_weight by pre_fixed_normalizer"
             )
-        if self.depends_on_values(mode):
+        if self.depends_on_values(mode):  # so the workers exchange the divisor in each pass
             self.workers.run_shards_in_step()
+            self.traits = replace(self.traits, needs_host=self.traits.needs_host or self.workers.size > 1)
         return mode
 
     def depends_on_values(self, mode: int) -> bool:
         """Whether the divisor of this mode depends on the values of labels or weights."""
         return mode == VALID and (self.ignored_label() is not None or self.weighted)
-
-    def counts_over_workers(self) -> bool:
-        """Whether the workers exchange the divisor in each pass."""
-        return self.depends_on_values(self.mode) and self.workers.size > 1
 
     def factors(self, bottom: list[Blob], shape: tuple[int, ...]) -> tuple[Array, Array] | None:
         """By what the losses, of this shape, are multiplied, and their gradients. None: by 1."""
@@ -123,25 +123,32 @@ def divisor(layer: LossLayer, labels: Blob, valid: int | Array, batch: int, full
     return total_of_labels(layer, {FULL: full, VALID: valid, BATCH_SIZE: batch}[layer.mode], labels)
 
 
+@register("SoftmaxWithLoss")
+@register("WeightedSoftmaxWithLoss")
 class SoftmaxWithLoss(LossLayer):
     """top = -log(softmax(x)[label]), summed over all positions and normalised (VALID unless loss_param says else).
 
     Bottoms: scores, with the classes on softmax_param.axis; one label per position of the other axes, or targets t of
-    the shape of the scores, for -sum of t log(softmax(x)) over the classes; and, if given, weights of the positions or
-    of the samples, by whose sum VALID divides.
+    the shape of the scores, for -sum of t log(softmax(x)); and, if given, weights of the positions or samples, by whose
+    sum VALID divides. `weight_by_label_freqs`, SegNet's, weighs classes by `class_weighting`, which VALID ignores.
     """
 
     traits = replace(LossLayer.traits, bottoms=(2, 3), labels=(1, 2), half=Half.FIRST)
     divisor: Any = FromForward()  # of the loss, a float; None: the number of positions that count
     takes_targets = True  # and weights
+    class_weights: Any = None
+    smallest: Any = FLT_MIN  # probabilities below it count as this
     rule = placements.positions_summed(lambda layer: layer.class_axis(), alike=3)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
         log.making_layer(self.name)  # Caffe has a Softmax layer of this name in here
         self.weighted = self.takes_targets and len(bottom) > 2
+        p = self.param.loss_param
+        if p.weight_by_label_freqs and self.takes_targets:
+            self.check_count(len(bottom), 2, "bottom", "input")
+            self.fork, self.class_weights = forks.SEGNET, self.engine.from_numpy(np.float32(p.class_weighting))
         self.mode = self.read_normalization(VALID)
-        self.traits = replace(self.traits, needs_host=self.traits.needs_host or self.counts_over_workers())
         self.probability = Blob(self.xp, (), channels_last=True)
         self.valid = Blob(self.xp)  # how many positions count
 
@@ -150,23 +157,24 @@ class SoftmaxWithLoss(LossLayer):
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
-        self.axis = bottom[0].canonical_axis(self.class_axis())
-        shape = bottom[0].shape
+        self.axis, shape = bottom[0].canonical_axis(self.class_axis()), bottom[0].shape
         self.positions = (*shape[: self.axis], 1, *shape[self.axis + 1 :])
         self.soft = self.takes_targets and bottom[1].count == bottom[0].count != math.prod(self.positions)
         if not self.soft:
             check_label_count(self, bottom, self.axis)
-        elif self.ignored_label() is not None:
-            raise self.error(f"ignore_label is for labels, not for targets of the classes: {self.named_shapes(bottom)}")
+        elif self.ignored_label() is not None or self.class_weights is not None:
+            raise self.error(f"ignore_label and class_weighting are for labels: {self.named_shapes(bottom)}")
+        given = shape[self.axis] if self.class_weights is None else self.class_weights.size
+        if given != shape[self.axis]:
+            raise self.error(f"class_weighting is given {given} times for the {shape[self.axis]} classes of {shape}")
         self.probability.reshape(*shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         xp, probability, valid = self.xp, self.probability.data, self.valid.data
         self.engine.softmax_forward(self.engine.as_float32(bottom[0].data), probability, self.axis)
-        skipped = None
         if self.soft:
-            terms = bottom[1].data.reshape(probability.shape) * xp.log(xp.maximum(probability, FLT_MIN))
-            losses = -terms.sum(axis=self.axis, keepdims=True)
+            targets, skipped = self.targets(bottom)
+            losses = -(targets * xp.log(xp.maximum(probability, self.smallest))).sum(axis=self.axis, keepdims=True)
         else:
             classes, skipped, wrong = self.classes(bottom)
             losses = xp.where(wrong, xp.float32("nan"), self.losses(classes))
@@ -183,15 +191,23 @@ class SoftmaxWithLoss(LossLayer):
         """The divisor of the loss, as a number or an array without axes."""
         return self.xp.maximum(self.valid.data, 1) if self.divisor is None else self.divisor
 
+    def factors(self, bottom: list[Blob], shape: tuple[int, ...]) -> tuple[Array, Array] | None:
+        if self.class_weights is None:
+            return super().factors(bottom, shape)
+        return (self.class_weights[self.classes(bottom).values],) * 2
+
+    def targets(self, bottom: list[Blob]) -> tuple[Array, Array | None]:
+        """The factors of the logarithms, if `soft`, and where they are ignored, in the shape of `classes`."""
+        return bottom[1].data.reshape(bottom[0].shape), None
+
     def classes(self, bottom: list[Blob]) -> Integers:
         """The labels, in the shape of the scores with one class."""
         return read_classes(self, bottom, self.axis, self.ignored_label())
 
     def losses(self, classes: Array) -> Array:
         """-log of the probabilities of these classes."""
-        return -self.xp.log(
-            self.xp.maximum(self.xp.take_along_axis(self.probability.data, classes, self.axis), FLT_MIN)
-        )
+        true = self.xp.take_along_axis(self.probability.data, classes, self.axis)
+        return -self.xp.log(self.xp.maximum(true, self.smallest))
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [*bottom[1:], self.probability]
@@ -204,15 +220,15 @@ class SoftmaxWithLoss(LossLayer):
         scale = top[0].diff / self._divisor() * (1 if factors is None else factors[1])
         gradients = dx if dx.dtype == probability.dtype else xp.empty_like(probability)
         if self.soft:
-            targets = bottom[1].data.reshape(probability.shape)
+            targets, skipped = self.targets(bottom)
             xp.multiply(probability * targets.sum(axis=self.axis, keepdims=True) - targets, scale, out=gradients)
         else:
             classes, skipped, _ = self.classes(bottom)
             xp.multiply(probability, scale, out=gradients)
             true = xp.take_along_axis(probability, classes, self.axis)
             xp.put_along_axis(gradients, classes, scale * (true - 1), self.axis)
-            if skipped is not None:
-                xp.copyto(gradients, 0, where=skipped)
+        if skipped is not None:
+            xp.copyto(gradients, 0, where=skipped)
         if gradients is not dx:
             self.engine.copy(gradients, dx)
 
@@ -231,7 +247,6 @@ class SigmoidCrossEntropyLoss(LossLayer):
         super().setup(bottom, top)
         self.weighted = len(bottom) > 2
         self.mode = self.read_normalization(BATCH_SIZE)
-        self.traits = replace(self.traits, needs_host=self.counts_over_workers())
         self.divisor = Blob(self.xp)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:

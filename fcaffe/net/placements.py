@@ -157,8 +157,8 @@ def total_of(placement: Placement) -> Placement:
 def positions_summed(axis: Callable[[Any], int], of_classes: bool = False, alike: int = 2) -> Rule:
     """A rule of what compares scores, with classes along `axis`, with a label for each position of the other axes.
 
-    The first `alike` bottoms have the positions, in axes that agree; the others are whole. Tops: the sum over the
-    positions; one like the scores, or the sum of each class; one like the labels.
+    The bottoms behind the first `alike` are whole. Tops: the sum; one like the scores, or the sum of each class; one
+    like the labels.
     """
 
     def rule(layer: Any, bottom: list[Any]) -> Placements:

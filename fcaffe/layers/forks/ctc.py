@@ -77,25 +77,12 @@ class Sequences(Layer):
 
     fork = forks.OCR
 
-    def axes(self, bottom: list[Blob]) -> tuple[list[int], list[int | None]]:
-        """Those of the sequences in the bottoms, and in the tops, where None is a sum."""
-        raise NotImplementedError
-
-    def rule(self, bottom: list[Blob]) -> Placements:
-        placement = common(bottom[:1], lambda shard: shard.axis == 1)
-        kinds = {axis: replace(placement, axis=axis) if isinstance(placement, Shard) else placement for axis in (0, 1)}
-        needed, tops = self.axes(bottom)
-        return [kinds[axis] for axis in needed], [total_of(kinds[0]) if n is None else kinds[n] for n in tops]
-
-    def begin(self, bottom: list[Blob], blank: int) -> None:
-        """Set `scores`, the shape (T, N, C), and the blank; -1 is the last class."""
+    def begin(self, bottom: list[Blob], axes: tuple[int, ...], blank: int) -> None:
+        """Set `scores`, the shape (T, N, C), and the blank; -1 is the last class. The axes are those of N."""
         self.scores = (*bottom[0].shape, 0, 0)[:3]
-        pairs = zip(bottom, self.axes(bottom)[0], strict=True)
-        if not -1 <= blank < self.scores[2] or any(b.shape[n : n + 1] != self.scores[1:2] for b, n in pairs):
-            shapes = self.named_shapes(bottom)
-            raise self.error(
-                f"needs scores (T, N, C), with the blank {blank} below C, and N sequences in all of {shapes}"
-            )
+        fits = all(b.shape[n : n + 1] == self.scores[1:2] for b, n in zip(bottom, axes, strict=False))
+        if not fits or not -1 <= blank < self.scores[2]:
+            raise self.error(f"needs (T, N, C), blank {blank} below C, and N in all: {self.named_shapes(bottom)}")
         self.blank = blank % self.scores[2]
 
     def read(self, blob: Blob, *shape: int) -> Array:
@@ -123,40 +110,40 @@ class CTCLoss(Sequences, HostLoss):
 
     Bottoms: scores (T, N, C); then labels (N, L), of which blanks and negative numbers are left out, and the blank is
     class 0; or indicators (T, N), 0 where a sequence begins, and labels (L, N) up to a blank or negative number; or
-    numbers of steps (N) and of labels (N), and labels (L, N). In these the blank is the last class. A sequence too
-    short for its labels counts 0. As in the forks the gradient is that of the sum, not of the mean, unless loss_param
-    has a `normalization`; NONE is the sum.
+    numbers of steps (N) and of labels (N), and labels (L, N). In these the blank is the last class. As in the forks
+    the gradient is that of the sum, not of the mean, unless loss_param has a `normalization`; NONE is the sum.
     """
 
     traits = replace(HostLoss.traits, bottoms=(2, 4), labels=(1, 2, 3))
+    axes = {2: (1, 0), 3: (1, 1, 1), 4: (1, 0, 0, 1)}  # of the sequences, by the number of bottoms
 
-    def axes(self, bottom: list[Blob]) -> tuple[list[int], list[int | None]]:
-        return [[1, 0], [1, 1, 1], [1, 0, 0, 1]][len(bottom) - 2], [None]
+    def rule(self, bottom: list[Blob]) -> Placements:
+        placement = common(bottom[:1], lambda shard: shard.axis == 1)
+        axes = self.axes[len(bottom)]
+        needed = [replace(placement, axis=axis) if isinstance(placement, Shard) else placement for axis in axes]
+        return needed, [total_of(placement)]
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.ctc_loss_param
-        self.begin(bottom, p.blank_label if len(bottom) == 2 and not p.HasField("blank_index") else p.blank_index)
+        blank = p.blank_label if len(bottom) == 2 and not p.HasField("blank_index") else p.blank_index
+        self.begin(bottom, self.axes[len(bottom)], blank)
         given = p.time_step or self.scores[0], p.alphabet_size or self.scores[2]
         if given != self.scores[::2] or p.output_delay or p.preprocess_collapse_repeated or not p.ctc_merge_repeated:
-            raise self.error(
-                f"needs time_step T and alphabet_size C of {self.scores}, and the defaults of other fields"
-            )
+            raise self.error(f"needs time_step and alphabet_size of scores {self.scores}, and no other field")
         self.gradients[0].reshape(*bottom[0].shape)
         top[0].reshape()
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         steps, count, classes = self.scores
-        labels = self.read_labels(bottom[-1], self.axes(bottom)[0][-1])
+        labels = self.read_labels(bottom[-1], self.axes[len(bottom)][-1])
         durations = self.read_durations(bottom[1:2] if len(bottom) == 3 else [])
         if len(bottom) == 4:
             durations, lengths = (self.read(blob, count) for blob in bottom[1:3])
             labels[np.arange(labels.shape[1]) >= lengths[:, None]] = -1
         if labels.max(initial=0) >= classes or durations.max(initial=0) > steps:
-            found = f"labels up to {labels.max()} and {durations.max()} steps"
-            raise self.error(f"its sequences have {found}, but its scores the shape {self.scores}; correct the data")
-        losses, gradients = ctc(
-            self.engine.to_numpy(bottom[0].data).reshape(self.scores), labels, durations, self.blank
-        )
+            raise self.error(f"scores {self.scores} for labels up to {labels.max()} and {durations.max()} steps")
+        scores = self.engine.to_numpy(bottom[0].data).reshape(self.scores)
+        losses, gradients = ctc(scores, labels, durations, self.blank)
         self.store(gradients)
         mode, samples = normalization(self.param.loss_param, -1), max(1.0, self.over_workers(count, bottom[0]))
         self.samples = samples if mode not in (-1, NONE) else 1.0
@@ -168,28 +155,20 @@ class CTCGreedyDecoder(Sequences):
     """top = the best class of each step, without repetitions and blanks: sequences (N, T, 1, 1), padded with -1.
 
     Bottoms: scores (T, N, C). With labels (N, L) the top is (1, 2, 1, 1) instead: the mean of 1 - edit distance /
-    length, and the fraction of right sequences. If the second bottom is indicators (T, N), the top is (T, N, 1, 1);
-    with labels (L, N) as third bottom, a second top (1, 1, 1, 1) has that mean.
+    length, and the fraction of right sequences. If the second bottom is indicators (T, N), the top is (T, N, 1, 1),
+    and with labels (L, N) as third bottom a second top has that mean.
     """
 
     traits = Traits(bottoms=(1, 3), tops=(1, 2), in_place=False, needs_host=True, repeatable=True, labels=ALL_BOTTOMS)
 
-    def axes(self, bottom: list[Blob]) -> tuple[list[int], list[int | None]]:
-        shapes = [self.context.whole_shape(blob)[:2] for blob in bottom]
-        self.marked = len(bottom) == 3 or (len(bottom) == 2 and shapes[0] == shapes[1])
-        self.compares = len(bottom) == 2 + self.marked
-        if self.marked:
-            return [1, 1, 1][: len(bottom)], [1, None]
-        return [1, 0][: len(bottom)], [None if self.compares else 0]
-
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.axes(bottom)
-        p = self.param.ctc_decoder_param
-        self.begin(bottom, p.blank_index if p.HasField("blank_index") or self.marked else 0)
+        self.marked = len(bottom) == 3 or (len(bottom) == 2 and bottom[0].shape[:2] == bottom[1].shape[:2])
+        self.compares = len(bottom) == 2 + self.marked
+        p, axes = self.param.ctc_decoder_param, (1, 1, 1) if self.marked else (1, 0)
+        self.begin(bottom, axes, p.blank_index if p.HasField("blank_index") or self.marked else 0)
         if len(top) > 1 + (self.marked and self.compares):
             raise self.error("has a second top only with indicators and labels")
-        steps, count, _ = self.scores
-        shape = (steps, count) if self.marked else (1, 2) if self.compares else (count, steps)
+        shape = self.scores[:2] if self.marked else (1, 2) if self.compares else self.scores[1::-1]
         for blob, sizes in zip(top, (shape, (1, 1)), strict=False):
             blob.reshape(*sizes, 1, 1)
 
@@ -204,8 +183,7 @@ class CTCGreedyDecoder(Sequences):
         if self.compares:
             labels = self.read_labels(bottom[-1], int(self.marked))
             lengths, errors = np.maximum((labels >= 0).sum(axis=1), kept.sum(axis=1)), edit_distances(found, labels)
-            right = np.stack([1 - errors / np.maximum(lengths, 1), (errors == 0) & (lengths > 0)]).sum(axis=1)
-            right /= max(1.0, self.over_workers(len(labels), bottom[0]))
+            right = np.stack([1 - errors / np.maximum(lengths, 1), (errors == 0) & (lengths > 0)]).mean(axis=1)
             results = [*results, right[:1]] if self.marked else [right]
         for blob, values in zip(top, results, strict=False):
             blob.data[...] = self.engine.from_numpy(np.float32(values)).reshape(blob.shape)

@@ -25,8 +25,8 @@ class DiceCoefLoss(LossLayer):
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
-        p = self.param.dice_coef_loss_param
         self.of_labels = math.prod(bottom[0].shape[1:]) != math.prod(bottom[1].shape[1:])
+        p = self.param.dice_coef_loss_param
         self.traits = replace(self.traits, labels=(1,) if self.of_labels else ())
         if p.generalization > p.MULTICLASS or p.contour_shape or p.weights or p.HasField("ignore_label"):
             raise self.error("dice_coef_loss_param: weights, contours and ignore_label are not supported; remove them")

@@ -1,5 +1,4 @@
-"""Margins of the scores of the true classes, in front of a softmax. The scores are cosines: a Normalize layer and an
-InnerProduct with `normalize: true` compute them."""
+"""Margins of cosines, which a Normalize layer and an InnerProduct with `normalize: true` compute, before a softmax."""
 
 from __future__ import annotations
 
@@ -20,36 +19,27 @@ class Margin(Layer):
     """top = scores x (N, C, ...), in which those of the labels, the second bottom, become cos(m1 a + m2) - m3.
 
     a is the angle of the cosine x. CombinedMargin has all three. CosinAddm (ArcFace, Deng et al., 2019) has m2 = m, and
-    where a + m > pi the scores become x - m sin(m). LabelSpecificMargin has m2 in degrees, which is its parameter (1).
+    where a + m > pi the scores become x - m sin(m). LabelSpecificMargin has m2 = margin_base degrees.
     LabelSpecificAdd (AM-Softmax, Wang et al., 2018) has m3 = -bias, where x > -bias. The last two leave scores as they
     are in TEST.
     """
 
     traits = Traits(bottoms=2, tops=1, labels=(1,), in_place=False, repeatable=True, reads="bottoms")
     rule = placements.by_sample
-    m1, m2, m3 = 1.0, 0.0, 0.0
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        p, add = self.param.label_specific_margin_param, self.param.label_specific_add_param
+        p, both = self.param.label_specific_margin_param, self.param.combined_margin_param
+        add = self.param.label_specific_add_param
         self.fork = forks.WINDOWS if self.type.startswith("Label") else forks.ARCFACE
-        if self.type == "CombinedMargin":
-            combined = self.param.combined_margin_param
-            self.m1, self.m2, self.m3 = combined.m1, combined.m2, combined.m3
-        elif self.type == "CosinAddm":
-            self.m2 = self.param.cosin_add_m_param.m
-        elif self.type == "LabelSpecificAdd":
-            self.m3 = -add.bias
-        if add.HasField("bias_base") or p.auto_tune or p.type == p.SOFT or (p.HasField("margin_base") and p.gamma):
-            raise self.error(
-                "supports neither bias_base, nor auto_tune, type: SOFT and a gamma other than 0 (default 1)"
-            )
-        if self.type == "LabelSpecificMargin":
-            self.add_blob(1).data[...] = min(p.margin_base, p.margin_max if p.HasField("margin_max") else math.inf)
-            self.param.param.add(lr_mult=0, decay_mult=0)
-
-    @property
-    def running_statistics(self) -> list[Blob]:
-        return self.blobs
+        if add.HasField("bias_base") or p.auto_tune or p.type == p.SOFT or (p.margin_base and p.gamma):
+            raise self.error("bias_base, auto_tune, type: SOFT and another gamma than 0 are not supported")
+        degrees = min(p.margin_base, p.margin_max if p.HasField("margin_max") else math.inf)
+        self.m1, self.m2, self.m3 = {
+            "CombinedMargin": (both.m1, both.m2, both.m3),
+            "CosinAddm": (1, self.param.cosin_add_m_param.m, 0),
+            "LabelSpecificAdd": (1, 0, -add.bias),
+            "LabelSpecificMargin": (1, math.radians(degrees), 0),
+        }[self.type]
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         check_label_count(self, bottom, 1)
@@ -76,8 +66,7 @@ class Margin(Layer):
         if self.type == "LabelSpecificAdd":
             value = xp.where(x > f32(self.m3), x - f32(self.m3), x) if self.phase == pb.TRAIN else x
         elif self.type != "LabelSpecificMargin" or self.phase == pb.TRAIN:
-            shift = self.blobs[0].data * f32(math.pi / 180) if self.blobs else f32(self.m2)
-            angle = f32(self.m1) * xp.arccos(xp.clip(x, -1, 1)) + shift
+            angle = f32(self.m1) * xp.arccos(xp.clip(x, -1, 1)) + f32(self.m2)
             value = xp.cos(angle) - f32(self.m3)
             slope = f32(self.m1) * xp.sin(angle) / xp.sqrt(xp.maximum(1 - x * x, f32(1e-12)))
         if self.type == "CosinAddm":

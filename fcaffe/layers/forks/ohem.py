@@ -106,10 +106,9 @@ class SoftmaxWithLossOHEM(SoftmaxWithLoss):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().forward(bottom, top)
-        xp = self.xp
         if len(top) > 1:
             top[1].data[...] = self.probability.data
         if len(top) > 2:
             classes, ignored, _ = self.classes(bottom)
-            losses = self.losses(classes)
-            top[2].data[...] = (losses if ignored is None else xp.where(ignored, 0, losses)).reshape(top[2].shape)
+            losses = self.losses(classes) if ignored is None else self.xp.where(ignored, 0, self.losses(classes))
+            top[2].data[...] = losses.reshape(top[2].shape)
