@@ -49,8 +49,7 @@ class InnerProduct(Layer):
         x, rows = self.engine.flattened(bottom[0].data, self.inputs), y.reshape(-1, p.num_output)
         bias = self.blobs[1].data if p.bias_term else None
         if p.normalize:
-            squares = (self.blobs[0].data ** 2).sum(axis=1, keepdims=True)
-            self.blobs[0].data[...] /= self.xp.sqrt(squares + self.xp.float32(1e-6))
+            self.normalize_weights()
         if (wide := self.context.wide_products.get(self.key)) and self.context.workers.in_step:
             wide.forward(self.engine, x, self.blobs[0].data, rows)
             if bias is not None:
@@ -59,6 +58,10 @@ class InnerProduct(Layer):
             self.engine.inner_product_forward(x, self.blobs[0].data, bias, rows, p.transpose)
         if y.ndim > 3:  # of channels-last memory `rows` is a copy
             y[...] = rows.reshape(y.shape)
+
+    def normalize_weights(self) -> None:
+        weights = self.blobs[0].data
+        weights /= self.xp.sqrt((weights * weights).sum(axis=1, keepdims=True) + self.xp.float32(1e-6))
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return bottom if self.param_propagate_down[0] else []

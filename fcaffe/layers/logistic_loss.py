@@ -21,33 +21,27 @@ SMALLEST = 1e-20  # probabilities below it count as this
 class MultinomialLogisticLoss(LossLayer):
     """top = -sum of log(p[label]) / N. Bottoms: probabilities (N, classes), as a Softmax gives them; labels (N,)."""
 
-    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        super().setup(bottom, top)
-        self.labels = Blob(self.xp, dtype="int64")  # (N, 1)
-
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
         check_sample_labels(self, bottom)
-        self.labels.reshape(bottom[1].count, 1)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.labels.data[...], _, wrong = read_sample_labels(self, bottom)
+        labels, _, wrong = read_sample_labels(self, bottom)
         self.samples = self.count_samples(bottom)
-        loss = -self.xp.log(self._true(bottom)).sum() / self.samples
+        loss = -self.xp.log(self._true(bottom, labels)).sum() / self.samples
         top[0].data[...] = self.xp.where(wrong.any(), self.xp.nan, loss)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not propagate_down[0]:
             return
-        scale = top[0].diff / self.samples
+        labels, scale = read_sample_labels(self, bottom).values, top[0].diff / self.samples
         gradients = self.xp.zeros_like(rows_of(bottom[0].data))
-        self.xp.put_along_axis(gradients, self.labels.data, -scale / self._true(bottom), 1)
+        self.xp.put_along_axis(gradients, labels, -scale / self._true(bottom, labels), 1)
         copy_values(gradients, bottom[0].diff)
 
-    def _true(self, bottom: list[Blob]) -> Array:
+    def _true(self, bottom: list[Blob], labels: Array) -> Array:
         """(N, 1): the probabilities of the labels."""
-        rows = rows_of(bottom[0].data)
-        return self.xp.maximum(self.xp.take_along_axis(rows, self.labels.data, 1), SMALLEST)
+        return self.xp.maximum(self.xp.take_along_axis(rows_of(bottom[0].data), labels, 1), SMALLEST)
 
 
 @register("InfogainLoss")
