@@ -157,7 +157,7 @@ def total_of(placement: Placement) -> Placement:
 def positions_summed(axis: Callable[[Any], int], of_classes: bool = False, alike: int = 2) -> Rule:
     """A rule of what compares scores, with classes along `axis`, with a label for each position of the other axes.
 
-    Bottoms from `alike` on are whole. Tops: the sum; one like the scores, or the sum of each class; one like the labels.
+    Bottoms from `alike` on are whole. Tops: the sum; one like the scores, or sums of the classes; one like the labels.
     """
 
     def rule(layer: Any, bottom: list[Any]) -> Placements:
