@@ -150,12 +150,12 @@ def summed(layer: Any, bottom: list[Any], /) -> Placements:
 
 
 def total_of(placement: Placement) -> Placement:
-    """Of the sum of values that have this placement."""
+    """The placement of the sum of values that have this placement."""
     return PARTIAL if isinstance(placement, Shard) else placement
 
 
 def positions_summed(axis: Callable[[Any], int], of_classes: bool = False, alike: int = 2) -> Rule:
-    """A rule of what compares scores, with classes along `axis`, with a label for each position of the other axes.
+    """The rule of layers that compare scores, with classes along `axis`, with a label for each other position.
 
     Bottoms from `alike` on are whole. Tops: the sum; one like the scores, or sums of the classes; one like the labels.
     """
