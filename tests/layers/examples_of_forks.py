@@ -156,10 +156,7 @@ LOSSES: dict[str, list[Example]] = {
     "DiceCoefLoss": [Example("", (IMAGE, IMAGE)), Example("", (IMAGE, (2, 1, 5, 3)), **LABELLED)],
     "CombinedMargin": [Example("combined_margin_param { m1: 1 m2: 0.3 m3: 0.2 }", (MATRIX, (3,)), **COSINES)],
     "CosinAddm": [Example("", (MATRIX, (3,)), **COSINES)],
-    "LabelSpecificAdd": [
-        Example("label_specific_add_param { bias: -0.35 }", (MATRIX, (3,)), phase=phase, **LABELLED)
-        for phase in ("TRAIN", "TEST")
-    ],
+    "LabelSpecificAdd": [Example("label_specific_add_param { bias: -0.35 }", (MATRIX, (3,)), **LABELLED)],
     "LabelSpecificMargin": [
         Example("label_specific_margin_param { margin_base: 30 gamma: 0 }", (MATRIX, (3,)), **COSINES),
     ],

@@ -152,10 +152,8 @@ LOSSES = {
     "weighted sigmoid": (HARD, "SigmoidCrossEntropyLoss", "ip hard pick", "loss_param { normalization: VALID }"),
     "focal": ("", "FocalLoss", "ip label", IGNORE),
     "focal, sigmoid": (HARD, "FocalLoss", "ip hard", "loss_param { ignore_label: 0 normalization: VALID }"),
-    "Dice": (SOFT, "DiceCoefLoss", "ip soft", ""),
     "Dice of labels": ("", "DiceCoefLoss", "ip label", ""),
     "CTC": (SEQUENCES, "WarpCTCLoss", "s labels", ""),
-    "CTC, mean": (SEQUENCES, "CtcLoss", "s labels", "loss_param { normalization: BATCH_SIZE }"),
     "decoder": (SEQUENCES, "CTCGreedyDecoder", "s labels", ""),
     "ArcFace": (NORMALIZED, "CosinAddm", "cos label", ""),
     "AM-Softmax": ("", "LabelSpecificAdd", "ip label", "label_specific_add_param { bias: -0.35 }"),
@@ -173,9 +171,7 @@ def test_losses_of_forks(folder: Path, name: str, how: str) -> None:
                  inner_product_param {{ num_output: 4 weight_filler {{ type: "xavier" }} }} }} {before}
         layer {{ name: "it" type: "{kind}" {" ".join(f'bottom: "{bottom}"' for bottom in bottoms.split())} top: "it"
                  {fields} }}
-        layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }}"""
-    if kind in ("CosinAddm", "LabelSpecificAdd"):
-        text = text.replace('bottom: "ip" bottom: "label" top: "loss"', 'bottom: "it" bottom: "label" top: "loss"')
+        layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "{"ip" if "Loss" in kind or "CTC" in kind else "it"}" bottom: "label" }}"""
     with log.quiet(3):
         if how.startswith("--") and before is NORMALIZED:
             with pytest.raises(FcaffeError, match=r'layer "cos" .*--reproducible'):
