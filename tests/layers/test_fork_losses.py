@@ -86,7 +86,7 @@ FORMULAS = [
     ("LabelSpecificAdd", "label_specific_add_param { bias: -0.35 }", [[[0.3, 0.5]], [1]], [[0.3, 0.15]]),
     ("CosinAddm", "", [[[0.3], [-0.9]], [0, 0]], [[np.cos(A[0] + 0.5)], [-0.9 - 0.5 * np.sin(0.5)]]),
     ("CombinedMargin", "", [[[0.3], [-0.9]], [0, 0]], np.cos(4 * A + 0.5)[:, None] - 0.35),
-    ("LabelSpecificMargin", "label_specific_margin_param { margin_base: 9 gamma: 0 }", [[[0]], [0]], -np.sin(np.pi / 20)),
+    ("LabelSpecificMargin", "label_specific_margin_param { margin_base: 90 gamma: 0 }", [[[0]], [0]], -1),
     ("InnerProduct", f"{NORMALIZED} weight_filler {{ value: 7 }} }}", [[[3, 4]]], [[7 / 2**0.5]]),
 ]  # fmt: skip
 

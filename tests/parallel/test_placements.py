@@ -171,7 +171,7 @@ def test_losses_of_forks(folder: Path, name: str, how: str) -> None:
                  inner_product_param {{ num_output: 4 weight_filler {{ type: "xavier" }} }} }} {before}
         layer {{ name: "it" type: "{kind}" {" ".join(f'bottom: "{bottom}"' for bottom in bottoms.split())} top: "it"
                  {fields} }}
-        layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "{"ip" if "Loss" in kind or "CTC" in kind else "it"}" bottom: "label" }}"""
+        layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "{"it" if "Add" in kind else "ip"}" bottom: "label" }}"""
     with log.quiet(3):
         if how.startswith("--") and before is NORMALIZED:
             with pytest.raises(FcaffeError, match=r'layer "cos" .*--reproducible'):
