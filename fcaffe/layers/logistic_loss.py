@@ -96,4 +96,4 @@ class InfogainLoss(SoftmaxWithLoss):
         labels, ignored, _ = self.classes(bottom)
         classes = bottom[0].shape[self.axis]
         matrix = (bottom[2].data if len(bottom) == 3 else self.stored).reshape(classes, classes)
-        return self.xp.moveaxis(matrix[labels.squeeze(self.axis)], -1, self.axis), ignored
+        return self.xp.moveaxis(matrix[labels], -1, self.axis).reshape(bottom[0].shape), ignored

@@ -93,6 +93,7 @@ _LAYER_TYPES = {
     L_SOFTMAX: "LargeMarginInnerProduct",
     RISTRETTO: "ConvolutionRistretto DeconvolutionRistretto FcRistretto LRNRistretto",
     YOLO: "AssistedExcitation GaussianYolov3 LaneData SegmentationEvaluate YoloDetectionOutput YoloSeg",
+    WARP_CTC: "ContinuationIndicator LabelsequenceAccuracy",
     MSCNN: "BboxAccuracy BoxOutput DecodeBBox DetectionAccuracy ImageGtData ProposalTarget",
 }
 
@@ -122,9 +123,8 @@ _WORKING = {
     " margin_inner_product_param shuffle_channel_param bn_param yolov3_param"
     " yolov3_detection_output_param relu6_param detection_loss_param proposal_param lstm_param"
     " transpose_param reverse_param flip_param triplet_loss_param roi_align_param reorg_param"
-    " region_loss_param eval_detection_param ctc_loss_param ctc_decoder_param continuation_indicator_param"
-    " labelsequence_accuracy_param focal_loss_param label_specific_add_param label_specific_margin_param"
-    " cosin_add_m_param combined_margin_param dice_coef_loss_param",
+    " region_loss_param eval_detection_param ctc_loss_param ctc_decoder_param focal_loss_param cosin_add_m_param"
+    " label_specific_add_param label_specific_margin_param combined_margin_param dice_coef_loss_param",
     "V1LayerParameter": "type bn_param interp_param relu6_param",
     "TransformationParameter": "resize_param noise_param distort_param expand_param emit_constraint",
     "LossParameter": "pre_fixed_normalizer weight_by_label_freqs class_weighting normalization",
