@@ -25,7 +25,7 @@ declare(
         "inner_product": "InnerProduct",
         "input": "Input",
         "logistic_loss": "MultinomialLogisticLoss InfogainLoss",
-        "loss": "SoftmaxWithLoss WeightedSoftmaxWithLoss SigmoidCrossEntropyLoss EuclideanLoss",
+        "loss": "SoftmaxWithLoss SigmoidCrossEntropyLoss EuclideanLoss",
         "lrn": "LRN",
         "lstm": "LSTM LSTMUnit",
         "margin_loss": "HingeLoss ContrastiveLoss",

@@ -124,7 +124,6 @@ def divisor(layer: LossLayer, labels: Blob, valid: int | Array, batch: int, full
 
 
 @register("SoftmaxWithLoss")
-@register("WeightedSoftmaxWithLoss")
 class SoftmaxWithLoss(LossLayer):
     """top = -log(softmax(x)[label]), summed over all positions and normalised (VALID unless loss_param says else).
 

@@ -152,7 +152,6 @@ LOSSES: dict[str, list[Example]] = {
         Example("focal_loss_param { gamma: 0.5 alpha: 1 type: ONEADDP }", (MATRIX, (3,)), **LABELLED),
     ],
     "SigmoidFocalLoss": [Example("focal_loss_param { gamma: 1.5 }", (IMAGE, IMAGE), labels={1: 2})],
-    "WeightedSoftmaxWithLoss": [Example("", (IMAGE, (2, 1, 5, 3), (2, 1, 5, 3)), **WEIGHED)],
     "DiceCoefLoss": [Example("", (IMAGE, IMAGE)), Example("", (IMAGE, (2, 1, 5, 3)), **LABELLED)],
     "CombinedMargin": [Example("combined_margin_param { m1: 1 m2: 0.3 m3: 0.2 }", (MATRIX, (3,)), **COSINES)],
     "CosinAddm": [Example("", (MATRIX, (3,)), **COSINES)],
@@ -330,6 +329,7 @@ FORK_FIELDS: dict[str, list[Example]] = {
     ],
     "SoftmaxWithLoss": [
         Example("", (IMAGE, IMAGE), labels={1: 4}, values={1: [0.5, 0, 0.3, 0.2]}),
+        Example("", (IMAGE, (2, 1, 5, 3), (2, 1, 5, 3)), **WEIGHED),
         Example("loss_param { ignore_label: 2 }", (IMAGE, (2, 1, 5, 3), (2,)), **WEIGHED),
         Example(
             "loss_param { weight_by_label_freqs: true class_weighting: 2 class_weighting: 0.5 class_weighting: 1 }",

@@ -22,7 +22,7 @@ REASONS = {
         (
             *("BoxAnnotatorOHEM", "CenterLoss", "ContrastiveLoss", "DetectionLoss", "EuclideanLoss", "HingeLoss"),
             *("CTCLoss", "CombinedMargin", "CosinAddm", "CtcLoss", "DiceCoefLoss", "FocalLoss", "LabelSpecificAdd"),
-            *("LabelSpecificMargin", "SigmoidFocalLoss", "SoftmaxFocalLoss", "WarpCTCLoss", "WeightedSoftmaxWithLoss"),
+            *("LabelSpecificMargin", "SigmoidFocalLoss", "SoftmaxFocalLoss", "WarpCTCLoss"),
             *("InfogainLoss", "L1Loss", "MarginInnerProduct", "MultiBoxLoss", "MultinomialLogisticLoss", "RegionLoss"),
             *("SigmoidCrossEntropyLoss", "SmoothL1Loss", "SmoothL1LossOHEM", "SoftmaxWithLoss", "SoftmaxWithLossOHEM"),
             *("TripletLoss", "Yolov3"),
