@@ -129,7 +129,7 @@ class CTCLoss(Sequences, HostLoss):
         self.begin(bottom, self.axes[len(bottom)], blank)
         given = p.time_step or self.scores[0], p.alphabet_size or self.scores[2]
         if given != self.scores[::2] or p.output_delay or p.preprocess_collapse_repeated or not p.ctc_merge_repeated:
-            raise self.error(f"needs time_step and alphabet_size of scores {self.scores}, and no other field")
+            raise self.error(f"time_step and alphabet_size must fit {self.scores}; only the blank may be set besides")
         self.gradients[0].reshape(*bottom[0].shape)
         top[0].reshape()
 

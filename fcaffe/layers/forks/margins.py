@@ -32,7 +32,7 @@ class Margin(Layer):
         add = self.param.label_specific_add_param
         self.fork = forks.WINDOWS if self.type.startswith("Label") else forks.ARCFACE
         if add.HasField("bias_base") or p.auto_tune or p.type == p.SOFT or (p.margin_base and p.gamma):
-            raise self.error("bias_base, auto_tune, type: SOFT and another gamma than 0 are not supported")
+            raise self.error("bias_base, auto_tune and type: SOFT are not supported, and gamma (default 1) must be 0")
         degrees = min(p.margin_base, p.margin_max if p.HasField("margin_max") else math.inf)
         self.m1, self.m2, self.m3 = {
             "CombinedMargin": (both.m1, both.m2, both.m3),
