@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("on_each_engine")
 DERIVATIVES = {"Clip", "Dropout", "HingeLoss", "LSTM", "LSTMUnit", "Lstm", "RNN", "ReLU", "ReLU6", "SmoothL1Loss"}
 BOXES = {"DetectionLoss", "MultiBoxLoss", "RegionLoss", "TripletLoss", "Yolov3"}
 SEQUENCES = {"CTCLoss", "CtcLoss", "WarpCTCLoss"}  # whose ends may come before the last step
-MATRICES = {"Interp", "PSROIPooling", "ROIAlign"}  # that are products with matrices in fcaffe
+MATRICES = {"DeephiResize", "Interp", "PSROIPooling", "ROIAlign"}  # that are products with matrices in fcaffe
 
 
 @each(lambda example: example.has_gradient)
