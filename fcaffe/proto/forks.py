@@ -40,6 +40,7 @@ WINDOWS = "the caffe-windows fork (happynear/caffe-windows)"
 MASK_RCNN = "the Mask R-CNN fork (jasjeetIM/Mask-RCNN)"
 YOLO_V1 = "the YOLO fork (yeahkun/caffe-yolo)"
 YOLO_V2 = "the YOLOv2 fork (gklz1982/caffe-yolov2)"
+SYNOPSYS = "Synopsys' fork (foss-for-synopsys-dwc-arc-processors/synopsys-caffe)"
 SPP_NET = "the SPP-net fork (dsisds/caffe-SPPNet)"
 CEIL_MODE = "a proposal that Caffe did not take (BVLC/caffe#3057; shicai/DenseNet-Caffe)"
 
@@ -70,6 +71,7 @@ _FORKS: dict[int, tuple[str, ...]] = {
     123: (OCR,),
     124: (WINDOWS,),
     125: (MASK_RCNN,),
+    131: (SYNOPSYS,),
 }
 
 # Layer types that fcaffe does not have. A type of several forks is listed with the first. The classes of the types that
@@ -114,7 +116,7 @@ _WORKING = {
     " margin_inner_product_param shuffle_channel_param bn_param yolov3_param"
     " yolov3_detection_output_param relu6_param detection_loss_param proposal_param lstm_param"
     " transpose_param reverse_param flip_param triplet_loss_param roi_align_param reorg_param"
-    " region_loss_param eval_detection_param",
+    " region_loss_param eval_detection_param matmul_param",
     "V1LayerParameter": "type bn_param interp_param relu6_param",
     "TransformationParameter": "resize_param noise_param distort_param expand_param emit_constraint",
     "LossParameter": "pre_fixed_normalizer weight_by_label_freqs class_weighting normalization",

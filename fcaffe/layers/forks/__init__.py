@@ -12,6 +12,7 @@ declare(
         "detections": "DetectionOutput DetectionEvaluate",
         "face": "CenterLoss MarginInnerProduct TripletLoss",
         "lstm": "Lstm",
+        "matmul": "MatMul",
         "mobile": "ConvolutionDepthwise DepthwiseConvolution ReLU6",
         "multibox_loss": "MultiBoxLoss",
         "normalize": "Normalize",

@@ -16,7 +16,6 @@ _BY_REASON = {
         "export the model in float32, before it is quantised",
     ),
     "Sin Cos Tan Floor Ceil Round Sign Mod": ("Caffe has no such function", "make what it computes a constant"),
-    "Attention Einsum": ("Caffe has no product of two blobs as matrices", "use a model without attention"),
     "GRU RNN": ("Caffe has no GRU, and its RNN has an output layer of its own", "use nn.LSTM"),
     "Erf": ("Caffe has no error function, but for GELU, x * (1 + erf(x / sqrt(2))) / 2", "use nn.GELU"),
 }
