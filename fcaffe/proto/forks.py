@@ -71,7 +71,7 @@ _FORKS: dict[int, tuple[str, ...]] = {
     123: (OCR,),
     124: (WINDOWS,),
     125: (MASK_RCNN,),
-    131: (SYNOPSYS,),
+    140: (SYNOPSYS,),
 }
 
 # Layer types that fcaffe does not have. A type of several forks is listed with the first. The classes of the types that

@@ -16,8 +16,8 @@ SMALL = 1 << 12  # elements of a constant that a shape may depend on
 NAMES = (
     "Abs Add And Cast Ceil Concat Constant ConstantOfShape Cos CumSum Div Equal Exp Expand Flatten Floor Gather "
     "Greater GreaterOrEqual Identity Less LessOrEqual Log Max Min Mod Mul Neg Not Or Pow Range Reciprocal ReduceMax "
-    "ReduceMean ReduceMin ReduceProd ReduceSum Reshape Round Sign Sin Slice Split Sqrt Squeeze Sub Tile Transpose Trilu "
-    "Unsqueeze Where"
+    "ReduceMean ReduceMin ReduceProd ReduceSum Reshape Round Sign Sin Slice Split Sqrt Squeeze Sub Tile Transpose "
+    "Trilu Unsqueeze Where"
 )
 FOLDED = set(NAMES.split())
 CHANGED = {"Clip", "Pad", "Resize", "Slice", "Upsample"}  # which have other inputs in version 11 than before
