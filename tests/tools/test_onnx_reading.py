@@ -245,7 +245,7 @@ def test_operators(case: tuple[Any, ...], forks: str, tmp_path: Path) -> None:
 
 REFUSED = [
     ("y = Erf (x)", "error function", "use nn.GELU"),
-    ("y, i = TopK (x, k)", "chooses values by their size", "export the model without its last part"),
+    ("y, i = TopK (x, k)", "chooses values by their size", "end the net before it by --cut"),
     ("y = MaxPool <kernel_shape = [2, 2], dilations = [2, 2]> (x)", "gaps in its windows", "use dilation 1"),
     ('y = Einsum <equation = "nchw->nc"> (x)', "product of two blobs", "write it by MatMul"),
     ("y = Sin (x)", "no such function", "make what it computes a constant"),

@@ -74,11 +74,7 @@ def prelu(step: Step) -> Value:
 
 @reads("Clip")
 def clip(step: Step) -> Value:
-    limits = [step.attribute("min", -math.inf), step.attribute("max", math.inf)]
-    for index in (1, 2):
-        if step.has(index):
-            limits[index - 1] = float(step.weights(index, "limits").reshape(-1)[0])
-    return clipped(step, step.x, *limits)
+    return clipped(step, step.x, step.number(1, "min", -math.inf), step.number(2, "max", math.inf))
 
 
 def clipped(step: Step, x: Value, low: float, high: float) -> Value:

@@ -111,9 +111,12 @@ def _read(step: Step) -> Sequence[Known]:
     except FcaffeError as problem:
         words = str(problem)
         refusal = NetError(words) if words.startswith("node ") else step.error(words)
-    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as problem:
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as problem:
         words = " ".join(f"{type(problem).__name__}: {problem}".split())[:200]
-        refusal = step.error(f"fcaffe cannot read its inputs or attributes ({words}), damaged or of an unknown form")
+        if isinstance(problem, (AttributeError, LookupError, TypeError)):
+            refusal = step.error(f"fcaffe fails to read it ({words}), which is a fault of fcaffe: please report it")
+        else:
+            refusal = step.error(f"its inputs or attributes do not fit together ({words})")
     return [refusal] * len(step.node.outputs)
 
 

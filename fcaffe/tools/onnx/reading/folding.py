@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fcaffe.errors import NetError
+from fcaffe.input_files import asking
 from fcaffe.tools.onnx.library import onnx
 from fcaffe.tools.onnx.reading.graph import Shape, Step
 from fcaffe.tools.onnx.reading.load import in_known_type
@@ -50,7 +51,7 @@ def fold(step: Step) -> list[np.ndarray] | None:
     from onnx.reference import ReferenceEvaluator
 
     step.net.take(sum(math.prod(shape) for shape in step.shapes if shape is not None))
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), asking():
         return [in_known_type(np.asarray(one)) for one in ReferenceEvaluator(_model(step)).run(None, inputs)]
 
 

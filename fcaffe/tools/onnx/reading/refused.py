@@ -1,6 +1,6 @@
 """Operators that Caffe cannot express, with the reasons and what to change in the exporting model."""
 
-_AFTER = "export the model without its last part, and do that in the program that runs the net"
+_AFTER = "end the net before it by --cut BLOB,... or --cut auto, and do the rest in the program that runs the net"
 _BY_REASON = {
     "NonMaxSuppression TopK Unique NonZero Compress": ("it chooses values by their size", _AFTER),
     "Equal Greater Less Not And Or GreaterOrEqual LessOrEqual IsNaN If Loop Scan": (
