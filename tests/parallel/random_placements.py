@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 import random
 from pathlib import Path
@@ -276,6 +278,18 @@ class PlacedNet:
             order = self.random.sample(range(len(shape)), len(shape))
             named = " ".join(f"order: {axis}" for axis in order)
             self._layer("Permute", [bottom], f"permute_param {{ {named} }}", tuple(shape[axis] for axis in order))
+
+    def _do_product(self) -> None:
+        a = self._pick(range(2, 5))
+        fits = []
+        for b, (ours, theirs) in itertools.product(self.shapes, itertools.product((False, True), repeat=2)):
+            x, y = (np.zeros(self.shapes[blob]) for blob in (a, b))
+            with contextlib.suppress(ValueError):  # they do not fit
+                z = np.matmul(x.swapaxes(-1, -2) if ours else x, y.swapaxes(-1, -2) if theirs else y)
+                fits += [(b, ours, theirs, z.shape)] if z.ndim >= y.ndim > 1 else []
+        b, ours, theirs, shape = self.random.choice(fits)  # as a with itself does
+        field = f"matmul_param {{ transpose_a: {ours} transpose_b: {theirs} }}".replace("T", "t").replace("F", "f")
+        self._layer("MatMul", [a, b], field, shape)
 
     def _do_reverse(self) -> None:
         if bottom := self._pick(range(1, 5)):
