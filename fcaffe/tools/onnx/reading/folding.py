@@ -76,7 +76,8 @@ def _model(step: Step) -> Any:
     given, small = [], []
     for name in dict.fromkeys(filter(None, step.node.inputs)):
         known, kind = step.net.known[name], types.FLOAT
-        assert not isinstance(known, NetError)
+        if isinstance(known, NetError):
+            raise known
         if isinstance(known, np.ndarray):
             kind = helper.np_dtype_to_tensor_dtype(known.dtype)
             small += [onnx().numpy_helper.from_array(known, name)] if known.size <= SMALL else []
