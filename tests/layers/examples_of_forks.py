@@ -44,7 +44,7 @@ PLAIN: dict[str, list[Example]] = {
         Example("", ((2, 3, 4), (2, 4, 5))),
         Example("matmul_param { transpose_b: true }", ((2, 3, 4, 5), (2, 3, 2, 5))),
         Example("matmul_param { transpose_a: true }", ((2, 1, 4, 3), (3, 4, 5)), batched=(0,)),
-        Example("matmul_param { transpose_a: true transpose_b: true }", ((4, 3), (2, 5, 4)), batched=(1,)),
+        Example("matmul_param { transpose_a: true transpose_b: true }", ((4, 3), (1, 5, 4)), batched=(1,)),
     ],
     "Normalize": [
         Example("", IMAGES, in_place=True),

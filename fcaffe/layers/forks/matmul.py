@@ -56,24 +56,27 @@ class MatMul(Layer):
         return a.swapaxes(-1, -2) if transpose_a else a, b.swapaxes(-1, -2) if transpose_b else b
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.xp.matmul(*self.factors(bottom), out=top[0].data)
+        self.engine.products(*self.factors(bottom), top[0].data)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         (a, b), dy = self.factors(bottom), top[0].diff
         if propagate_down[0]:
-            self.write(self.xp.matmul(dy, b.swapaxes(-1, -2)), 0, bottom[0])
+            self.send_down(dy, b.swapaxes(-1, -2), bottom[0].diff, self.transposed[0])
         if propagate_down[1]:
-            self.write(self.xp.matmul(a.swapaxes(-1, -2), dy), 1, bottom[1])
+            self.send_down(a.swapaxes(-1, -2), dy, bottom[1].diff, self.transposed[1])
 
-    def write(self, gradient: Array, index: int, bottom: Blob) -> None:
-        """Write the gradient of a factor as that of its bottom: the sum over the axes along which it was repeated."""
-        if self.transposed[index]:
-            gradient = gradient.swapaxes(-1, -2)
-        shape = (1,) * (gradient.ndim - len(bottom.shape)) + bottom.shape
-        repeated = tuple(axis for axis, n in enumerate(shape) if n != gradient.shape[axis])
-        if repeated:
-            gradient = gradient.sum(axis=repeated, dtype=self.xp.float64)
-        bottom.diff[...] = gradient.reshape(bottom.shape)
+    def send_down(self, a: Array, b: Array, diff: Array, transposed: bool) -> None:
+        """Write a times b, summed over the axes along which a factor was repeated, as the gradient of the factor."""
+        diff = diff.swapaxes(-1, -2) if transposed else diff
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        if diff.shape[:-2] == batch:
+            self.engine.products(a, b, diff)
+            return
+        gradient = self.xp.empty((*batch, *diff.shape[-2:]), np.float32)
+        self.engine.products(a, b, gradient)
+        own = (1,) * (gradient.ndim - diff.ndim) + diff.shape
+        repeated = tuple(axis for axis, n in enumerate(own) if n != gradient.shape[axis])
+        diff[...] = gradient.sum(axis=repeated, dtype=self.xp.float64).reshape(diff.shape)
 
     def macs(self, bottom: list[Blob], top: list[Blob]) -> int:
         return top[0].count * self.factors(bottom)[0].shape[-1]

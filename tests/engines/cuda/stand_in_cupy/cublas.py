@@ -70,6 +70,7 @@ class Library:
             ("cublasSetStream_v2", self._set_stream),
             ("cublasSetWorkspace_v2", lambda handle, pointer, size: int(handle != HANDLE or pointer % 256 or not size)),
             ("cublasGemmEx", self._gemm_ex),
+            ("cublasGemmStridedBatchedEx", self._gemm_each),
         ):
             setattr(self, name, functools.partial(function))  # which takes the attribute argtypes
 
@@ -84,6 +85,21 @@ class Library:
         except CUBLASError:
             return 7
         return int(algorithm != -1)
+
+    def _gemm_each(self, *arguments: int) -> int:
+        *first, alpha, a, a_type, lda, each_a, b, b_type, ldb, each_b, beta, c, c_type, ldc, each_c, count = arguments[
+            :-2
+        ]
+        for index in range(count):
+            x, y, z = (
+                address + index * distance * ITEM[kind]
+                for address, distance, kind in ((a, each_a, a_type), (b, each_b, b_type), (c, each_c, c_type))
+            )
+            if status := self._gemm_ex(
+                *(*first, alpha, x, a_type, lda, y, b_type, ldb, beta, z, c_type, ldc, *arguments[-2:])
+            ):
+                return status
+        return 0
 
 
 def _create(handle: Any) -> int:
