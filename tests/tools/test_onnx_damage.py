@@ -13,9 +13,10 @@ import pytest
 
 from fcaffe.errors import FcaffeError, SnapshotError
 from fcaffe.tools.onnx.reading.convert import from_onnx
+from fcaffe.tools.onnx.reading.graph import readers
 from fcaffe.tools.onnx.weights import read_weights
 from tests.tools.onnx_graphs import model_of
-from tests.tools.test_onnx_reading import GELU, IMAGE, LN, SHUFFLE, ints
+from tests.tools.test_onnx_reading import CASES, GELU, IMAGE, LN, SHUFFLE, ints
 
 onnx = pytest.importorskip("onnx")
 
@@ -47,6 +48,7 @@ def outcome(path: Path) -> str:
         from_onnx(str(path))
     except FcaffeError as error:
         assert "\n" not in str(error) and 20 < len(str(error)) < 1000, error
+        assert "fault of fcaffe" not in str(error)
         return str(error)
     return ""
 
@@ -78,6 +80,60 @@ def test_500_damaged_files(tmp_path: Path) -> None:
         path.write_bytes(mutated(content, dice))
         errors += outcome(path) != ""
     assert errors > 250  # many others differ in weights alone
+
+
+def test_changed_nodes(tmp_path: Path) -> None:
+    """Operators without some inputs or attributes, with other inputs, numbers, and shapes of inputs and constants."""
+    dice, path = random.Random(3), tmp_path / "model.onnx"
+    models = [whole_model()]
+    models += [model_of(case[0], *case[1:3], (*case, 17)[4] or 17, case[3]) for case in CASES if 3 < len(case) < 6]
+    for _ in range(600):
+        model = onnx.ModelProto.FromString(dice.choice(models).SerializeToString())
+        node, constants = dice.choice(model.graph.node), model.graph.initializer
+        attribute = dice.choice([*node.attribute, onnx.AttributeProto()])
+        way = dice.randrange(6)
+        if way == 0 and node.attribute:
+            del node.attribute[dice.randrange(len(node.attribute))]
+        elif way == 1 and attribute.ints:
+            attribute.ints[:] = dice.choices([*attribute.ints, 0, -1, 7, HUGE], k=dice.randrange(4))
+        elif way == 2 and node.input:
+            del node.input[dice.randrange(len(node.input)) :]
+        elif way == 3 and node.input:
+            names = ["", *(one.name for one in (*model.graph.input, *constants))]
+            node.input[dice.randrange(len(node.input))] = dice.choice(names)
+        elif way == 4 and model.graph.input:
+            dims = model.graph.input[0].type.tensor_type.shape.dim
+            del dims[dice.randrange(len(dims)) :]
+        elif way == 5 and constants:
+            changed = dice.choice(constants)
+            array = onnx.numpy_helper.to_array(changed)
+            forms = [
+                array.ravel(),
+                array.ravel()[:1],
+                array.ravel()[:0],
+                array[None],
+                array.astype("i8"),
+                array.astype("f4"),
+            ]
+            changed.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(dice.choice(forms)), changed.name))
+        path.write_bytes(model.SerializeToString())
+        outcome(path)
+
+
+@pytest.mark.parametrize("kind", [AttributeError, IndexError, KeyError, TypeError])
+def test_an_error_of_fcaffe_s_own_is_not_blamed_on_the_file(
+    kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(step: Any) -> Any:
+        raise kind("of a reader")
+
+    monkeypatch.setitem(readers, "Relu", fails)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model_of("y = Relu (x)", IMAGE).SerializeToString())
+    with pytest.raises(
+        FcaffeError, match=r'node "Relu_0" .*of a reader.*, which is a fault of fcaffe: please report it'
+    ):
+        from_onnx(str(path))
 
 
 HOSTILE: dict[str, tuple[str, dict[str, np.ndarray]]] = {

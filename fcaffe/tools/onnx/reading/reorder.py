@@ -146,7 +146,7 @@ def cut(step: Step, x: Value, axis: int, points: Sequence[int]) -> list[Value]:
 
 def chosen(step: Step, x: Value, axis: int, indices: Sequence[int]) -> Value:
     """The elements of an axis with these indices, in their order. Negative ones count from the end."""
-    n = x.shape[axis]
+    n = x.shape[step.axis(axis, x.shape)]
     indices = [index + n * (index < 0) for index in indices]
     if not indices or not all(0 <= index < n for index in indices):
         raise step.error(f"it takes no elements, or some beyond axis {axis} of {x.shape}")
@@ -212,7 +212,7 @@ def _indices(step: Step) -> np.ndarray:
 def gather_grid(step: Step) -> Value:
     """Indices of a grid, such as those of adaptive pooling: rows that vary over the first axes, columns over others."""
     indices = _indices(step)
-    for split in range(indices.ndim if indices.shape[-1] == 2 and not step.attribute("batch_dims") else 0):
+    for split in range(indices.ndim if indices.shape[-1:] == (2,) and not step.attribute("batch_dims") else 0):
         grid = indices.reshape(math.prod(indices.shape[:split]), -1, 2)
         rows, columns = grid[:, 0, 0], grid[0, :, 1]
         if np.array_equal(grid, np.stack(np.meshgrid(rows, columns, indexing="ij"), -1)):
