@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,9 @@ import pytest
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-import caffe
-
 from fcaffe.errors import NetError
-from fcaffe.model_files import write_model
-from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text, write_text
+from fcaffe.net.weights import copy_weights
+from fcaffe.solvers import Solver
 from fcaffe.tools.onnx.reading.convert import from_onnx
 from tests.tools.onnx_graphs import converted, largest_difference, model_of
 
@@ -33,51 +31,38 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-class Attention(nn.Module):
+class Block(nn.Module):
     def __init__(self, kind):
         super().__init__()
-        self.kind, self.qkv, self.out = kind, nn.Linear(24, 72), nn.Linear(24, 24)
-    def forward(self, x):
-        n, length, size = x.shape
-        q, k, v = self.qkv(x).reshape(n, length, 3, 3, 8).permute(2, 0, 3, 1, 4).unbind(0)
+        self.kind, self.norms = kind, nn.ModuleList([nn.LayerNorm(24), nn.LayerNorm(24)])
+        self.qkv, self.out = (nn.Linear(24, 72), nn.Linear(24, 24)) if kind != "module" else (None, None)
+        self.module = nn.MultiheadAttention(24, 3, batch_first=True) if kind == "module" else None
+        self.mlp = nn.Sequential(nn.Linear(24, 48), nn.GELU(), nn.Linear(48, 24))
+    def attention(self, x):
+        if self.kind == "module":
+            return self.module(x, x, x, need_weights=False)[0]
+        q, k, v = self.qkv(x).reshape(*x.shape[:2], 3, 3, 8).permute(2, 0, 3, 1, 4).unbind(0)
         if self.kind == "products":
             y = (q @ k.transpose(-2, -1) * 8**-0.5).softmax(-1) @ v
         elif self.kind == "einsum":
             y = torch.einsum("bhqk,bhkd->bhqd", torch.einsum("bhqd,bhkd->bhqk", q, k).softmax(-1), v)
         else:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=self.kind == "causal")
-        return self.out(y.transpose(1, 2).reshape(n, length, size))
-
-class Block(nn.Module):
-    def __init__(self, attention):
-        super().__init__()
-        self.first, self.attention, self.second = nn.LayerNorm(24), attention, nn.LayerNorm(24)
-        self.mlp = nn.Sequential(nn.Linear(24, 48), nn.GELU(), nn.Linear(48, 24))
+        return self.out(y.transpose(1, 2).reshape(x.shape))
     def forward(self, x):
-        x = x + self.attention(self.first(x))
-        return x + self.mlp(self.second(x))
+        x = x + self.attention(self.norms[0](x))
+        return x + self.mlp(self.norms[1](x))
 
 class Vit(nn.Module):
     def __init__(self, kind):
         super().__init__()
         self.patches, self.norm, self.head = nn.Conv2d(3, 24, 4, 4), nn.LayerNorm(24), nn.Linear(24, 5)
         self.token, self.positions = nn.Parameter(torch.randn(1, 1, 24)), nn.Parameter(torch.randn(1, 17, 24))
-        self.blocks = nn.Sequential(*[Block(Attention(kind)) for _ in range(2)])
+        self.blocks = nn.Sequential(Block(kind), Block(kind))
     def forward(self, x):
         x = self.patches(x).flatten(2).transpose(1, 2)
         x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.positions
         return self.head(self.norm(self.blocks(x))[:, 0])
-
-class SelfAttention(nn.MultiheadAttention):
-    def forward(self, x):
-        return super().forward(x, x, x, need_weights=False)[0]
-
-class Encoder(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.block, self.head = Block(SelfAttention(24, 3, batch_first=True)), nn.Linear(24, 5)
-    def forward(self, x):
-        return self.head(self.block(x).mean(1))
 
 class Cbam(nn.Module):
     def __init__(self):
@@ -93,7 +78,7 @@ class Cbam(nn.Module):
 torch.manual_seed(3)
 image, words = torch.randn(2, 3, 16, 16), torch.randn(6, 7, 24)
 nets = {f"vit {kind}": (Vit(kind), image) for kind in ("products", "einsum", "fused", "causal")}
-nets |= {"encoder": (Encoder(), words), "cbam": (Cbam(), image)}
+nets |= {"encoder": (nn.Sequential(Block("module"), nn.Flatten(), nn.Linear(168, 5)), words), "cbam": (Cbam(), image)}
 for name, (net, x) in nets.items():
     for parameter in net.parameters():  # exporters leave out biases of 0
         parameter.data += 0.1 * torch.randn_like(parameter)
@@ -135,57 +120,48 @@ def test_attention(name: str, export: tuple[str, int], exported: Path) -> None:
             from_onnx(str(path))
 
 
+@pytest.mark.usefixtures("on_each_engine")
 @pytest.mark.parametrize("export", EXPORTS)
 def test_an_encoder_learns_as_in_pytorch(
-    export: tuple[str, int], exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    export: tuple[str, int], exported: Path, solver_from: Callable[..., Solver]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     made = from_onnx(str(exported / f"encoder {export[0]} {export[1]}.onnx"), forks=True)
-    write_model("net.caffemodel", made.model)
-    loss = """layer { name: "labels" type: "Input" top: "labels" input_param { shape { dim: 6 } } }
-        layer { name: "loss" type: "SoftmaxWithLoss" bottom: "y" bottom: "labels" top: "loss" }"""
-    made.net.MergeFrom(parse_text(loss, pb.NetParameter))
-    write_text("net.prototxt", made.net)
-    Path("solver.prototxt").write_text(
-        f'net: "net.prototxt" base_lr: {RATE} momentum: {MOMENTUM} lr_policy: "fixed" snapshot_after_train: false'
+    solver = solver_from(
+        f"""base_lr: {RATE} momentum: {MOMENTUM} lr_policy: "fixed" snapshot_after_train: false net_param {{ {made.net}
+        layer {{ name: "labels" type: "Input" top: "labels" input_param {{ shape {{ dim: 6 }} }} }}
+        layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "y" bottom: "labels" top: "loss" }} }}"""
     )
-    solver = caffe.get_solver("solver.prototxt")
-    solver.net.copy_from("net.caffemodel")
-    solver.net.blobs["x"].data.flat = np.fromfile(exported / "words", np.float32)
-    solver.net.blobs["labels"].data[...] = np.arange(6) % 5
+    copy_weights(solver.net, made.model, "the model")
+    solver.net.blob("x").data[...] = np.fromfile(exported / "words", np.float32).reshape(6, 7, 24)
+    solver.net.blob("labels").data[...] = np.arange(6) % 5
     found = []
     for _ in range(STEPS):
         solver.step(1)
-        found.append(float(solver.net.blobs["loss"].data))
+        found.append(float(solver.smoothed.mean))
     wanted = np.loadtxt(exported / "losses")
     assert wanted[-1] < wanted[0] / 2
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_random_products(tmp_path: Path) -> None:
-    """Factors with transposes, with repeated and missing axes, vectors, constants; sums with axes in any order."""
+    """Sums of products with axes in any order; factors with repeated and missing axes, vectors, constants."""
     dice = random.Random(4)
     for _ in range(60):
-        lengths = dict(zip("abmkn", dice.choices([1, 2, 3, 4], k=5), strict=True))
+        lengths, one = dict(zip("abmkn", dice.choices([1, 2, 3, 4], k=5), strict=True)), ""
+        batch, z = "ab"[dice.randrange(3) :], dice.choice(["abkn", "bnk", "nk", "k"])
         if dice.random() < 0.5:
-            batch = "ab"[: dice.randint(0, 2)]
-            terms = ["".join(dice.sample(axes, len(axes))) for axes in (batch + "mk", batch + "kn", batch + "mn")]
-            body = f'y = Einsum <equation = "{terms[0]},{terms[1]}->{terms[2]}"> (x, z)'
-            shapes = {name: tuple(lengths[axis] for axis in term) for name, term in zip("xz", terms, strict=False)}
+            x, z, y = ("".join(dice.sample(axes, len(axes))) for axes in (batch + "mk", batch + "kn", batch + "mn"))
+            body = f'y = Einsum <equation = "{x},{z}->{y}"> (x, z)'
         else:
-            shapes, operands = {}, []
-            for name, matrix in (("x", "mk"), ("z", "kn")):
-                batch = "ab"[dice.randint(0, 2) :]
-                shapes[name] = tuple(lengths[axis] if dice.random() < 0.7 else 1 for axis in batch)
-                turned = dice.random() < 0.5
-                shapes[name] += tuple(lengths[axis] for axis in (matrix[::-1] if turned else matrix))
-                order = [*range(len(batch)), len(batch) + 1, len(batch)]
-                operands.append(f"Transpose <perm = {order}> ({name})" if turned else f"Identity ({name})")
-            body = f"a = {operands[0]} b = {operands[1]} y = MatMul (a, b)"
-            if len(shapes["z"]) == 2 and dice.random() < 0.3:
-                shapes["z"], body = shapes["z"][:1], "y = MatMul (x, z)"
-                shapes["x"] = (*shapes["x"][:-2], lengths["m"], *shapes["z"])
-        constants = dice.choice([{}, {}, {"z"}, {"x"}])
-        inputs, weights = ({n: s for n, s in shapes.items() if (n in constants) == held} for held in (False, True))
-        made, path = converted(tmp_path, model_of(body, inputs, weights, 17), forks=True)
-        assert largest_difference(made, path) <= 1e-5, (body, shapes, constants)
+            x, one = batch + "mk", dice.choice(["", "xa", "xb", "za", "zb"])  # one axis that is repeated
+            order = [*range(len(z) - 2), len(z) - 1, len(z) - 2]
+            turned = f"t = Transpose <perm = {order}> (z)" if z.endswith("nk") else "t = Identity (z)"
+            body = f"{turned} y = MatMul (x, t)"
+        shapes = {
+            name: tuple(1 if name + axis == one else lengths[axis] for axis in axes)
+            for name, axes in (("x", x), ("z", z))
+        }
+        held = dice.choice(["", "", "x", "z"])
+        inputs = {name: shape for name, shape in shapes.items() if name != held}
+        made, path = converted(tmp_path, model_of(body, inputs, {name: shapes[name] for name in held}), forks=True)
+        assert largest_difference(made, path) <= 1e-5, (body, shapes, held)
