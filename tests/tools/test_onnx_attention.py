@@ -21,8 +21,10 @@ from fcaffe.errors import NetError
 from fcaffe.net.weights import copy_weights
 from fcaffe.solvers import Solver
 from fcaffe.tools.onnx.reading.convert import from_onnx
+from fcaffe.tools.target import read_target
 from tests.tools.onnx_graphs import converted, largest_difference, model_of
 
+FORKS = read_target("forks")
 STEPS, RATE, MOMENTUM = 20, 0.1, 0.9
 EXPORTS = [("old", 17), ("new", 18), ("new", 23)]  # an exporter, and a version of operators, of which 23 has Attention
 NETS = """
@@ -114,7 +116,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", ["vit products", "vit einsum", "vit fused", "vit causal", "encoder", "cbam"])
 def test_attention(name: str, export: tuple[str, int], exported: Path) -> None:
     path = exported / f"{name} {export[0]} {export[1]}.onnx"
-    assert largest_difference(from_onnx(str(path), forks=True), path) <= 1e-5
+    assert largest_difference(from_onnx(str(path), target=FORKS), path) <= 1e-5
     if name != "cbam":
         with pytest.raises(NetError, match=r"multiplies two blobs .* by --forks"):
             from_onnx(str(path))
@@ -125,7 +127,7 @@ def test_attention(name: str, export: tuple[str, int], exported: Path) -> None:
 def test_an_encoder_learns_as_in_pytorch(
     export: tuple[str, int], exported: Path, solver_from: Callable[..., Solver]
 ) -> None:
-    made = from_onnx(str(exported / f"encoder {export[0]} {export[1]}.onnx"), forks=True)
+    made = from_onnx(str(exported / f"encoder {export[0]} {export[1]}.onnx"), target=FORKS)
     solver = solver_from(
         f"""base_lr: {RATE} momentum: {MOMENTUM} lr_policy: "fixed" snapshot_after_train: false net_param {{ {made.net}
         layer {{ name: "labels" type: "Input" top: "labels" input_param {{ shape {{ dim: 6 }} }} }}
@@ -163,5 +165,5 @@ def test_random_products(tmp_path: Path) -> None:
         }
         held = dice.choice(["", "", "x", "z"])
         inputs = {name: shape for name, shape in shapes.items() if name != held}
-        made, path = converted(tmp_path, model_of(body, inputs, {name: shapes[name] for name in held}), forks=True)
+        made, path = converted(tmp_path, model_of(body, inputs, {name: shapes[name] for name in held}), target="forks")
         assert largest_difference(made, path) <= 1e-5, (body, shapes, held)

@@ -37,9 +37,6 @@ def convolution(step: Step) -> Value:
     if begins != pads or ends != pads:
         before, behind = ([pad - one for pad, one in zip(pads, side, strict=True)] for side in (begins, ends))
         weights, dilations = _widened(step, weights, dilations, before, behind), [1] * count
-    kind = "Deconvolution" if transposed else "Convolution"
-    if step.net.forks and not transposed and 1 < group == x.shape[1] == len(weights) and count == 2:
-        kind = "ConvolutionDepthwise"
     p: dict[str, Any] = {"num_output": weights.shape[1] * group if transposed else len(weights)}
     p.update(sizes("kernel", weights.shape[2:]), **sizes("stride", strides), **sizes("pad", pads))
     if any(dilation != 1 for dilation in dilations):
@@ -51,6 +48,10 @@ def convolution(step: Step) -> Value:
         blobs.append(step.weights(2, "biases").reshape(-1))
     else:
         p["bias_term"] = False
+    kind = "Deconvolution" if transposed else "Convolution"
+    depthwise = not transposed and 1 < group == x.shape[1] == len(weights) and count == 2
+    if depthwise and step.takes("ConvolutionDepthwise", convolution_param=p):
+        kind = "ConvolutionDepthwise"
     return step.layer(kind, x, blobs=blobs, convolution_param=p)
 
 
@@ -124,22 +125,21 @@ def swapped(step: Step, x: Value) -> Value:
 
 def product(step: Step, a: Value, b: Value) -> Value:
     """The product of two blobs by a MatMul, which can exchange the last two axes of its factors."""
-    if not step.net.forks:
-        raise step.refuse(
-            "it multiplies two blobs as matrices, as attention does, and BVLC Caffe has products with constants only",
-            "allow the layer MatMul of a fork by --forks, use a model without attention, or end it before by --cut",
-        )
-    a, b = (
-        step.reshape(one, shape)
-        for one, shape in ((a, (1, *a.shape)[-max(2, len(a.shape)) :]), (b, (*b.shape, 1)[: max(2, len(b.shape))]))
-    )
+    a = step.reshape(a, (1, *a.shape) if len(a.shape) == 1 else a.shape)
+    b = step.reshape(b, (*b.shape, 1) if len(b.shape) == 1 else b.shape)
     factors, p = [], {}
     for one, field in ((a, "transpose_a"), (b, "transpose_b")):
         x, order = one.transposed or (one, [])
         if order == [*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2]:
             p[field], one = True, x
         factors.append(one)
-    return step.layer("MatMul", *factors, matmul_param=p)
+    y = step.layer_if_taken("MatMul", *factors, matmul_param=p)
+    if y is None:
+        raise step.refuse(
+            f"it multiplies two blobs as matrices, as attention does, and {step.net.target.name} takes no MatMul",
+            "allow it by --forks or another target, use a model without attention, or end it before by --cut",
+        )
+    return y
 
 
 @reads("Einsum")
