@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import math
 import random
 from pathlib import Path
@@ -280,16 +278,12 @@ class PlacedNet:
             self._layer("Permute", [bottom], f"permute_param {{ {named} }}", tuple(shape[axis] for axis in order))
 
     def _do_product(self) -> None:
-        a = self._pick(range(2, 5))
-        fits = []
-        for b, (ours, theirs) in itertools.product(self.shapes, itertools.product((False, True), repeat=2)):
-            x, y = (np.zeros(self.shapes[blob]) for blob in (a, b))
-            with contextlib.suppress(ValueError):  # they do not fit
-                z = np.matmul(x.swapaxes(-1, -2) if ours else x, y.swapaxes(-1, -2) if theirs else y)
-                fits += [(b, ours, theirs, z.shape)] if z.ndim >= y.ndim > 1 else []
-        b, ours, theirs, shape = self.random.choice(fits)  # as a with itself does
-        field = f"matmul_param {{ transpose_a: {ours} transpose_b: {theirs} }}".replace("T", "t").replace("F", "f")
-        self._layer("MatMul", [a, b], field, shape)
+        if a := self._pick(range(2, 5)):
+            *batch, rows, columns = self.shapes[a]
+            fits = [b for b, shape in self.shapes.items() if shape in ((*batch, rows, columns), (rows, columns))]
+            side, n = self.random.choice([("a", columns), ("b", rows)])
+            ends = [a, self.random.choice(fits)]
+            self._layer("MatMul", ends, f"matmul_param {{ transpose_{side}: true }}", (*batch, n, n))
 
     def _do_reverse(self) -> None:
         if bottom := self._pick(range(1, 5)):

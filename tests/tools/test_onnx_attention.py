@@ -17,7 +17,6 @@ import pytest
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from fcaffe.errors import NetError
 from fcaffe.net.weights import copy_weights
 from fcaffe.solvers import Solver
 from fcaffe.tools.onnx.reading.convert import from_onnx
@@ -32,29 +31,25 @@ import sys
 import torch
 from torch import nn
 from torch.nn import functional as F
-
 class Block(nn.Module):
     def __init__(self, kind):
         super().__init__()
         self.kind, self.norms = kind, nn.ModuleList([nn.LayerNorm(24), nn.LayerNorm(24)])
-        self.qkv, self.out = (nn.Linear(24, 72), nn.Linear(24, 24)) if kind != "module" else (None, None)
-        self.module = nn.MultiheadAttention(24, 3, batch_first=True) if kind == "module" else None
+        self.qkv, self.out = nn.Linear(24, 72), nn.Linear(24, 24)
+        self.module = nn.MultiheadAttention(24, 3, batch_first=True)
         self.mlp = nn.Sequential(nn.Linear(24, 48), nn.GELU(), nn.Linear(48, 24))
     def attention(self, x):
         if self.kind == "module":
             return self.module(x, x, x, need_weights=False)[0]
         q, k, v = self.qkv(x).reshape(*x.shape[:2], 3, 3, 8).permute(2, 0, 3, 1, 4).unbind(0)
-        if self.kind == "products":
-            y = (q @ k.transpose(-2, -1) * 8**-0.5).softmax(-1) @ v
-        elif self.kind == "einsum":
-            y = torch.einsum("bhqk,bhkd->bhqd", torch.einsum("bhqd,bhkd->bhqk", q, k).softmax(-1), v)
+        if self.kind == "einsum":
+            y = (torch.einsum("bhqd,bhkd->bhqk", q, k) * 8**-0.5).softmax(-1) @ v
         else:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=self.kind == "causal")
         return self.out(y.transpose(1, 2).reshape(x.shape))
     def forward(self, x):
         x = x + self.attention(self.norms[0](x))
         return x + self.mlp(self.norms[1](x))
-
 class Vit(nn.Module):
     def __init__(self, kind):
         super().__init__()
@@ -65,22 +60,10 @@ class Vit(nn.Module):
         x = self.patches(x).flatten(2).transpose(1, 2)
         x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.positions
         return self.head(self.norm(self.blocks(x))[:, 0])
-
-class Cbam(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv, self.mlp = nn.Conv2d(3, 8, 3), nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 8))
-        self.spatial, self.norm = nn.Conv2d(2, 1, 7, padding=3), nn.LocalResponseNorm(5, alpha=0.1, beta=0.6, k=2.0)
-    def forward(self, x):
-        x = self.norm(self.conv(x))
-        weights = self.mlp(F.adaptive_avg_pool2d(x, 1).flatten(1)) + self.mlp(F.adaptive_max_pool2d(x, 1).flatten(1))
-        x = x * weights.sigmoid()[:, :, None, None]
-        return x * self.spatial(torch.cat((x.amax(1, keepdim=True), x.mean(1, keepdim=True)), 1)).sigmoid()
-
 torch.manual_seed(3)
 image, words = torch.randn(2, 3, 16, 16), torch.randn(6, 7, 24)
-nets = {f"vit {kind}": (Vit(kind), image) for kind in ("products", "einsum", "fused", "causal")}
-nets |= {"encoder": (nn.Sequential(Block("module"), nn.Flatten(), nn.Linear(168, 5)), words), "cbam": (Cbam(), image)}
+nets = {f"vit {kind}": (Vit(kind), image) for kind in ("einsum", "fused", "causal")}
+nets["encoder"] = nn.Sequential(Block("module"), nn.Flatten(), nn.Linear(168, 5)), words
 for name, (net, x) in nets.items():
     for parameter in net.parameters():  # exporters leave out biases of 0
         parameter.data += 0.1 * torch.randn_like(parameter)
@@ -90,13 +73,12 @@ for name, (net, x) in nets.items():
 net, labels = nets["encoder"][0].train(), torch.arange(6) % 5
 optimizer = torch.optim.SGD(net.parameters(), RATE, MOMENTUM)
 words.numpy().tofile("words")
-with open("losses", "w") as file:
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(net(words), labels)
-        loss.backward()
-        optimizer.step()
-        print(loss.item(), file=file)
+for _ in range(STEPS):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(net(words), labels)
+    loss.backward()
+    optimizer.step()
+    print(loss.item())
 """
 
 
@@ -107,19 +89,17 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not python:
         pytest.skip("set TORCH_PYTHON to a Python that has torch and onnxscript")
     folder = tmp_path_factory.mktemp("exported")
-    values = f"EXPORTS, STEPS, RATE, MOMENTUM = {EXPORTS}, {STEPS}, {RATE}, {MOMENTUM}\n"
-    subprocess.run([python, "-W", "ignore", "-c", values + NETS], cwd=folder, check=True, capture_output=True)
+    code = f"EXPORTS, STEPS, RATE, MOMENTUM = {EXPORTS}, {STEPS}, {RATE}, {MOMENTUM}\n{NETS}"
+    ran = subprocess.run([python, "-c", code], cwd=folder, check=True, capture_output=True, text=True)
+    (folder / "losses").write_text("\n".join(ran.stdout.splitlines()[-STEPS:]))
     return folder
 
 
 @pytest.mark.parametrize("export", EXPORTS)
-@pytest.mark.parametrize("name", ["vit products", "vit einsum", "vit fused", "vit causal", "encoder", "cbam"])
+@pytest.mark.parametrize("name", ["vit einsum", "vit fused", "vit causal", "encoder"])
 def test_attention(name: str, export: tuple[str, int], exported: Path) -> None:
     path = exported / f"{name} {export[0]} {export[1]}.onnx"
     assert largest_difference(from_onnx(str(path), target=FORKS), path) <= 1e-5
-    if name != "cbam":
-        with pytest.raises(NetError, match=r"multiplies two blobs .* by --forks"):
-            from_onnx(str(path))
 
 
 @pytest.mark.usefixtures("on_each_engine")
@@ -159,11 +139,9 @@ def test_random_products(tmp_path: Path) -> None:
             order = [*range(len(z) - 2), len(z) - 1, len(z) - 2]
             turned = f"t = Transpose <perm = {order}> (z)" if z.endswith("nk") else "t = Identity (z)"
             body = f"{turned} y = MatMul (x, t)"
-        shapes = {
-            name: tuple(1 if name + axis == one else lengths[axis] for axis in axes)
-            for name, axes in (("x", x), ("z", z))
-        }
+        values: list[dict[str, tuple[int, ...]]] = [{}, {}]  # inputs, constants
         held = dice.choice(["", "", "x", "z"])
-        inputs = {name: shape for name, shape in shapes.items() if name != held}
-        made, path = converted(tmp_path, model_of(body, inputs, {name: shapes[name] for name in held}), target="forks")
-        assert largest_difference(made, path) <= 1e-5, (body, shapes, held)
+        for name, axes in (("x", x), ("z", z)):
+            values[name == held][name] = tuple(1 if name + axis == one else lengths[axis] for axis in axes)
+        made, path = converted(tmp_path, model_of(body, *values), target="forks")
+        assert largest_difference(made, path) <= 1e-5, (body, values)

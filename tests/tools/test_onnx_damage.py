@@ -16,7 +16,7 @@ from fcaffe.errors import FcaffeError, SnapshotError
 from fcaffe.tools.onnx.reading.convert import from_onnx
 from fcaffe.tools.onnx.reading.graph import readers
 from fcaffe.tools.onnx.weights import read_weights
-from tests.tools.onnx_graphs import model_of
+from tests.tools.onnx_graphs import converted, model_of
 from tests.tools.test_onnx_reading import CASES, IMAGE, ints
 
 onnx = pytest.importorskip("onnx")
@@ -100,30 +100,25 @@ def test_changed_nodes(tmp_path: Path) -> None:
         elif way == 2:
             del node.input[dice.randrange(len(node.input) + 1) :]
         elif way == 3 and node.input:
-            names = ["", *(one.name for one in (*model.graph.input, *constants))]
-            node.input[dice.randrange(len(node.input))] = dice.choice(names)
+            node.input[dice.randrange(len(node.input))] = dice.choice(["", "x", *(one.name for one in constants)])
         elif way == 4 and model.graph.input:
             dims = model.graph.input[0].type.tensor_type.shape.dim
             del dims[dice.randrange(len(dims)) :]
         elif way == 5 and constants:
             changed = dice.choice(constants)
-            array = onnx.numpy_helper.to_array(changed)
-            array = dice.choice([array.ravel(), array.ravel()[:1], array[None], array.astype("i8"), array.astype("f4")])
-            changed.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(array), changed.name))
+            array = onnx.numpy_helper.to_array(changed).ravel()[: dice.randrange(9)].astype(dice.choice(["i8", "f4"]))
+            changed.CopyFrom(onnx.numpy_helper.from_array(array, changed.name))
         path.write_bytes(model.SerializeToString())
         outcome(path)
 
 
 @pytest.mark.parametrize("kind", [AttributeError, IndexError, KeyError, TypeError])
 def test_an_error_of_fcaffe_s_own(kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not blamed on the file."""
     monkeypatch.setitem(readers, "Relu", Mock(side_effect=kind("of a reader")))
-    path = tmp_path / "model.onnx"
-    path.write_bytes(model_of("y = Relu (x)", IMAGE).SerializeToString())
     with pytest.raises(
         FcaffeError, match=r'node "Relu_0" .*of a reader.*, which is a fault of fcaffe: please report it'
     ):
-        from_onnx(str(path))
+        converted(tmp_path, model_of("y = Relu (x)", IMAGE))
 
 
 HOSTILE: dict[str, tuple[str, dict[str, np.ndarray]]] = {
@@ -169,14 +164,10 @@ def _changed(change: str) -> Any:
         graph.node[0].input[0] = "y4"
     elif change == "two writers":
         graph.node[1].output[0] = "c"
-    elif change == "unknown input":
-        graph.node[3].input[0] = "nowhere"
     elif change == "huge constant":
         w.dims[:] = [2**31, 2**31, 3, 3]
     elif change == "typed constant":
         w.data_type = onnx.TensorProto.STRING
-    elif change == "integer weights":
-        w.CopyFrom(onnx.numpy_helper.from_array(np.ones((6, 4, 3, 3), np.int32), "w"))
     elif change == "huge input":
         for dim in graph.input[0].type.tensor_type.shape.dim:
             dim.dim_value = 2**31
@@ -187,13 +178,10 @@ def _changed(change: str) -> Any:
     return model
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        *("cycle", "two writers", "unknown input", "huge constant", "typed constant", "integer weights", "huge input"),
-        *("no opset", "sequence input"),
-    ],
-)
+WRONG = ["cycle", "two writers", "huge constant", "typed constant", "huge input", "no opset", "sequence input"]
+
+
+@pytest.mark.parametrize("change", WRONG)
 def test_wrong_graphs(change: str, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(_changed(change).SerializeToString())

@@ -87,19 +87,14 @@ class Library:
         return int(algorithm != -1)
 
     def _gemm_each(self, *arguments: int) -> int:
-        *first, alpha, a, a_type, lda, each_a, b, b_type, ldb, each_b, beta, c, c_type, ldc, each_c, count = arguments[
-            :-2
-        ]
-        for index in range(count):
-            x, y, z = (
-                address + index * distance * ITEM[kind]
-                for address, distance, kind in ((a, each_a, a_type), (b, each_b, b_type), (c, each_c, c_type))
-            )
-            if status := self._gemm_ex(
-                *(*first, alpha, x, a_type, lda, y, b_type, ldb, beta, z, c_type, ldc, *arguments[-2:])
-            ):
-                return status
-        return 0
+        """The three distances of matrices are behind their leading dimensions, and the count behind the last one."""
+        failed = 0
+        for index in range(arguments[20]):
+            moved = list(arguments)
+            for at in (7, 11, 16):
+                moved[at] += index * arguments[at + 3] * ITEM[arguments[at + 1]]
+            failed |= self._gemm_ex(*(one for at, one in enumerate(moved) if at not in (10, 14, 19, 20)))
+        return failed
 
 
 def _create(handle: Any) -> int:
