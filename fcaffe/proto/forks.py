@@ -40,6 +40,7 @@ WINDOWS = "the caffe-windows fork (happynear/caffe-windows)"
 MASK_RCNN = "the Mask R-CNN fork (jasjeetIM/Mask-RCNN)"
 YOLO_V1 = "the YOLO fork (yeahkun/caffe-yolo)"
 YOLO_V2 = "the YOLOv2 fork (gklz1982/caffe-yolov2)"
+SYNOPSYS = "Synopsys' fork (foss-for-synopsys-dwc-arc-processors/synopsys-caffe)"
 SPP_NET = "the SPP-net fork (dsisds/caffe-SPPNet)"
 WARP_CTC = "the CTC fork (xmfbit/warpctc-caffe)"
 FOCAL = "the focal loss layers (zimenglan-sysu-512/Focal-Loss, liuyuisanai/Focal-Loss)"
@@ -86,6 +87,7 @@ _FORKS: dict[int, tuple[str, ...]] = {
     132: (VIDEO,),
     133: (LABELS,),
     134: (XILINX,),
+    140: (SYNOPSYS,),
 }
 
 # Layer types that fcaffe does not have. A type of several forks is listed with the first. The classes of the types that
@@ -137,7 +139,7 @@ _WORKING = {
     " transpose_param reverse_param flip_param triplet_loss_param roi_align_param reorg_param"
     " region_loss_param eval_detection_param pooling3d_param convolution3d_param deephi_resize_param ctc_loss_param"
     " ctc_decoder_param focal_loss_param label_specific_add_param label_specific_margin_param cosin_add_m_param"
-    " combined_margin_param dice_coef_loss_param",
+    " combined_margin_param dice_coef_loss_param matmul_param",
     "V1LayerParameter": "type bn_param interp_param relu6_param",
     "TransformationParameter": "resize_param noise_param distort_param expand_param emit_constraint",
     "LossParameter": "pre_fixed_normalizer weight_by_label_freqs class_weighting normalization",

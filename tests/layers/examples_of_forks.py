@@ -44,6 +44,12 @@ PLAIN: dict[str, list[Example]] = {
         Example(f"{MARGIN} }}", (MATRIX, (3,)), labels={1: 3}, tops=2, smooth=False, batched=()),
         Example(f"{MARGIN} type: QUADRUPLE }}", (IMAGE, (2,)), labels={1: 3}, tops=2, smooth=False, batched=()),
     ],
+    "MatMul": [
+        Example("", ((2, 3, 4), (2, 4, 5))),
+        Example("matmul_param { transpose_b: true }", ((2, 3, 4, 5), (2, 3, 2, 5))),
+        Example("matmul_param { transpose_a: true }", ((2, 1, 4, 3), (3, 4, 5)), batched=(0,)),
+        Example("matmul_param { transpose_a: true transpose_b: true }", ((4, 3), (1, 5, 4)), batched=(1,)),
+    ],
     "Normalize": [
         Example("", IMAGES, in_place=True),
         Example("norm_param { across_spatial: false }", IMAGES, in_place=True),

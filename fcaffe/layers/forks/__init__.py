@@ -16,6 +16,7 @@ declare(
         "focal_loss": "FocalLoss SoftmaxFocalLoss SigmoidFocalLoss",
         "lstm": "Lstm",
         "margins": "LabelSpecificAdd LabelSpecificMargin CosinAddm CombinedMargin",
+        "matmul": "MatMul",
         "mobile": "ConvolutionDepthwise DepthwiseConvolution ReLU6",
         "multibox_loss": "MultiBoxLoss",
         "normalize": "Normalize",
