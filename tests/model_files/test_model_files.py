@@ -15,7 +15,6 @@ from fcaffe import hdf5
 from fcaffe.errors import FcaffeError, SnapshotError
 from fcaffe.model_files import Model, StoredLayer, arrays, read_model, write_model
 from fcaffe.model_files import caffemodel as caffemodel_format
-from fcaffe.model_files import hdf5 as hdf5_format
 from fcaffe.model_files import npz as npz_format
 from fcaffe.net import Net
 from fcaffe.net.weights import copy_weights, load_weights, to_model
@@ -254,7 +253,7 @@ def test_what_a_net_has_no_place_for_is_not_read(
     else:
         bomb_of(path, f"{name}/0", 1 << 20)
     read: list[int] = []
-    for module, function in ((hdf5_format, "values_of"), (npz_format, "_read")):
+    for module, function in ((hdf5, "values_of"), (npz_format, "_read")):
         own = getattr(module, function)
         monkeypatch.setattr(module, function, lambda *a, own=own: read.append((values := own(*a)).size) or values)
     before = [blob.data.copy() for layer in net.layers for blob in layer.blobs]
