@@ -47,16 +47,16 @@ def _by_batch(step: Step, x: str, shape: Shape, eps: float) -> list[str]:
 
 
 @writes("Scale")
-def scale(step: Step) -> list[str]:
+def scale(step: Step) -> str:
     y = step.op("Mul", step.x, _operand(step))
     if not step.param.scale_param.bias_term:
-        return [y]
-    return [step.op("Add", y, step.blob_in_shape(len(step.blobs) - 1, _spread(step)))]
+        return y
+    return step.op("Add", y, step.blob_in_shape(len(step.blobs) - 1, _spread(step)))
 
 
 @writes("Bias")
-def bias(step: Step) -> list[str]:
-    return [step.op("Add", step.x, _operand(step))]
+def bias(step: Step) -> str:
+    return step.op("Add", step.x, _operand(step))
 
 
 def _operand(step: Step) -> str:
@@ -73,27 +73,27 @@ def _spread(step: Step) -> Shape:
 
 
 @writes("LRN")
-def lrn(step: Step) -> list[str]:
+def lrn(step: Step) -> str:
     p = step.param.lrn_param
     across = p.norm_region == pb.LRNParameter.ACROSS_CHANNELS
     if across and p.alpha > 0 and p.beta > 0:  # others are valid in ONNX, but not in onnxruntime
-        return [same(step, *LRN)]
+        return same(step, *LRN)
     shape, pad = step.bottoms[0], p.local_size // 2
     planes = (shape[0], 1, shape[1], shape[2] * shape[3]) if across else shape  # channels where windows slide
     kernel, pads = ([p.local_size, 1], [pad, 0, pad, 0]) if across else ([p.local_size] * 2, [pad] * 4)
     squares = step.reshape(step.op("Mul", step.x, step.x), shape, planes)
     mean = step.op("AveragePool", squares, kernel_shape=kernel, pads=pads, count_include_pad=1)
     scale = step.plus(step.times(step.reshape(mean, planes, shape), p.alpha), p.k if across else 1)
-    return [step.op("Div", step.x, step.op("Pow", scale, step.array(p.beta, "beta")))]
+    return step.op("Div", step.x, step.op("Pow", scale, step.array(p.beta, "beta")))
 
 
 @writes("MVN")
-def mean_variance(step: Step) -> list[str]:
+def mean_variance(step: Step) -> str:
     p = step.param.mvn_param
     x = step.reshape(step.x, step.bottoms[0], step.tops[0])
     axes = [1, 2, 3] if p.across_channels else [2, 3]
     centred = step.op("Sub", x, step.reduce("ReduceMean", x, axes))
     if not p.normalize_variance:
-        return [centred]
+        return centred
     deviation = step.op("Sqrt", step.reduce("ReduceMean", step.op("Mul", centred, centred), axes))
-    return [step.op("Div", centred, step.plus(deviation, p.eps))]
+    return step.op("Div", centred, step.plus(deviation, p.eps))
