@@ -43,19 +43,15 @@ def check(
         return _worst({"weights": differences(blobs, {name: others.get(name) for name in blobs})})
     param = read_net_for(net, pb.TEST)
     with log.quiet():
-        nets = [
-            None if path.endswith(".onnx") else deploy_net(param, read_model(path), path) for path in (source, target)
-        ]
-        first = next((one for one in nets if one is not None), None) or deploy_net(param)
-    given: list[tuple[str, Mapping[str, np.ndarray]]] = [
-        (f"random values {seed}", random_inputs(first, seed)) for seed in range(RANDOM)
-    ]
-    given += [(path, read_inputs(path, list(random_inputs(first)))) for path in inputs]
+        models = [path for path in (source, target) if not path.endswith(".onnx")]
+        nets = {path: deploy_net(param, read_model(path), path) for path in models}
+        first = nets[models[0]] if models else deploy_net(param)
+    random = {f"random values {seed}": random_inputs(first, seed) for seed in range(RANDOM)}
     found = {}
-    for what, values in given:
+    for what, values in (random | {path: read_inputs(path, [*random_inputs(first)]) for path in inputs}).items():
         ours, theirs = (
-            run_net(one, values, preprocessing) if one is not None else run_onnx(path, values)
-            for path, one in zip((source, target), nets, strict=True)
+            run_net(nets[path], values, preprocessing) if path in nets else run_onnx(path, values)
+            for path in (source, target)
         )
         found[what] = differences(ours, theirs)
     return _worst(found)

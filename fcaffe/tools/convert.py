@@ -87,15 +87,10 @@ def convert(source: str, target: str, net: str | None = None, to: str = "bvlc", 
     """
     if to_onnx is not None and not target.endswith(".onnx"):
         raise UsageError(f"means, scales, orders of channels, folding and opsets are for ONNX files, not for {target}")
-    if source.endswith(".onnx"):
-        from fcaffe.tools.onnx.files import onnx_to_model
+    if source.endswith(".onnx") or (net is not None and is_state_dict(source)):
+        from fcaffe.tools.onnx.files import weights_for  # which loads all layers, and the package onnx
 
-        found, net = onnx_to_model(source, net), None
-    elif net is not None and is_state_dict(source):
-        from fcaffe.tools.onnx.files import state_dict_to_model
-
-        found = state_dict_to_model(source, net)
-        net = net if target.endswith(".onnx") else None
+        found, net = weights_for(source, net), net if target.endswith(".onnx") else None
     else:
         found = _read(source)
     noun, endings = _FORMS[type(found)]
@@ -110,7 +105,7 @@ def convert(source: str, target: str, net: str | None = None, to: str = "bvlc", 
     if net is not None and not isinstance(found, Model):
         raise UsageError(f"--net is for models, and {source} is a {noun}")
     if ending == ".onnx":
-        from fcaffe.tools.onnx.files import model_to_onnx  # which loads all layers, and the package onnx
+        from fcaffe.tools.onnx.files import model_to_onnx
 
         model_to_onnx(found, source, target, net, to_onnx or ToOnnx())
         return noun

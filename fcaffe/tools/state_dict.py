@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -14,19 +14,21 @@ from fcaffe.errors import SnapshotError, UsageError
 from fcaffe.layers.convolution import Convolution
 from fcaffe.layers.pooling import Pooling
 from fcaffe.model_files import Model
+from fcaffe.model_files.safetensors import read_content
 from fcaffe.net import Net
 from fcaffe.net.node import Node
 from fcaffe.net.weights import to_model
 from fcaffe.proto import StoredBlob
 
 
-def model_of_state_dict(tensors: Mapping[str, Callable[[], np.ndarray]], net: Net, source: str) -> Model:
-    """The model of a net with the values of a state dict, which is a mapping of functions that read tensors.
+def read_state_dict(source: str, net: Net) -> Model:
+    """The model of a net with the values of a state dict in a safetensors file.
 
     Raises UsageError for other architectures, and SnapshotError, which names layer and tensor, if one is missing or has
     another shape.
     """
     names, before, blobs = torch_names(net), normalized(net), dict[str, list[StoredBlob]]()
+    tensors = read_content(source).tensors
     left = {name for name in tensors if not name.endswith("num_batches_tracked")}
 
     def read(node: Node, module: str, kinds: Sequence[str]) -> list[StoredBlob]:
@@ -37,7 +39,7 @@ def model_of_state_dict(tensors: Mapping[str, Callable[[], np.ndarray]], net: Ne
             if name not in tensors and kind == "bias" and node.name in before.values():  # as the first of ResNet-50
                 found.append(StoredBlob(blob.shape, np.zeros(blob.shape, np.float32)))
                 continue
-            array = np.asarray(tensors[name](), np.float32) if name in tensors else None
+            array = np.asarray(tensors[name].read(), np.float32) if name in tensors else None
             if array is None or [n for n in array.shape if n != 1] != [n for n in blob.shape if n != 1]:
                 shape = "is missing" if array is None else f"has the shape {array.shape}"
                 raise SnapshotError(
