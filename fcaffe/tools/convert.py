@@ -155,7 +155,9 @@ def described_by(model: Model, net: str) -> Model:
 
 def _read(path: str) -> Any:
     if os.path.isdir(path):
-        return _mean_of(path)
+        with log.quiet(), contextlib.closing(open_database(path)) as database:
+            mean = mean_of_records(database)
+        return StoredBlob((1, *mean.shape), mean[np.newaxis], legacy=True)
     start = file_start(path)
     if start.startswith(HDF5_MAGIC) and is_hdf5_state(path):
         return read_state(path)
@@ -174,11 +176,13 @@ def _read(path: str) -> Any:
 def _write(path: str, found: Any, nvidia: bool) -> None:
     if isinstance(found, State):
         write_state(path, found)
+    elif isinstance(found, StoredBlob) and path.endswith(".npy"):
+        assert found.data is not None
+        image = found.legacy and found.shape[0] == 1
+        with replacing(path, "blob", SnapshotError) as temporary, open(temporary, "wb") as file:
+            np.save(file, found.data[0] if image else found.data)
     elif isinstance(found, StoredBlob):
-        if path.endswith(".npy"):
-            _write_npy(path, found)
-        else:
-            write_binary(path, stored_to_proto(found))
+        write_binary(path, stored_to_proto(found))
     elif isinstance(found, Model) and not path.endswith(".prototxt"):
         write_model(path, found, nvidia)
     else:
@@ -201,12 +205,6 @@ def _read_prototxt(path: str) -> Any:
     return net
 
 
-def _mean_of(folder: str) -> StoredBlob:
-    with log.quiet(), contextlib.closing(open_database(folder)) as database:
-        mean = mean_of_records(database)
-    return StoredBlob((1, *mean.shape), mean[np.newaxis], legacy=True)
-
-
 def _read_npy(path: str) -> StoredBlob:
     """Read an array as a blob. An array of three axes is an image, with the legacy shape of means."""
     array = load_numpy(path, "a .npy, it is damaged or none")
@@ -214,10 +212,3 @@ def _read_npy(path: str) -> StoredBlob:
         array = array.astype(np.float32)
     shape = (1, *array.shape) if array.ndim == 3 else array.shape
     return StoredBlob(shape, array.reshape(shape), legacy=len(shape) == 4)
-
-
-def _write_npy(path: str, blob: StoredBlob) -> None:
-    assert blob.data is not None
-    image = blob.legacy and blob.shape[0] == 1
-    with replacing(path, "blob", SnapshotError) as temporary, open(temporary, "wb") as file:
-        np.save(file, blob.data[0] if image else blob.data)

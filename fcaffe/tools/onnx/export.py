@@ -53,7 +53,11 @@ def to_onnx(
         values[i] = graph.value(net.blob_names[i])
     inputs = [_info(values[i], net.blobs[i].shape) for i in net.input_ids]
     if preprocessing is not None:
-        first = _image_input(net)
+        first = next((i for i in net.input_ids if len(net.blobs[i].shape) == 4), None)
+        if first is None:
+            raise NetError(
+                "mean, scale and order of channels need an input of four axes (N, C, H, W), and the net has none"
+            )
         values[first] = preprocessing.write(graph, values[first], net.blobs[first].shape)
     names: dict[int, str] = {}  # of constants, by blob
     by_key: dict[BlobKey, str] = {}  # by layer and index; the first layer of a name counts, as in Caffe
@@ -89,13 +93,6 @@ def write_onnx(path: str | os.PathLike[str], model: Any) -> None:
 
 def _info(name: str, dims: Sequence[int | str]) -> Any:
     return onnx().helper.make_tensor_value_info(name, onnx().TensorProto.FLOAT, dims)
-
-
-def _image_input(net: Net) -> int:
-    for i in net.input_ids:
-        if len(net.blobs[i].shape) == 4:
-            return i
-    raise NetError("mean, scale and order of channels need an input of four axes (N, C, H, W), and the net has none")
 
 
 def _parameter(graph: Graph, node: Node, index: int, owners: dict[int, Blob], names: dict[int, str]) -> str:
