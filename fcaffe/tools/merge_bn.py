@@ -55,7 +55,7 @@ def merge_bn(param: Any, model: Model) -> Merged:
         if not followers:
             continue
         blobs = stored_weights(layer, stored)
-        outputs = _outputs(layer, blobs)
+        outputs = outputs_of(layer, blobs[0]) if layer.type in PARAM_OF else math.prod(blobs[0].shape)
         whole = _affine(layer, blobs, outputs) if _is_affine(layer) else identity(outputs)
         for follower in followers:
             whole = whole.then(_affine(test.layer[follower], stored_weights(test.layer[follower], stored), outputs))
@@ -116,11 +116,6 @@ def _created(layer: Any, shape: tuple[int, ...]) -> Layer:
         made = create_layer(param, Context(engine, CaffeRandom(0)))
         made.initialize([Blob(engine.xp, shape)], [Blob(engine.xp)])
     return made
-
-
-def _outputs(layer: Any, blobs: list[StoredBlob]) -> int:
-    """The number of output channels of a layer."""
-    return outputs_of(layer, blobs[0]) if layer.type in PARAM_OF else math.prod(blobs[0].shape)
 
 
 def _affine(layer: Any, blobs: list[StoredBlob], outputs: int) -> Affine:
