@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -159,18 +160,14 @@ def _read(path: str) -> Any:
             mean = mean_of_records(database)
         return StoredBlob((1, *mean.shape), mean[np.newaxis], legacy=True)
     start = file_start(path)
-    if start.startswith(HDF5_MAGIC) and is_hdf5_state(path):
-        return read_state(path)
+    if start.startswith(HDF5_MAGIC):
+        return read_state(path) if is_hdf5_state(path) else read_model(path)
     if start.startswith(_NPY_MAGIC):
         return _read_npy(path)
     if start and is_text(start):
         return _read_prototxt(path)
-    kind = binary_class(path) if not start.startswith(HDF5_MAGIC) else None
-    if kind is pb.SolverState:
-        return read_state(path)
-    if kind is pb.BlobProto:
-        return read_blob(path)
-    return read_model(path)
+    readers: dict[Any, Callable[[str], Any]] = {pb.SolverState: read_state, pb.BlobProto: read_blob}
+    return readers.get(binary_class(path), read_model)(path)
 
 
 def _write(path: str, found: Any, nvidia: bool) -> None:

@@ -48,7 +48,6 @@ def model_to_onnx(model: Model, source: str, target: str, net_path: str | None, 
     if how.fold:
         merged = merge_bn(param, model)
         param, model = merged.net, merged.model
-        param.state.phase = pb.TEST
     net = deploy_net(param, model, source)
     try:
         write_onnx(target, to_onnx(net, how.preprocessing, model, how.opset))

@@ -9,7 +9,6 @@ from fcaffe.layers.loss import LossLayer
 from fcaffe.net import layer_types
 from fcaffe.net.filter import filter_net
 from fcaffe.net.registry import registered
-from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.onnx.graph import Step, writes
 from fcaffe.tools.shapes import READERS
 
@@ -43,9 +42,6 @@ def refuse(step: Step) -> list[str]:
 
 def check_types(param: Any) -> None:
     """Raise LayerError for a net, in phase TEST, with a refused layer. Its data sets need not exist."""
-    test = pb.NetParameter()
-    test.CopyFrom(param)
-    test.state.phase = pb.TEST
-    for layer in filter_net(test, to_run=False).layer:
+    for layer in filter_net(param, to_run=False).layer:
         if layer.type in REASONS:
             raise LayerError(f'layer "{layer.name}" ({layer.type}): cannot be written in ONNX: {REASONS[layer.type]}')

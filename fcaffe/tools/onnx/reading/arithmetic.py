@@ -6,6 +6,7 @@ axis.
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 
@@ -60,8 +61,7 @@ def with_constant(step: Step, x: Value, constant: np.ndarray, kind: str) -> Valu
             return bottom
     step.made = [one for one in step.made if one not in (made, before)]
     field, message = next((field, one) for field, one in before.param.ListFields() if field.name.endswith("_param"))
-    changed = type(message)()
-    changed.CopyFrom(message)
+    changed = copy.deepcopy(message)
     changed.ClearField("bias_term")  # which is true by default, but not for a Scale
     if kind == "Bias" and before.kind == "Scale":
         changed.bias_term = True
