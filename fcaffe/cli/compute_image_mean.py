@@ -11,7 +11,7 @@ from fcaffe.cli.flags import command, log_flags
 from fcaffe.cli.progress import counted
 from fcaffe.cli.usage import required
 from fcaffe.data import open_database
-from fcaffe.data.mean import mean_of_records, mean_to_blob
+from fcaffe.data.mean import images_of, mean_image, mean_to_blob
 from fcaffe.output_files import check_output
 from fcaffe.proto import write_binary
 from fcaffe.proto.binary import BLOB
@@ -29,7 +29,7 @@ def compute_image_mean(words: tuple[str, ...], backend: str) -> int:
     source, target = (*required(words, 1, 2), "")[:2]
     check_output(target, BLOB)
     with contextlib.closing(open_database(source)) as database:
-        mean = mean_of_records(counted(database, database.entries, "records"))
+        mean = mean_image(images_of(counted(database, database.entries, "records")))
     if target:
         log.writing_mean(target)
         write_binary(target, mean_to_blob(mean))

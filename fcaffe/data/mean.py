@@ -53,12 +53,8 @@ def mean_to_blob(mean: np.ndarray) -> Any:
 REPORT = 10000  # records between two log lines
 
 
-def mean_of_records(records: Iterable[Record]) -> np.ndarray:
-    """The pixelwise mean of the records' images, float32, channels x height x width."""
-    return mean_image(_images(records))
-
-
-def _images(records: Iterable[Record]) -> Iterator[np.ndarray]:
+def images_of(records: Iterable[Record]) -> Iterator[np.ndarray]:
+    """Yields the images of records, with the log lines of compute_image_mean."""
     count = 0
     for key, value in records:
         datum = parse_datum(key, value)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.data import open_database
-from fcaffe.data.mean import mean_of_records
+from fcaffe.data.mean import images_of, mean_image
 from fcaffe.errors import ProtoError, SnapshotError, UsageError
 from fcaffe.model_files import FORMATS, Model, StoredLayer, read_model, safetensors, take_shared, write_model
 from fcaffe.net.filter import filter_net
@@ -208,7 +208,7 @@ def _read_prototxt(path: str) -> Any:
 
 def _mean_of(folder: str) -> StoredBlob:
     with log.quiet(), contextlib.closing(open_database(folder)) as database:
-        mean = mean_of_records(database)
+        mean = mean_image(images_of(database))
     return StoredBlob((1, *mean.shape), mean[np.newaxis], legacy=True)
 
 

@@ -9,7 +9,6 @@ import numpy as np
 from fcaffe.net.blob import Array
 from fcaffe.parallel.compression.compression import Compression
 from fcaffe.parallel.reductions.gpu.staged import Staged
-from fcaffe.parallel.reductions.reduction import Reduction
 
 
 class OnDevice(Staged):
@@ -21,12 +20,8 @@ class OnDevice(Staged):
 
     def __init__(self, compression: Compression, xp: Any) -> None:
         self._compression = compression
-        super().__init__(compression.comm, xp)
-        self.name = compression.name
+        super().__init__(compression.comm, xp, compression)
         self._gradients: Array = None
-
-    def create_another(self) -> Reduction:
-        return self._compression
 
     def allocate(self, count: int) -> Array:
         """A buffer of zeros on the device for all gradients; replaces an earlier one."""
