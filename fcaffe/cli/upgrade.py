@@ -12,17 +12,10 @@ from fcaffe.cli.usage import required
 from fcaffe.errors import ProtoError, SnapshotError
 from fcaffe.output_files import check_output
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import (
-    net_is_current,
-    read_binary,
-    read_text,
-    upgrade_net,
-    upgrade_solver,
-    write_binary,
-    write_text,
-)
-from fcaffe.proto.binary import MODEL
-from fcaffe.proto.text import PROTOTXT
+from fcaffe.proto import write_binary, write_text
+from fcaffe.proto.binary import MODEL, read_binary
+from fcaffe.proto.text import PROTOTXT, read_text
+from fcaffe.proto.upgrade import net_is_current, upgrade_net, upgrade_solver
 
 
 def _command(name: str, noun: str, ending: str) -> click.Command:

@@ -13,7 +13,9 @@ from fcaffe.data.database import Record
 from fcaffe.data.datum import datum_to_array, parse_datum
 from fcaffe.errors import DataError, SnapshotError
 from fcaffe.input_files import require_file
-from fcaffe.proto import StoredBlob, read_blob, stored_to_proto
+from fcaffe.proto import StoredBlob
+from fcaffe.proto.binary import read_blob
+from fcaffe.proto.blobs import stored_to_proto
 
 
 def read_mean(path: str) -> np.ndarray:

@@ -13,7 +13,8 @@ from fcaffe.layers.c_order import copy_values, rows_of
 from fcaffe.layers.labels import check_sample_labels, read_labels, read_sample_labels
 from fcaffe.layers.loss import LossLayer, SoftmaxWithLoss, divisor
 from fcaffe.net import Array, Blob, Context, Half, Layer, register
-from fcaffe.proto import forks, read_blob
+from fcaffe.proto import forks
+from fcaffe.proto.binary import read_blob
 
 SMALLEST = 1e-20  # probabilities below it count as this
 

@@ -16,24 +16,12 @@ from fcaffe.model_files import FORMATS, Model, StoredLayer, read_model, safetens
 from fcaffe.net.filter import filter_net
 from fcaffe.net.splits import insert_splits
 from fcaffe.output_files import ARRAY, Kind, replacing, starting
-from fcaffe.proto import (
-    StoredBlob,
-    binary_class,
-    file_start,
-    is_text,
-    parse_text,
-    read_blob,
-    read_net,
-    stored_to_proto,
-    text_of,
-    upgrade_net,
-    upgrade_solver,
-    write_binary,
-    write_text,
-)
+from fcaffe.proto import StoredBlob, parse_text, read_net, write_binary, write_text
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.binary import BLOB, HDF5_MAGIC, MODEL, STATE
-from fcaffe.proto.text import PROTOTXT
+from fcaffe.proto.binary import BLOB, HDF5_MAGIC, MODEL, STATE, binary_class, file_start, is_text, read_blob
+from fcaffe.proto.blobs import stored_to_proto
+from fcaffe.proto.text import PROTOTXT, text_of
+from fcaffe.proto.upgrade import upgrade_net, upgrade_solver
 from fcaffe.solvers.snapshot.state_files import State, is_hdf5_state, read_state, write_state
 from fcaffe.tools.numpy_files import load_numpy
 from fcaffe.tools.onnx.library import ToOnnx

@@ -16,15 +16,9 @@ from fcaffe.hdf5.reading import check_sizes, member, names_in, opened, read_arra
 from fcaffe.hdf5.writing import new_file
 from fcaffe.input_files import asking
 from fcaffe.model_files.model import check_text
-from fcaffe.proto import (
-    StoredBlob,
-    check_written,
-    file_start,
-    read_outline,
-    write_binary,
-)
+from fcaffe.proto import StoredBlob, write_binary
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.binary import HDF5_MAGIC
+from fcaffe.proto.binary import HDF5_MAGIC, check_written, file_start, read_outline
 from fcaffe.proto.blobs import LARGEST, TOO_LARGE
 from fcaffe.solvers.snapshot.paths import HDF5_SUFFIX
 
