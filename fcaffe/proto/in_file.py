@@ -10,14 +10,14 @@ import os
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from fcaffe.errors import SnapshotError
 from fcaffe.input_files import reading
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.wire import LENGTH, Field, WireError, fields_of, key, varint
+from fcaffe.proto.wire import FIXED32, FIXED64, LENGTH, LONGEST, VARINT, WireError, key, read_varint, varint
 
 MOST_FIELDS = 300_000  # protobuf parses a file with more
 
@@ -89,6 +89,14 @@ def outline_of(source: Source, message_class: Any) -> tuple[bytes, list[Numbers]
     return content, scan.numbers
 
 
+class _Field(NamedTuple):
+    number: int
+    kind: int
+    begin: int  # offset of its key
+    content: int  # offset of its content
+    end: int
+
+
 class _Scan:
     """A walk over the fields of a file that reads keys, lengths and fields without numbers."""
 
@@ -108,7 +116,7 @@ class _Scan:
             elif field.kind == LENGTH and inner is not None and inner.name in _WITH_BLOBS:
                 content = self.outline(field.content, field.end, inner)
             else:
-                pieces.append(self._bytes(slice(field.begin, field.end)))
+                pieces.append(self._bytes(field.begin, field.end))
                 continue
             pieces += [key(field.number), varint(len(content)), content]
         return b"".join(pieces)
@@ -119,23 +127,42 @@ class _Scan:
         for field in self._fields(at, end):
             name = _NAMES.get(field.number)
             if name is None:
-                pieces.append(self._bytes(slice(field.begin, field.end)))
+                pieces.append(self._bytes(field.begin, field.end))
             elif field.kind == LENGTH and name not in numbers:
                 numbers[name] = InFile(self._source, field.content, _BYTE, (field.end - field.content,))
             else:
-                pieces, numbers = [self._bytes(slice(at, end))], Numbers()
+                pieces, numbers = [self._bytes(at, end)], Numbers()
                 break
         pieces.append(pb.BlobBytes(array_index=len(self.numbers)).SerializeToString())
         self.numbers.append(numbers)
         return b"".join(pieces)
 
-    def _fields(self, at: int, end: int) -> Iterator[Field]:
-        for field in fields_of(self._bytes, at, end):
+    def _fields(self, at: int, end: int) -> Iterator[_Field]:
+        """Yields the fields of a range. Raises WireError if the last one does not end with it."""
+        while at < end:
             self._left -= 1
             if not self._left:
                 raise WireError("there are too many fields")
-            yield field
+            tag, content = self._varint(at)
+            number, kind = tag >> 3, tag & 7
+            if kind == LENGTH:
+                size, content = self._varint(content)
+                behind = content + size
+            elif kind == VARINT:
+                behind = self._varint(content)[1]
+            elif kind in (FIXED32, FIXED64):
+                behind = content + (4 if kind == FIXED32 else 8)
+            else:
+                raise WireError("a group, or no message")
+            if behind > end or not number:
+                raise WireError("a field has no end, or no number")
+            yield _Field(number, kind, at, content, behind)
+            at = behind
 
-    def _bytes(self, part: slice) -> bytes:
-        self._source.file.seek(part.start)  # the file has a buffer
-        return self._source.file.read(part.stop - part.start)
+    def _varint(self, at: int) -> tuple[int, int]:
+        value, size = read_varint(self._bytes(at, at + LONGEST), 0)  # the file has a buffer
+        return value, at + size
+
+    def _bytes(self, begin: int, end: int) -> bytes:
+        self._source.file.seek(begin)
+        return self._source.file.read(end - begin)

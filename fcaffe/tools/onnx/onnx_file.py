@@ -7,7 +7,7 @@ from typing import Any
 
 from fcaffe.errors import SnapshotError
 from fcaffe.input_files import UnreadableError, asking, read_input, reading
-from fcaffe.proto.wire import LENGTH, fields_of
+from fcaffe.proto.wire import FIXED64, LENGTH, VARINT, read_varint
 from fcaffe.tools.onnx.library import onnx
 
 ROOM = 4, 16 << 20  # memory beyond the content of a file: a multiple of its size, and a constant number of bytes
@@ -47,14 +47,16 @@ def _parts(message: memoryview, fields: dict[int, Any], most: int) -> int:
 
     An empty one has two bytes in the file, and about a hundred in memory.
     """
-    count = 0
-    for field in fields_of(message.__getitem__, 0, len(message)):
-        inner = fields.get(field.number)
-        count += field.kind == LENGTH
-        if field.kind == LENGTH and inner is not None:
-            count += _parts(message[field.content : field.end], inner, most - count)
-        if count >= most:
-            break
+    at = count = 0
+    while at < len(message) and count < most:
+        key, at = read_varint(message, at)
+        if key & 7 == LENGTH:
+            size, at = read_varint(message, at)
+            inner = fields.get(key >> 3)
+            count += 1 + (_parts(message[at : at + size], inner, most - count) if inner is not None else 0)
+            at += size
+        else:
+            at = read_varint(message, at)[1] if key & 7 == VARINT else at + (8 if key & 7 == FIXED64 else 4)
     return count
 
 
