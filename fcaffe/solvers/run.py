@@ -24,7 +24,7 @@ from fcaffe.solvers.control import Observer
 from fcaffe.solvers.learning_rate import Schedule, learning_rate
 from fcaffe.solvers.losses import SmoothedLoss
 from fcaffe.solvers.memory_need import check_memory
-from fcaffe.solvers.nets import check_same, finetune, missing_fields, test_net_params, train_net_param
+from fcaffe.solvers.nets import check_same, finetune, missing_fields, tell_unshared, test_net_params, train_net_param
 from fcaffe.solvers.packed_slices import PackedSlices
 from fcaffe.solvers.rules import Rule, create_rule
 from fcaffe.solvers.snapshot.paths import check_layer_names, check_writable
@@ -34,7 +34,7 @@ from fcaffe.timeline import Timeline
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a training is told beside the solver's parameters and the engine.
+    """The settings of a training besides the solver's parameters and the engine.
 
     Attributes:
         noise, sync_batch_norm, whole_passes, recompute, on_demand: See Context.
@@ -111,7 +111,7 @@ class Run:
         return int(self.workers.broadcast_object(seed))
 
     def _context(self, **settings: Any) -> Context:
-        """A Context with these settings, and those that all nets of the run share."""
+        """A Context with these settings and the common ones of all nets of the run."""
         return Context(
             self.engine,
             self.options.random,
@@ -190,6 +190,7 @@ class Run:
                 turns = Turns()
             nets.append(Net(net_param, self._context(inference=self.options.whole_passes, turns=turns)))
             finetune(nets[-1], self.param.weights)
+            tell_unshared(nets[-1], self.net, index)
             nets[-1].debug_info = self.param.debug_info
         check_evaluation(self.param, nets)
         return nets

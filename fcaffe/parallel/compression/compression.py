@@ -43,7 +43,7 @@ class Compression(Reduction):
         return self._gradients
 
     def use(self, gradients: np.ndarray) -> None:
-        """Take slices of this buffer, as long as the one that `allocate` returned, instead of that one's."""
+        """Sum slices of this buffer instead of the one that `allocate` returned, which has the same length."""
         self._gradients = gradients
 
     def state(self) -> State:
@@ -72,7 +72,7 @@ class Compression(Reduction):
         return f"{self.name}: {sent}, {self.ratio:.4g} times less than a ring sends in float32"
 
     def gather(self, words: np.ndarray) -> np.ndarray:
-        """The words of all ranks, as rows; all ranks give equally many."""
+        """The words of all ranks, as rows. All ranks give the same number."""
         everyones = np.empty((self.ranks, words.size), words.dtype)
         self.exchange([words] * self.ranks, list(everyones))
         return everyones
@@ -94,7 +94,7 @@ class OnDevice(Staged):
     """For gradients on GPUs: copies each slice into pinned memory, where a compression of the host sums it, and back.
 
     Residuals stay in the host's memory. Slices are not cut into pieces, because what is sent depends on where a slice
-    ends. Not yet run on a GPU.
+    ends.
     """
 
     def __init__(self, compression: Compression, xp: Any) -> None:
@@ -120,7 +120,7 @@ class OnDevice(Staged):
 
 
 def not_finite(values: np.ndarray) -> np.ndarray:
-    """The indices of all inf and NaN. If all values are finite this takes one pass: then their sum is, too."""
+    """The indices of all inf and NaN. Takes one pass if all values are finite, since then their sum is finite."""
     if np.isfinite(values.sum()):
         return np.empty(0, np.intp)
     return np.flatnonzero(~np.isfinite(values))
