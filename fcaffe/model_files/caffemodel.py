@@ -22,10 +22,7 @@ from fcaffe.proto.wire import before_field, key, varint
 
 _BLOBS = pb.LayerParameter.DESCRIPTOR.fields_by_name["blobs"].number
 _LAYER_KEY = key(pb.NetParameter.DESCRIPTOR.fields_by_name["layer"].number)
-_VALUES = (
-    "data", "diff", "double_data", "double_diff",
-    "raw_data_type", "raw_data", "raw_diff_type", "raw_diff",
-)  # fmt: skip
+_VALUES = [name for name in pb.BlobBytes.DESCRIPTOR.fields_by_name if "data" in name or "diff" in name]
 
 
 def read(path: str | os.PathLike[str]) -> Model:

@@ -7,21 +7,13 @@ from typing import Any
 from fcaffe import log
 from fcaffe.proto import caffe_pb2 as pb
 
-_IRREGULAR = {
-    "ABSVAL": "AbsVal",
-    "ARGMAX": "ArgMax",
-    "BN": "BN",
-    "BNLL": "BNLL",
+_IRREGULAR = {name.upper(): name for name in ["AbsVal", "ArgMax", "BN", "BNLL", "LRN", "MVN", "ReLU", "TanH"]} | {
     "CONVOLUTION3D": "Convolution",
     "HDF5_DATA": "HDF5Data",
     "HDF5_OUTPUT": "HDF5Output",
-    "LRN": "LRN",
-    "MVN": "MVN",
     "NONE": "",
     "POOLING3D": "Pooling",
-    "RELU": "ReLU",
     "SOFTMAX_LOSS": "SoftmaxWithLoss",
-    "TANH": "TanH",
 }
 LAYER_TYPES = {  # the current name of each: ContrastiveLoss for CONTRASTIVE_LOSS
     name: _IRREGULAR.get(name, "".join(map(str.capitalize, name.split("_"))))
