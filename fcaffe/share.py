@@ -1,7 +1,5 @@
 """The part of a global batch that a worker reads."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """LMDB folders, read and written by liblmdb."""
 
-from __future__ import annotations
-
 import contextlib
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Prefetching: a thread fills the next batches while the net processes one; and the memory for them."""
 
-from __future__ import annotations
-
 import math
 import queue
 import threading

@@ -1,7 +1,5 @@
 """Files of raw images and their labels: MNIST's idx files, and the batches of CIFAR-10's binary version."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import struct

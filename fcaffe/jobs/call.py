@@ -1,7 +1,5 @@
 """Hosts, seen from the launcher's: which is this one, and how a process starts on another one."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """What ranks print: read by their agent, forwarded by the launcher."""
 
-from __future__ import annotations
-
 import os
 import select
 import sys

@@ -1,7 +1,5 @@
 """Reads /proc for the processes of a run and their state, and removes the shared memory that they leave."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import fcntl

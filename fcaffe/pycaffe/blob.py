@@ -1,7 +1,5 @@
 """Blobs as user code sees them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

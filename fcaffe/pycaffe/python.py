@@ -1,7 +1,5 @@
 """Python: a layer type whose layers are instances of user classes."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib

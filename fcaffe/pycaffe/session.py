@@ -3,8 +3,6 @@
 Nets and solvers get this state as a Context when they are created.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import time

@@ -1,7 +1,5 @@
 """Compressed gradients: schemes that send fewer bytes between workers, with error feedback."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Gradients above a threshold."""
 
-from __future__ import annotations
-
 import numpy as np
 from mpi4py import MPI
 

@@ -1,7 +1,5 @@
 """Deep Gradient Compression."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

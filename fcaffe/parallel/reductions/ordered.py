@@ -1,7 +1,5 @@
 """Ordered: base of the reductions that can add up in the order of a tree."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

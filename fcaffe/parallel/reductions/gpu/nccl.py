@@ -1,7 +1,5 @@
 """Sums by NVIDIA's NCCL. The tests check its calls against a recording stand-in."""
 
-from __future__ import annotations
-
 import importlib
 import warnings
 from typing import Any
