@@ -12,9 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 from types import FrameType
 from typing import Any
 
-from fcaffe.jobs.call import bare
 from fcaffe.jobs.frames import Message
-from fcaffe.jobs.hosts import Plan, Snapshots
+from fcaffe.jobs.hosts import Plan, Snapshots, bare
 from fcaffe.jobs.member import GONE, Member
 from fcaffe.jobs.output import Output
 from fcaffe.jobs.processes import AGENT, FOLDER, JOB, KILLING, LAUNCHER, dies_with

@@ -24,9 +24,8 @@ from typing import Any
 from fcaffe import log
 from fcaffe.jobs import processes
 from fcaffe.jobs.blame import hang_message
-from fcaffe.jobs.call import bare
 from fcaffe.jobs.frames import Message
-from fcaffe.jobs.hosts import Hosts
+from fcaffe.jobs.hosts import Hosts, bare
 from fcaffe.jobs.launcher import RANK, Launcher
 from fcaffe.jobs.member import CALL, GONE, READY, Member
 from fcaffe.jobs.pmi import process_mapping
