@@ -15,6 +15,7 @@ class Activation(Layer):
 
     traits = Traits(bottoms=1, tops=1, reshapes_by_shape=True, repeatable=True)
     rule = placements.elementwise
+    keeps_split = True
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         top[0].reshape(*bottom[0].shape)

@@ -157,13 +157,13 @@ class Graph:
         if not (bottom or layer.traits.runs_user_code):
             return []
         layer.check_count(len(bottom), layer.traits.bottoms, "bottom", "input")
-        try:
-            needed, tops = layer.rule(bottom)
-        except LayerError:
-            raise
-        except NetError as problem:
-            raise layer.named(problem) from problem
-        changed = [index for index, blob in enumerate(bottom) if differs(blob.placement, needed[index])]
+        needed, tops, changed = _needed(layer, bottom)
+        if any(blob.placement.home for blob in bottom) and (changed or not layer.keeps_split):
+            for name, blob in zip(param.bottom, bottom, strict=True):
+                if blob.placement.home and self.blobs[self._ids[name]] is blob:
+                    self._append_redistribute(name, layer, blob.placement.home)
+            bottom = [self.blobs[self._ids[name]] for name in param.bottom]
+            needed, tops, changed = _needed(layer, bottom)
         if self.context.workers.per_worker:  # each has a batch of its own, so its layers are as on one worker
             is_mean = layer.traits.runs_user_code and layer.param.loss_weight
             return [REPLICATE] if is_mean else [Shard(0, 1, layer)] if changed else tops
@@ -236,6 +236,17 @@ class Graph:
             self._unread.add(name)
         if param.type == "Input":
             self.input_ids.append(blob_id)
+
+
+def _needed(layer: Layer, bottom: list[Blob]) -> tuple[Sequence[Placement], Sequence[Placement], list[int]]:
+    """What the rule of a layer returns, and the indices of the bottoms that have another placement."""
+    try:
+        needed, tops = layer.rule(bottom)
+    except LayerError:
+        raise
+    except NetError as problem:
+        raise layer.named(problem) from problem
+    return needed, tops, [index for index, blob in enumerate(bottom) if differs(blob.placement, needed[index])]
 
 
 def _plan_backward(nodes: Sequence[Node], force: bool) -> None:

@@ -37,7 +37,8 @@ class Options:
     """What a training is told beside the solver's parameters and the engine.
 
     Attributes:
-        noise, sync_batch_norm, whole_passes, recompute, on_demand: See Context.
+        noise, sync_batch_norm, whole_passes, recompute, on_demand, split_below: See Context. Weights are not split with
+            `shards`, a batch of each worker's own, or compressed gradients.
         random: Caffe's generator; a `random_seed` in the solver's parameters restarts it.
         workers: The workers, each of which has one Run in step with the others.
         exchange: Sums the gradients of all workers.
@@ -57,6 +58,7 @@ class Options:
     on_demand: bool = False
     shards: int = 0
     grow_batch: int = 0
+    split_below: float = 0.0
 
 
 class Run:
@@ -91,7 +93,9 @@ class Run:
 
         self._seed = self._start_random()
         self.shards = Shards(self.workers, options.shards) if options.shards else None
+        is_data_parallel = self.shards or self.workers.per_worker or self.exchange.compression
         self.context = self._context(
+            split_below=0.0 if is_data_parallel else options.split_below,
             workers=self.shards or self.workers,
             sync_batch_norm=options.sync_batch_norm,
             recompute=options.recompute and options.whole_passes,
@@ -211,7 +215,7 @@ class Run:
             twin.parameters.flatten(self.data, aligned_zeros(self.engine.xp, count))
         self.net.parameters.flatten(self.data, self.diff)
         self.history: list[Array] = [aligned_zeros(self.engine.xp, count) for _ in range(self.rule.histories)]
-        self.workers.broadcast(self.data)
+        self.workers.broadcast(self.data[: self.net.parameters.exchanged])
 
     @property
     def share(self) -> Share:

@@ -15,6 +15,7 @@ import pytest
 from fcaffe import log, pycaffe  # noqa: F401 - the type Python
 from fcaffe.engines import NumpyEngine
 from fcaffe.errors import FcaffeError
+from fcaffe.net.weights import gathered
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.solvers import Solver
@@ -40,7 +41,8 @@ def train(text: str, **options: Any) -> list[np.ndarray]:
         losses.append(float(solver.smoothed.mean))
     outputs.values = []
     solver.batches.log_outputs()
-    weights = [np.array(parameter.blob.data) for parameter in solver.net.parameters.owned]
+    owned = solver.net.parameters.owned
+    weights = [gathered(solver.context, one.blob, one.blob.data, everywhere=True).copy() for one in owned]
     solver.close()
     return [np.array(losses), *outputs.values, *weights]
 
