@@ -20,6 +20,7 @@ class Dropout(Activation):
     """
 
     traits = replace(Activation.traits, half=Half.SAME, reads="neither")
+    keeps_split = True
 
     def rule(self, bottom: list[Blob]) -> Placements:
         p = self.param.dropout_param

@@ -114,9 +114,7 @@ def with_noise(layer: Any, bottom: list[Any], /) -> Placements:
     in_order = context.workers.per_worker or (context.share is not None and rows == (context.share.total,))
 
     def fits(shard: Any) -> bool:
-        return (shard.axis, shard.samples) == (0, *rows) or (
-            context.noise == "counter" and shard.home is not None and fits(shard.home)  # whole rows are drawn
-        )
+        return (shard.axis, shard.samples) == (0, *rows) or (shard.home is not None and fits(shard.home))
 
     return of_all(common(bottom, lambda shard: in_order and fits(shard)), bottom)
 
