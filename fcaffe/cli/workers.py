@@ -227,6 +227,14 @@ class SharingFlags:
         default=0,
     )
 
+    parallel: str = flag(
+        None,
+        "Whether all workers have all weights (data) or split those of each InnerProduct for which that moves fewer "
+        "bytes (hybrid); auto: hybrid between hosts of CPUs, where that saves at least half of them.",
+        default="auto",
+        type=click.Choice(["auto", "data", "hybrid"]),
+    )
+
     def check(self) -> None:
         """Raises UsageError for values that no workers can use."""
         if self.bucket_mb is not None and not 0 < self.bucket_mb < math.inf:
@@ -266,6 +274,28 @@ class SharingFlags:
         Caffe, and global for all others."""
         return replace(self, batch=self.batch or ("per-worker" if gpus.listed and workers > 1 else "global"))
 
+    def with_parallel(self, rng: str, others: dict[str, Any]) -> SharingFlags:
+        """These flags with `parallel` set to data where weights cannot be split: with one of the `others`, by name.
+
+        Raises UsageError if --parallel hybrid is given."""
+        others = others | {
+            "--reproducible": self.reproducible,
+            f"--compress {self.compress}": self.compress,
+            "--batch per-worker": self.batch == "per-worker",
+            "--rng caffe": rng == "caffe",
+        }
+        given = [flag for flag, value in others.items() if value]
+        if given and self.parallel == "hybrid":
+            raise UsageError(f"--parallel hybrid does not go with {given[0]}: leave one of them out")
+        return replace(self, parallel="data") if given else self
+
+    def _split_below(self, world: World, xp: Any) -> float:
+        """See Context. Each of several workers of a host gets the activations of the other hosts."""
+        if self.parallel == "auto":
+            counts = [world.hosts.count(host) for host in set(world.hosts)]
+            return 0.5 / max(counts) if xp is np and len(counts) > 1 else 0.0
+        return float(self.parallel == "hybrid")
+
     def for_solver(self, world: World, timeline: Timeline, xp: Any) -> dict[str, Any]:
         """The arguments of `Solver` about the other workers.
 
@@ -294,6 +324,7 @@ class SharingFlags:
             "workers": MpiWorkers(world.comm, per_worker, world.watchdog, timeline, reduction),
             "exchange": ReducingExchange(reduction, bucket, overlap, world.watchdog, timeline),
             "shards": self.reproducible,
+            "split_below": self._split_below(world, xp),
             "sync_batch_norm": (self.bn or ("local" if per_worker else "sync")) == "sync",
         }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from fcaffe import log
 from fcaffe.net import Blob, Half, Layer, Traits, register
 from fcaffe.net.placements import REPLICATE, Partial, Placement, Placements, Shard, before
 
@@ -60,6 +61,13 @@ class InnerProduct(Layer):
             parts, of_bias = Shard(int(p.transpose), p.num_output), Shard(0, p.num_output)
         if self.by_inputs:
             parts = Shard(1 - int(p.transpose), self.by_inputs.samples)
+        if way := "outputs" if self.by_outputs else "inputs" if self.by_inputs else "":
+            size = self.context.workers.size
+            spared = 8 * inputs * p.num_output * (size - 1) // size
+            log.info(
+                f'The weights of layer "{self.name}" are split by {way} over {size} workers: each spares the sum of '
+                f"their gradients, {spared:,} bytes"
+            )
         shape = (inputs, p.num_output) if p.transpose else (p.num_output, inputs)
         self.add_blob(*shape, filler=p.weight_filler, placement=parts)
         if p.bias_term:

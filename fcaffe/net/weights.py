@@ -15,6 +15,7 @@ from fcaffe.net.blob import Array, Blob
 from fcaffe.net.context import Context
 from fcaffe.net.net import Net
 from fcaffe.net.placements import Shard
+from fcaffe.net.redistribute import Redistribute
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.share import split_batch
@@ -160,6 +161,8 @@ def to_model(net: Net, with_diff: bool = False) -> Model:
 
     layers = []
     for node in net.nodes:
+        if isinstance(node.layer, Redistribute):
+            continue  # a model does not depend on the number of workers
         param = pb.LayerParameter()
         param.CopyFrom(node.layer.param)
         param.ClearField("blobs")
