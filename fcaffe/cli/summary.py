@@ -54,7 +54,8 @@ def summary(
         return 0
     stages = stage.split(",") if stage else []
     with log.quiet():
-        made = summary_of(net, phase_number(phase), level, stages, numbers_of_shape(input_shape), workers, float(parallel == "hybrid"))
+        shape, split_below = numbers_of_shape(input_shape), float(parallel == "hybrid")
+        made = summary_of(net, phase_number(phase), level, stages, shape, workers, split_below)
     if as_json:
         print(json.dumps(made.to_json(), indent=2))
     else:

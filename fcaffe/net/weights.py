@@ -56,7 +56,8 @@ def copy_weights(net: Net, model: Model, source: str) -> None:
         if len(blobs) == len(layer.blobs):
             for index, (blob, values) in enumerate(pairs):
                 if values.has_data or values.shape:  # one that fits nowhere has been left unread
-                    _check_shape(net.context.whole_shape(blob), values, f'{source}: param {index} of layer "{stored.name}"')
+                    what = f'{source}: param {index} of layer "{stored.name}"'
+                    _check_shape(net.context.whole_shape(blob), values, what)
         if len(blobs) != len(layer.blobs) or not shared.issuperset(blob for blob, has in pairs if not has.has_data):
             raise SnapshotError(
                 f'{source}: layer "{stored.name}" has {_count(stored)} parameter blob(s), in the net it has '
@@ -104,17 +105,17 @@ def share_weights(net: Net, trained: Net) -> None:
 
     The weights that are split over the workers are gathered into memory of its own. All workers call this.
     """
-    whole_shape = trained.context.whole_shape
     layers = {node.name: node.layer for node in reversed(net.nodes)}
     for node in trained.nodes:
         layer = layers.get(node.name)
         if layer is None:
             log.ignoring_trained_layer(node.name)
             continue
-        if [blob.shape for blob in layer.blobs] != [whole_shape(blob) for blob in node.layer.blobs]:
+        shapes = [trained.context.whole_shape(blob) for blob in node.layer.blobs]
+        if [blob.shape for blob in layer.blobs] != shapes:
             raise layer.error(
-                f"cannot share the parameters {[whole_shape(blob) for blob in node.layer.blobs]} of the training net's layer "
-                f"of the same name: its own have the shapes {[blob.shape for blob in layer.blobs]}"
+                f"cannot share the parameters {shapes} of the training net's layer of the same name: its own have the "
+                f"shapes {[blob.shape for blob in layer.blobs]}"
             )
         for blob, source in zip(layer.blobs, node.layer.blobs, strict=True):
             if blob.data_storage is not source.data_storage:

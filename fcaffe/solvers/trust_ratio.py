@@ -70,7 +70,7 @@ def local_rate(
 
 
 def squares(values: Array, xp: Any, for_each: ForEach = one_by_one) -> float:
-    """The sum of the squares of a flat array. Its sums are in one order, whatever number of threads there is and whatever the
+    """The sum of the squares of a flat array, in one order, whatever number of threads there is and whatever the
     machine's BLAS: workers must come to the same bits, or their weights would part. `for_each` is Engine.for_each."""
     blocks = [values[start : start + BLOCK] for start in range(0, len(values), BLOCK)]
     sums: list[Any] = [0.0] * len(blocks)

@@ -62,8 +62,8 @@ class LayerSummary:
 class Summary:
     """A net. Shared parameters count once; macs and bytes are those of one batch.
 
-    `channel_macs` is the part of `macs` in BatchNorm, Scale and Bias, which most published figures omit. Each worker has
-    `own_params` of split parameters to itself, and the gradients of the `exchanged_params` are summed.
+    `channel_macs` is the part of `macs` in BatchNorm, Scale and Bias, which most published figures omit. Each worker
+    has `own_params` of split parameters to itself, and the gradients of the `exchanged_params` are summed.
     """
 
     name: str
@@ -142,7 +142,7 @@ def summarize(
     workers: int = 1,
     split_below: float = 0.0,
 ) -> Summary:
-    """The summary of the net of a prototxt. Its data sets need not exist (see `hollow_net`). `split_below`: see Context."""
+    """The summary of the net of a prototxt. Its data sets need not exist (see `hollow_net`)."""
     param = filter_net(read_net_for(path, phase, level, stages))
     net, stood_in = hollow_net(param, path, input_shape, workers=workers, split_below=split_below)
     layers = layer_summaries(net, stood_in)

@@ -1,4 +1,4 @@
-"""Trainings whose InnerProducts are split over the workers have the numbers of one worker: weights, tests, snapshots."""
+"""Trainings whose InnerProducts are split over the workers have the numbers of one worker."""
 
 from __future__ import annotations
 
