@@ -65,8 +65,8 @@ def hollow_net(
 
     An Input replaces a layer whose files are missing. The shape of its records is `input_shape` (C, H, W), or else the
     layer's crop, or else the shape of the same blob in a deploy.prototxt in the folder of the net's file `path`. Raises
-    NetError without any of these. `whole_passes` and `split_below` are those of Context. Of several `workers` the net is
-    that of the first.
+    NetError without any of these. `whole_passes` and `split_below` are those of Context. Of several `workers` the net
+    is that of the first.
     """
     stood_in = {}
     for layer in param.layer:
