@@ -99,7 +99,7 @@ class Training:
             "split_ms": {kind: value for kind, value in split.items() if value},
             "sums_ms": sums,
             "hidden_ms": max(0.0, sums - exposed),
-            "gradient_bytes": 4 * int(self.solver.net.parameters.count),
+            "gradient_bytes": 4 * int(self.solver.net.parameters.exchanged),
             "bucket_bytes": list(getattr(exchange, "cut", [])),
         }
 

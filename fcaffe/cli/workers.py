@@ -291,10 +291,12 @@ class SharingFlags:
 
     def _split_below(self, world: World, xp: Any) -> float:
         """See Context. Each of several workers of a host gets the activations of the other hosts."""
-        if self.parallel == "auto":
-            counts = [world.hosts.count(host) for host in set(world.hosts)]
-            return 0.5 / max(counts) if xp is np and len(counts) > 1 else 0.0
-        return float(self.parallel == "hybrid")
+        if self.parallel == "hybrid":
+            if xp is not np:
+                raise UsageError("--parallel hybrid is for engines on CPUs: leave it out on GPUs")
+            return 1.0
+        counts = [world.hosts.count(host) for host in set(world.hosts)]
+        return 0.5 / max(counts) if self.parallel == "auto" and xp is np and len(counts) > 1 else 0.0
 
     def for_solver(self, world: World, timeline: Timeline, xp: Any) -> dict[str, Any]:
         """The arguments of `Solver` about the other workers.
