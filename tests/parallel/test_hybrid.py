@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import random
 import threading
@@ -25,9 +24,7 @@ from tests.parallel.random_placements import write_data
 from tests.parallel.rank_threads import ThreadExchange, on_ranks
 from tests.parallel.test_placements import same
 
-NETS = int(os.environ.get("FCAFFE_HYBRID_NETS", "24"))
-SEED = int(os.environ.get("FCAFFE_HYBRID_SEED", "0"))
-HALF = 2  # iterations before and after the snapshot
+SEEDS = range(*map(int, os.environ.get("FCAFFE_HYBRID_SEEDS", "0 24").split()))
 SOLVERS = """SGD momentum: 0.9 | SGD momentum: 0.9 local_lr_auto: true local_gw_ratio: 0.1 | Nesterov momentum: 0.9
     | Nesterov larc: true larc_eta: 0.1 momentum: 0.5 | AdaGrad delta: 0.01 | RMSProp rms_decay: 0.9 delta: 0.01
     | AdaDelta momentum: 0.9 delta: 0.01 | Adam momentum: 0.9 momentum2: 0.99 delta: 0.01"""
@@ -51,9 +48,8 @@ def net(draw: random.Random, folder: Path) -> str:
         fields += f'weight_filler {{ type: "{draw.choice(["xavier", "gaussian"])}" std: 0.3 }}'
         return add("InnerProduct", "", bottom, more=f"{rates} inner_product_param {{ {fields} }}")
 
-    x, width = draw.choice(["v", "img", "m"]), 0
-    axis = draw.choice([1, 2]) if x == "m" else 1
-    read = {x}
+    x = draw.choice(["v", "img", "m"])
+    axis, read = draw.choice([1, 2]) if x == "m" else 1, {x}
     for _ in range(draw.randint(1, 3)):
         before, width = x, draw.randint(4, 9)
         x = product(before, width, axis)
@@ -73,29 +69,28 @@ def solver(draw: random.Random, folder: Path) -> str:
     kind, fields = draw.choice(SOLVERS.split("|")).split(maxsplit=1)
     return f"""type: "{kind}" {fields} base_lr: 0.02 lr_policy: "fixed" random_seed: 5
         regularization_type: "{draw.choice(["L1", "L2"])}" weight_decay: 0.01 iter_size: {draw.choice([1, 2])}
-        clip_gradients: {draw.choice([-1, 0.3])} test_iter: 3 test_interval: {HALF} test_initialization: false
+        clip_gradients: {draw.choice([-1, 0.3])} test_iter: 3 test_interval: 1 test_initialization: false
         snapshot_prefix: "{folder}/it" snapshot_format: {draw.choice(["HDF5", "BINARYPROTO"])} display: 1
-        debug_info: {draw.choice(["true", "false"])} snapshot_diff: true"""
+        debug_info: {draw.choice(["true", "false"])} snapshot_diff: true net_param {{ {net(draw, folder)} }}"""
 
 
-def train(text: str, of_net: str, state: str = "", **options: Any) -> tuple[str, list[np.ndarray], int]:
+def train(text: str, state: str = "", **options: Any) -> tuple[str, list[np.ndarray], int]:
     """Half of a training. Returns the path of its snapshot, worker 0's numbers, and how many parameters are split."""
-    param = parse_text(f"{text} net_param {{ {of_net} }}", pb.SolverParameter)
-    trained = Solver(param, NumpyEngine(), "counter", **options)
+    trained = Solver(parse_text(text, pb.SolverParameter), NumpyEngine(), "counter", **options)
     logged.values = []
     if state:
         trained.restore(state)
-    losses = [trained.step(1) or float(trained.smoothed.mean) for _ in range(HALF)]
+    losses = [trained.step(1) or float(trained.smoothed.mean) for _ in range(2)]
     trained.test_all()
-    parameters, context = trained.net.parameters, trained.context
+    parameters, context, owned = trained.net.parameters, trained.context, trained.net.parameters.owned
     context.workers.check_same("weights", trained.data[: parameters.exchanged].tobytes())
     numbers = [np.array(losses), *logged.values]
     for flat in (trained.data, *trained.history):
-        for one, own in zip(parameters.owned, parameters.slices(), strict=True):
+        for one, own in zip(owned, parameters.slices(), strict=True):
             numbers.append(np.array(gathered(context, one.blob, one.blob.logical(flat[own]), everywhere=True)))
-    path = trained.snapshot(f"{param.snapshot_prefix}{trained.workers.size}")
+    path = trained.snapshot(f"{trained.param.snapshot_prefix}{context.workers.size}")
     trained.close()
-    return path, numbers, sum(one.is_split for one in parameters.owned)
+    return path, numbers, sum(one.is_split for one in owned)
 
 
 def test_random_trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,32 +102,30 @@ def test_random_trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     wrong, split = [], 0
 
     def on_workers(size: int, *given: str) -> tuple[str, list[np.ndarray], int]:
-        every = {"split_below": math.inf}
-        return on_ranks(size, lambda one: train(*given, workers=one, exchange=ThreadExchange(one), **every))[0]
+        return on_ranks(size, lambda one: train(*given, workers=one, exchange=ThreadExchange(one), split_below=1e9))[0]
 
     with log.quiet(3):
-        for seed in range(SEED, SEED + NETS):
+        for seed in SEEDS:
             draw = random.Random(seed)
-            given = solver(draw, tmp_path), net(draw, tmp_path)
-            (state, first, _), sizes = train(*given), draw.sample([1, 2, 3, 4], 2)
-            expected = train(*given, state)[1]
-            other, *found = on_workers(sizes[0], *given)
-            errors = [same(found[0], first), same(on_workers(sizes[1], *given, other)[1], expected)]
+            text = solver(draw, tmp_path)
+            (state, first, _), sizes = train(text), draw.sample([1, 2, 3, 4], 2)
+            expected = train(text, state)[1]
+            other, *found = on_workers(sizes[0], text)
+            errors = [same(found[0], first), same(on_workers(sizes[1], text, other)[1], expected)]
             split += found[1]
             if not max(errors) < 1e-5:
                 wrong.append(f"{seed} on {sizes}: {errors}")
-    assert split > NETS
+    assert split > len(SEEDS)
     assert not wrong, "\n".join(wrong)
 
 
 @needs_mpi
 def test_processes(folder: Path, start: Callable[..., Job]) -> None:
     """The model of three processes is that of one."""
-    path = folder / "net.prototxt"
-    text, ip = path.read_text().replace('bottom: "data" top: "ip"', 'bottom: "w" top: "ip"'), 'layer {\n  name: "ip"'
+    path, ip = folder / "net.prototxt", 'layer {\n  name: "ip"'
     field = 'inner_product_param { num_output: 40 weight_filler { type: "xavier" } }'
     wide = f'layer {{ name: "wide" type: "InnerProduct" bottom: "data" top: "w" {field} }}'
-    path.write_text(text.replace(ip, wide + ip))
+    path.write_text(path.read_text().replace('"data" top: "ip"', '"w" top: "ip"').replace(ip, wide + ip))
     models = []
     for flags in (["--workers", "1"], ["--workers", "3", "--parallel", "hybrid"]):
         job = start(*flags)
