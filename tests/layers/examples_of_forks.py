@@ -27,6 +27,10 @@ PLAIN: dict[str, list[Example]] = {
     "ConvolutionDepthwise": [
         Example(f"convolution_param {{ kernel_size: 3 stride: 2 pad: 1 {CONVOLUTION} }}", IMAGES),
     ],
+    "DeephiResize": [
+        Example("deephi_resize_param { scale_h: 2 scale_w: 1.5 }", IMAGES),
+        Example("deephi_resize_param { new_height: 9 new_width: 2 resize_type: BILINEAR }", IMAGES),
+    ],
     "DepthwiseConvolution": [
         Example(f"convolution_param {{ num_output: 4 group: 4 kernel_size: 3 {CONVOLUTION} }}", IMAGES),
     ],

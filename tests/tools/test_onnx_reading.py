@@ -279,10 +279,17 @@ SQUARES = "n = ReduceSumSquare <axes = [1]> (x) c = Add (n, e) d = Sqrt (c) y = 
 
 @pytest.mark.parametrize(
     ("body", "types"),
-    [(L2, ["Normalize"]), (SQUARES, ["Normalize"]), ("m = Mul (x, z) y = Add (x, m)", ["Input", "Axpy"])],
+    [
+        (L2, ["Normalize"]),
+        (SQUARES, ["Normalize"]),
+        ("m = Mul (x, z) y = Add (x, m)", ["Input", "Axpy"]),
+        ("y = MaxPool <kernel_shape = [2, 1, 3], strides = [2, 1, 2], pads = [1, 0, 1, 1, 0, 1]> (x)", ["Pooling"]),
+        ("y = AveragePool <kernel_shape = [3, 3, 3], strides = [2, 2, 2], count_include_pad = 1> (x)", ["Pooling"]),
+        ("y = AveragePool <kernel_shape = [1, 3, 2], pads = [0, 1, 0, 0, 1, 0]> (x)", ["Pooling", "Scale"]),
+    ],
 )
 def test_layers_of_forks(body: str, types: list[str], tmp_path: Path) -> None:
-    inputs = {**IMAGE, **({"z": (2, 4, 1, 1)} if "z" in body else {})}
+    inputs = {"x": (2, 4, 5, 7, 6)} if "Pool" in body else {**IMAGE, **({"z": (2, 4, 1, 1)} if "z" in body else {})}
     constants = {**floats(e=1e-12), **ints(s=IMAGE["x"])}
     made, path = converted(tmp_path, model_of(body, inputs, constants=constants), "forks")
     assert [layer.type for layer in made.net.layer][1:] == types

@@ -20,7 +20,7 @@ declare(
         "prior_box": "PriorBox",
         "proposal": "Proposal",
         "region_loss": "RegionLoss",
-        "resize": "Interp Upsample",
+        "resize": "Interp DeephiResize Upsample",
         "roi_pooling": "ROIPooling PSROIPooling ROIAlign",
         "smooth_l1": "SmoothL1Loss L1Loss",
         "yolo_v1": "DetectionLoss EvalDetection",

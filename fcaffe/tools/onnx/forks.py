@@ -72,6 +72,13 @@ def interp(step: Step) -> list[str]:
     return [step.op("Resize", x, "", "", sizes, mode="linear", coordinate_transformation_mode="align_corners")]
 
 
+@writes("DeephiResize")
+def deephi_resize(step: Step) -> list[str]:
+    mode, where = ("nearest", "asymmetric") if step.layer.nearest else ("linear", "half_pixel")
+    how = {"mode": mode, "coordinate_transformation_mode": where, "nearest_mode": "floor"}
+    return [step.op("Resize", step.x, "", "", step.integers(step.tops[0], "sizes"), **how)]
+
+
 @writes("Upsample")
 def upsample(step: Step) -> list[str]:
     if isinstance(step.layer, UpsampleNearest):

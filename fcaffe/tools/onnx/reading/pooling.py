@@ -7,6 +7,7 @@ FLOOR`). For maxima that is all. Averages are divided by different areas, which 
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -26,8 +27,8 @@ Windows = tuple[int, int, int, int, int]  # along an axis: its size, kernel, str
 def pooling(step: Step) -> Value:
     x, maximum, counted = step.x, step.op == "MaxPool", step.attribute("count_include_pad", 0)
     axes = len(x.shape) - 2
-    if axes not in (1, 2):
-        raise step.refuse(f"its input of shape {x.shape} is no image", "pool images (N, C, H, W)")
+    if axes not in (1, 2) and not (axes == 3 and step.takes("Pooling", pooling_param={"kernel_size_3d": [1]})):
+        raise step.refuse(f"its input has the shape {x.shape}", "pool images, or three axes with --forks")
     if any(step.node.outputs[1:]) or max(each(step, "dilations", axes)) > 1:
         raise step.refuse("it gives indices, or has gaps in its windows", "use dilation 1, and no indices")
     kernel, strides = each(step, "kernel_shape", axes), each(step, "strides", axes)
@@ -40,7 +41,7 @@ def pooling(step: Step) -> Value:
     windows = list(zip(x.shape[2:], kernel, strides, begins, ends, strict=True))
     counts = [_count(step, *one) for one in windows]
     p = {"pool": "MAX" if maximum else "AVE", **sizes("kernel", kernel), **sizes("stride", strides)}
-    areas = _areas(windows, counts, list(zip(begins, ends, strict=True)) if counted else [(0, 0)] * 2)
+    areas = _areas(windows, counts, list(zip(begins, ends, strict=True)) if counted else [(0, 0)] * len(windows))
     y = None
     if all(begin < k for begin, k in zip(begins, kernel, strict=True)):
         y = _pooled(step, x, {**p, **sizes("pad", begins)}, counts)
@@ -69,7 +70,8 @@ def _pooled(step: Step, x: Value, p: dict[str, Any], counts: list[int]) -> Value
 
     If the target's toolchain cannot round down, a Convolution with weights 0 and 1 drops the last row and column.
     """
-    p = {name: value[0] if isinstance(value, list) else value for name, value in p.items()}
+    one = {name: value[0] for name, value in p.items() if isinstance(value, list) and len(value) == 1}
+    p = {f"{name}_3d" if isinstance(value, list) else name: value for name, value in p.items() if name not in one} | one
     rounding = step.net.target.rounding
     for mode in ({}, {"round_mode": "FLOOR"}) if rounding else ({},):
         y = step.layer("Pooling", x, pooling_param={**p, **mode})
@@ -91,7 +93,7 @@ def _areas(windows: list[Windows], counts: list[int], counted: list[tuple[int, i
     for (n, k, stride, begin, _), count, (before, behind) in zip(windows, counts, counted, strict=True):
         start = np.arange(count) * stride - begin
         lengths.append(np.minimum(start + k, n + behind) - np.maximum(start, -before))
-    return np.outer(*lengths).astype(np.float64)
+    return functools.reduce(np.multiply.outer, lengths).astype(np.float64)
 
 
 # --- reductions ---
