@@ -172,7 +172,7 @@ class Parameters:
         sums = np.zeros(4)
         for parameter in self.owned:
             data, diff = parameter.blob.data.reshape(-1), parameter.blob.diff.reshape(-1)
-            values = np.array([float(sum) for sum in (abs(data).sum(), abs(diff).sum(), data @ data, diff @ diff)])
+            values = np.array([float(one) for one in (abs(data).sum(), abs(diff).sum(), data @ data, diff @ diff)])
             sums += parameter.layer.context.workers.sum_array(values) if parameter.is_split else values
         log.debug_all_params((sums[0], sums[1]), (sums[2] ** 0.5, sums[3] ** 0.5))
 

@@ -1,10 +1,12 @@
 """Redistribute: a node that the graph inserts where a layer needs another placement of a bottom than it has.
 
-Shard -> Replicate     gathers the parts                 backward: Partial -> Shard
-Shard -> other Shard   each worker sends all a part      backward: the same
-Partial -> Shard       sums parts (reduce-scatter)       backward: Shard -> Replicate
-Partial -> Replicate   sums                              backward: the same
-Replicate -> Shard     takes the worker's part           backward: Shard -> Partial, with zeros elsewhere
+    Shard -> Replicate     gathers the parts                 backward: Partial -> Shard
+    Shard -> other Shard   each worker sends all a part      backward: the same
+    Partial -> Shard       sums parts (reduce-scatter)       backward: Shard -> Replicate
+    Partial -> Replicate   sums                              backward: the same
+    Replicate -> Shard     takes the worker's part           backward: Shard -> Partial, with zeros elsewhere
+
+The gradient of a replicated blob is a sum over the workers; that of a sum is replicated.
 """
 
 from __future__ import annotations

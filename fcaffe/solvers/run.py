@@ -69,8 +69,8 @@ class Run:
 
     Attributes:
         rate: The learning rate of the last update.
-        data, diff, history: Float32 arrays of all parameters, in layer order, and one more for each history. The nets'
-            blobs are views.
+        data, diff, history: Float32 arrays of all parameters in the order of `Parameters.slices`, and one more for each
+            history. The nets' blobs are views.
         nets: The training net, and with shards its twins, one for each further thread.
         gradients: `diff`, or with shards a row for each sum that this worker gives to the exchange. The rows lack the
             gradients that wide products compute.
