@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from fcaffe import log
 from fcaffe.net import Blob, Half, Layer, Traits, register
 from fcaffe.net.placements import REPLICATE, Partial, Placement, Placements, Shard, before
+from fcaffe.proto import forks
 
 _rule = before(lambda layer, x: x.canonical_axis(layer.param.inner_product_param.axis))
 
@@ -15,7 +17,8 @@ _rule = before(lambda layer, x: x.canonical_axis(layer.param.inner_product_param
 class InnerProduct(Layer):
     """top (M, num_output) = bottom, flattened from `axis` on to (M, K), times weights (num_output, K) plus bias.
 
-    With `transpose` the weights are (K, num_output). The axes before `axis` stay as they are.
+    With `transpose` the weights are (K, num_output). The axes before `axis` stay as they are. With `normalize`, of
+    caffe-windows, each pass scales the rows of the weights to length 1; their gradient ignores that, as there.
 
     Where that moves fewer bytes, each of several workers has only a part of the weights (`Context.split_below`). Split
     by outputs, it takes the whole batch and computes its part of the outputs. Split by inputs, it takes its part of
@@ -36,8 +39,8 @@ class InnerProduct(Layer):
         rows, inputs, workers = math.prod(shape[:axis]), math.prod(shape[axis:]), context.workers.size
         worth = context.split_below * inputs * p.num_output
         self.by_outputs = self.by_inputs = None
-        is_shared = any(spec.name for spec in self.param.param)  # such parameters stay whole
-        if isinstance(given, Shard) and not given.chosen_by and not is_shared:
+        is_whole = type(self) is not InnerProduct or p.normalize or any(spec.name for spec in self.param.param)
+        if isinstance(given, Shard) and not given.chosen_by and not is_whole:
             if given.home and given.axis == axis and rows * p.num_output < worth:
                 self.by_inputs = given
                 return [given], [Partial(home=given.home)]
@@ -51,6 +54,10 @@ class InnerProduct(Layer):
         p = self.param.inner_product_param
         if p.num_output < 1:
             raise self.error("inner_product_param.num_output must be positive")
+        if p.normalize:
+            self.fork, self.traits = forks.WINDOWS, replace(self.traits, repeatable=False)
+            if p.transpose or self.context.workers.in_shards:
+                raise self.error("normalize: true goes neither with transpose: true nor with --reproducible")
         self.axis = bottom[0].canonical_axis(p.axis)
         self.inputs, self.outputs = math.prod(bottom[0].shape[self.axis :]), p.num_output
         inputs = math.prod(self.context.whole_shape(bottom[0])[self.axis :])
@@ -85,6 +92,8 @@ class InnerProduct(Layer):
         p, y = self.param.inner_product_param, top[0].data
         x, rows = self.engine.flattened(bottom[0].data, self.inputs), y.reshape(-1, self.outputs)
         bias = self.blobs[1].data if self.adds_bias else None
+        if p.normalize:
+            self.normalize_weights()
         if (wide := self.context.wide_products.get(self.key)) and self.context.workers.in_step:
             wide.forward(self.engine, x, self.blobs[0].data, rows)
             if bias is not None:
@@ -93,6 +102,10 @@ class InnerProduct(Layer):
             self.engine.inner_product_forward(x, self.blobs[0].data, bias, rows, p.transpose)
         if y.ndim > 3:  # of channels-last memory `rows` is a copy
             y[...] = rows.reshape(y.shape)
+
+    def normalize_weights(self) -> None:
+        weights = self.blobs[0].data
+        weights /= self.xp.sqrt((weights * weights).sum(axis=1, keepdims=True) + self.xp.float32(1e-6))
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return bottom if self.param_propagate_down[0] else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from ctypes import c_int, c_size_t, c_void_p
+from ctypes import c_int, c_longlong, c_size_t, c_void_p
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,17 @@ WORKSPACE = 32 << 20  # bytes, as NVIDIA recommends for Hopper; cuBLAS would tak
 ONE, ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
 
 MATRIX = (c_void_p, c_int, c_int)  # address, type, leading dimension
+MATRICES = (*MATRIX, c_longlong)  # and the distance of two
 ARGUMENTS = {
     "cublasCreate_v2": (c_void_p,),
     "cublasDestroy_v2": (c_void_p,),
     "cublasSetStream_v2": (c_void_p, c_void_p),
     "cublasSetWorkspace_v2": (c_void_p, c_void_p, c_size_t),
     "cublasGemmEx": (c_void_p, *(c_int,) * 5, c_void_p, *MATRIX, *MATRIX, c_void_p, *MATRIX, c_int, c_int),
+    "cublasGemmStridedBatchedEx": (
+        *(c_void_p, *(c_int,) * 5, c_void_p, *MATRICES, *MATRICES, c_void_p, *MATRICES),
+        *(c_int, c_int, c_int),
+    ),
 }
 
 
@@ -69,6 +74,18 @@ class Cublas:
             *(c.data.ptr, TYPES[c.dtype.name], n),
             COMPUTE_32F_FAST_TF32 if tf32 else COMPUTE_32F,
             DEFAULT,
+        )
+
+    def multiply_each(self, a: Array, b: Array, c: Array, tf32: bool) -> None:
+        """c[i] = a[i] b[i] for three arrays of matrices in C order; types as in `multiply`. Not run on a GPU so far."""
+        (count, m, n), k = c.shape, a.shape[2]
+        self._call(
+            "cublasGemmStridedBatchedEx",
+            *(self._handle, KEEP, KEEP, n, m, k, ONE.ctypes.data),
+            *(b.data.ptr, TYPES[b.dtype.name], n, k * n),
+            *(a.data.ptr, TYPES[a.dtype.name], k, m * k),
+            *(ZERO.ctypes.data, c.data.ptr, TYPES[c.dtype.name], n, m * n),
+            *(count, COMPUTE_32F_FAST_TF32 if tf32 else COMPUTE_32F, DEFAULT),
         )
 
     def _call(self, name: str, *arguments: Any) -> None:

@@ -23,6 +23,19 @@ class InnerProduct(PlainInnerProduct):
         self._multiply(a, b, c, transpose_b=transpose_b)
         return c
 
+    def products(self, a: Array, b: Array, c: Array) -> None:
+        if not a.size or not b.size:
+            c[...] = 0
+            return
+        kind = a.dtype if self.half_dtype is None else self.half_dtype
+        a, b = (self.xp.broadcast_to(factor, (*c.shape[:-2], *factor.shape[-2:])) for factor in (a, b))
+        a, b = (self.xp.ascontiguousarray(factor.astype(kind, copy=False)) for factor in (a, b))
+        made = c if c.flags.c_contiguous else self.xp.empty(c.shape, c.dtype)
+        left, right, products = (matrices.reshape(-1, *matrices.shape[-2:]) for matrices in (a, b, made))
+        self.cublas.multiply_each(left, right, products, tf32=self.math == "tf32")
+        if made is not c:
+            self.copy(made, c)
+
     def inner_product_forward(self, x: Array, weights: Array, bias: Array, y: Array, transpose: bool) -> None:
         if not _is_usual(x, weights, y):
             super().inner_product_forward(x, weights, bias, y, transpose)

@@ -20,6 +20,15 @@ def permute(step: Step) -> list[str]:
     return [step.op("Transpose", step.x, perm=step.layer.order)]
 
 
+@writes("MatMul")
+def matmul(step: Step) -> list[str]:
+    factors = []
+    for name, shape, transposed in zip(step.inputs, step.bottoms, step.layer.transposed, strict=True):
+        *batch, rows, columns = range(len(shape))
+        factors.append(step.op("Transpose", name, perm=[*batch, columns, rows]) if transposed else name)
+    return [step.op("MatMul", *factors)]
+
+
 @writes("Reverse", "Flip")
 def reverse(step: Step) -> list[str]:
     axes = step.layer.axes

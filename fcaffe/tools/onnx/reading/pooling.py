@@ -21,24 +21,21 @@ from fcaffe.tools.onnx.reading.reorder import padded, permuted
 from fcaffe.tools.onnx.shape import REDUCTIONS
 
 Windows = tuple[int, int, int, int, int]  # along an axis: its size, kernel, stride, padding at its begin and its end
+_NOT_POOLED = (1, 1, 0, 0)
 
 
 @reads("MaxPool", "AveragePool")
 def pooling(step: Step) -> Value:
     x, maximum, counted = step.x, step.op == "MaxPool", step.attribute("count_include_pad", 0)
     axes = len(x.shape) - 2
-    if axes not in (1, 2) and not (axes == 3 and step.takes("Pooling", pooling_param={"kernel_size_3d": [1]})):
-        raise step.refuse(f"its input has the shape {x.shape}", "pool images, or three axes with --forks")
-    if any(step.node.outputs[1:]) or max(each(step, "dilations", axes)) > 1:
+    if any(step.node.outputs[1:]) or max(each(step, "dilations", axes), default=1) > 1:
         raise step.refuse("it gives indices, or has gaps in its windows", "use dilation 1, and no indices")
     kernel, strides = each(step, "kernel_shape", axes), each(step, "strides", axes)
     begins, ends = padding(step, kernel, strides)
-    if axes == 1:
-        x, kernel, strides = step.reshape(x, (*x.shape[:2], 1, x.shape[2])), [1, *kernel], [1, *strides]
-        begins, ends = [0, *begins], [0, *ends]
     if x.unpadded is not None and not maximum and not any((*begins, *ends)):
         counted, (x, begins, ends) = 1, x.unpadded
-    windows = list(zip(x.shape[2:], kernel, strides, begins, ends, strict=True))
+    x, windows = _image(step, x, list(zip(x.shape[2:], kernel, strides, begins, ends, strict=True)))
+    _, kernel, strides, begins, ends = (list(one) for one in zip(*windows, strict=True))
     counts = [_count(step, *one) for one in windows]
     p = {"pool": "MAX" if maximum else "AVE", **sizes("kernel", kernel), **sizes("stride", strides)}
     areas = _areas(windows, counts, list(zip(begins, ends, strict=True)) if counted else [(0, 0)] * len(windows))
@@ -56,6 +53,24 @@ def pooling(step: Step) -> Value:
     step.net.take(areas.size)
     own = _areas(windows, counts, [(begin, begin) for *_, begin, _ in windows])
     return y if (own == areas).all() else with_constant(step, y, np.float32(own / np.maximum(areas, 1)), "Scale")
+
+
+def _image(step: Step, x: Value, windows: list[Windows]) -> tuple[Value, list[Windows]]:
+    """x with two spatial axes. Successive axes that are not pooled become one, and first ones become channels."""
+    merged = windows[:1]
+    for window in windows[1:]:
+        if len(windows) > 2 and window[1:] == merged[-1][1:] == _NOT_POOLED:
+            merged[-1] = (merged[-1][0] * window[0], *_NOT_POOLED)
+        else:
+            merged.append(window)
+    if len(merged) > 2 and merged[0][1:] == _NOT_POOLED:
+        del merged[0]
+    three = step.takes("Pooling", pooling_param={"kernel_size_3d": [1]})
+    if not windows or len(merged) > 2 + three:
+        raise step.refuse(f"it pools {len(merged)} axes of {x.shape}", "pool images, or three axes with --forks")
+    merged = [(1, *_NOT_POOLED)] * (2 - len(merged)) + merged
+    sizes_of = [n for n, *_ in merged]
+    return step.reshape(x, (x.shape[0], math.prod(x.shape[1:]) // math.prod(sizes_of), *sizes_of)), merged
 
 
 def _count(step: Step, n: int, kernel: int, stride: int, begin: int, end: int) -> int:
