@@ -13,9 +13,9 @@ import click
 import numpy as np
 
 from fcaffe import log
-from fcaffe.cli import usage
-from fcaffe.cli.flags import IMPORTS, flag, with_flags
-from fcaffe.cli.gpus import NO_GPUS, TrainingGpus
+from fcaffe.cli import glog
+from fcaffe.cli.engine import NO_GPUS, TrainingGpus
+from fcaffe.cli.flags import IMPORTS, flag
 from fcaffe.errors import UsageError
 from fcaffe.jobs.hosts import (
     DEFAULT_TIMEOUT,
@@ -191,11 +191,10 @@ class SharingFlags:
     """The flags that say how workers share a batch and sum their gradients."""
 
     batch: str | None = flag(
-        None,
+        ["global", "per-worker"],
         "What a batch_size is: the batch that the workers split, or that of each worker (global; with --gpu and "
         "several GPUs per-worker).",
         default=None,
-        type=click.Choice(["global", "per-worker"]),
     )
     reduce: str = flag(
         "NAME",
@@ -215,16 +214,21 @@ class SharingFlags:
     )
     overlap: bool = flag(None, "Send gradients after backward only.", "--no-overlap", default=True, flag_value=False)
     bn: str | None = flag(
-        None,
+        ["sync", "local"],
         "BatchNorm over the batch of all workers, or of each (sync where the batch is split).",
         default=None,
-        type=click.Choice(["sync", "local"]),
     )
     reproducible: int = flag(
         "S",
         "Compute each batch as S shards, each by itself, and add them up in one tree: the weights then have the same "
         "bits on 1 to S workers, with every --reduce and any number of threads.",
         default=0,
+    )
+    parallel: str = flag(
+        ["auto", "data", "hybrid"],
+        "Whether all workers have all weights (data) or split those of each InnerProduct for which that moves fewer "
+        "bytes (hybrid); auto: hybrid between hosts of CPUs, where that saves at least half of them.",
+        default="auto",
     )
 
     def check(self) -> None:
@@ -266,6 +270,30 @@ class SharingFlags:
         Caffe, and global for all others."""
         return replace(self, batch=self.batch or ("per-worker" if gpus.listed and workers > 1 else "global"))
 
+    def with_parallel(self, rng: str, others: dict[str, Any]) -> SharingFlags:
+        """These flags with `parallel` set to data where weights cannot be split: with one of the `others`, by name.
+
+        Raises UsageError if --parallel hybrid is given."""
+        others = others | {
+            "--reproducible": self.reproducible,
+            f"--compress {self.compress}": self.compress,
+            "--batch per-worker": self.batch == "per-worker",
+            "--rng caffe": rng == "caffe",
+        }
+        given = [flag for flag, value in others.items() if value]
+        if given and self.parallel == "hybrid":
+            raise UsageError(f"--parallel hybrid does not go with {given[0]}: leave one of them out")
+        return replace(self, parallel="data") if given else self
+
+    def _split_below(self, world: World, xp: Any) -> float:
+        """See Context. Each of several workers of a host gets the activations of the other hosts."""
+        if self.parallel == "hybrid":
+            if xp is not np:
+                raise UsageError("--parallel hybrid is for engines on CPUs: leave it out on GPUs")
+            return 1.0
+        counts = [world.hosts.count(host) for host in set(world.hosts)]
+        return 0.5 / max(counts) if self.parallel == "auto" and xp is np and len(counts) > 1 else 0.0
+
     def for_solver(self, world: World, timeline: Timeline, xp: Any) -> dict[str, Any]:
         """The arguments of `Solver` about the other workers.
 
@@ -294,6 +322,7 @@ class SharingFlags:
             "workers": MpiWorkers(world.comm, per_worker, world.watchdog, timeline, reduction),
             "exchange": ReducingExchange(reduction, bucket, overlap, world.watchdog, timeline),
             "shards": self.reproducible,
+            "split_below": self._split_below(world, xp),
             "sync_batch_norm": (self.bn or ("local" if per_worker else "sync")) == "sync",
         }
 
@@ -338,9 +367,6 @@ def order_of_command(**more: Any) -> dict[str, Any]:
     }
 
 
-LOGGING = ("log", "log_dir", "minloglevel", "logtostderr")
-
-
 def check_same_flags(world: World) -> None:
     """Raises UsageError on each rank that was started with other flags than rank 0, but for the log. Collective.
 
@@ -349,7 +375,7 @@ def check_same_flags(world: World) -> None:
     """
     if world.size == 1 or world.order is not None:
         return
-    own = {name: value for name, value in click.get_current_context().params.items() if name not in LOGGING}
+    own = {name: value for name, value in click.get_current_context().params.items() if name not in glog.FLAGS}
     with world.watchdog.waiting("the comparison of flags"):
         others = world.comm.bcast(own)
     if differing := sorted(name for name in own if own[name] != others[name]):
@@ -357,7 +383,3 @@ def check_same_flags(world: World) -> None:
             "this rank and rank 0 were started with different flags: "
             + "; ".join(f"--{name.replace('_', '-')} {own[name]} and {others[name]}" for name in differing)
         )
-
-
-launch_flags = with_flags("launching", LaunchFlags, usage.WORKERS)
-sharing_flags = with_flags("sharing", SharingFlags, usage.WORKERS)

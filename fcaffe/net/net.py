@@ -199,7 +199,7 @@ class Net(Graph):
             for storage in clear:  # anew, if an engine tries to record the pass in vain and then runs it
                 storage.clear()
             if exchange is not None:
-                exchange.begin(self.parameters.diff)
+                exchange.begin(self.parameters.to_sum)
             self._backward_nodes(first, end, exchange)
             if exchange is not None and exchange.on_streams:
                 exchange.finish()

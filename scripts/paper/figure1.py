@@ -82,7 +82,7 @@ def measure_here(batch: int, names: Sequence[str]) -> None:
     """On each rank; rank 0 prints the results."""
     from emulated_device import emulated_solver
 
-    from fcaffe.cli.bench_step import SHARING, training
+    from fcaffe.cli.bench import SHARING, training
     from fcaffe.engines import cpu_engine
     from fcaffe.jobs.world import join
 
@@ -132,7 +132,7 @@ def plan_for(found: dict[str, Any], workers: int) -> Prediction:
     machine = replace(TITAN, name="emulated", between=link, exchange=FCAFFE, cores=CORES)
     plan = Prediction(net(), machine, found["batch"])
     update = found["results"][0]["ms"]["update"] / 1e3 * max(1.0, workers / found["cores"])
-    machine = replace(machine, update_bandwidth=plan.update_bytes / update)
+    machine = replace(machine, update_bandwidth=plan.update_bytes(workers) / update)
     return replace(plan, machine=machine)
 
 
