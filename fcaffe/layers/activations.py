@@ -28,8 +28,7 @@ class Pointwise(Activation):
         raise NotImplementedError
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            self.xp.multiply(top[0].diff, self.slope(bottom[0], top[0]), out=bottom[0].diff)
+        self.xp.multiply(top[0].diff, self.slope(bottom[0], top[0]), out=bottom[0].diff)
 
 
 @register("ReLU")
@@ -42,8 +41,6 @@ class ReLU(Activation):
         self.engine.relu_forward(bottom[0].data, top[0].data, self.param.relu_param.negative_slope)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if not propagate_down[0]:
-            return
         slope = self.param.relu_param.negative_slope
         self.engine.relu_backward(bottom[0].data, top[0].diff, bottom[0].diff, slope)
 
@@ -122,7 +119,7 @@ class Power(Pointwise):
         return slope * (top.data / base)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0] and self._is_constant:
+        if self._is_constant:
             bottom[0].diff[...] = 0
         else:
             super().backward(top, propagate_down, bottom)

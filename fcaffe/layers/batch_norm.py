@@ -220,10 +220,7 @@ class BatchNorm(Layer):
         return bottom if self.differentiates_statistics or self.learned else []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        learned = self.learned
-        if not propagate_down[0] and not learned:
-            return
-        mean, dy = self.mean.data, with_channels(top[0].diff)
+        learned, mean, dy = self.learned, self.mean.data, with_channels(top[0].diff)
         dx = with_channels(bottom[0].diff if propagate_down[0] else self.xp.empty_like(bottom[0].data))
         inverse = 1 / self.xp.sqrt(self.variance.data + self.eps)
         if not self.differentiates_statistics and not learned:

@@ -77,7 +77,6 @@ class BatchReindex(Layer):
         self.xp.copyto(y, self.xp.nan, where=wrong.reshape(-1, *(1,) * (y.ndim - 1)))
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            dx = bottom[0].diff
-            dx[...] = 0
-            self.engine.add_rows(top[0].diff, self.chosen.data, dx)
+        dx = bottom[0].diff
+        dx[...] = 0
+        self.engine.add_rows(top[0].diff, self.chosen.data, dx)

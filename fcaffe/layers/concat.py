@@ -102,5 +102,5 @@ class Slice(AlongAxis):
             self.engine.split(bottom[0].data, [blob.data for blob in top], self.sizes(top), self.axis)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0] and not self.traits.aliases:
+        if not self.traits.aliases:
             self.engine.concat([blob.diff for blob in top], bottom[0].diff, self.axis)

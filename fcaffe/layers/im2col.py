@@ -29,7 +29,6 @@ class Im2col(Sliding):
         self.put_back(y, top[0].data)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            dx = self.images(bottom[0].diff)
-            self.engine.col2im(self.images(top[0].diff), dx, self.windows)
-            self.put_back(dx, bottom[0].diff)
+        dx = self.images(bottom[0].diff)
+        self.engine.col2im(self.images(top[0].diff), dx, self.windows)
+        self.put_back(dx, bottom[0].diff)

@@ -61,8 +61,6 @@ class LRN(Layer):
         self.xp.multiply(x, scale ** self.xp.float32(-p.beta), out=y)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if not propagate_down[0]:
-            return
         p = self.param.lrn_param
         x, y, dy, dx = bottom[0].data, top[0].data, top[0].diff, bottom[0].diff
         scale = self.scale.data

@@ -117,8 +117,6 @@ class LSTMUnit(Layer):
         unit_forward(self.xp, activated, c_prev, cont[:, :, None], top[0].data, self.tanh_c.data, top[1].data)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if not any(propagate_down):
-            return
         dgates, (dc, dh) = self.activated.diff, (blob.diff for blob in top)
         dc_prev = unit_backward(self.activated.data, bottom[0].data, self.tanh_c.data, dc, dh, dgates)
         for blob, values, down in zip(bottom, (dc_prev, dgates), propagate_down, strict=False):

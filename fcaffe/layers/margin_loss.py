@@ -41,10 +41,9 @@ class HingeLoss(LossLayer):
         top[0].data[...] = xp.where(wrong.any(), xp.nan, total / self.samples)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            violations = self.violations.data
-            slope = 2 * violations if self._is_squared() else self.xp.sign(violations)
-            copy_values(top[0].diff / self.samples * slope * self.signs.data, bottom[0].diff)
+        violations = self.violations.data
+        slope = 2 * violations if self._is_squared() else self.xp.sign(violations)
+        copy_values(top[0].diff / self.samples * slope * self.signs.data, bottom[0].diff)
 
     def _is_squared(self) -> bool:
         return self.param.hinge_loss_param.norm == pb.HingeLossParameter.L2

@@ -36,8 +36,6 @@ class MVN(Layer):
             y /= deviation
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if not propagate_down[0]:
-            return
         y, dy = top[0].data, top[0].diff
         dx = dy - self._mean(dy)
         if self.param.mvn_param.normalize_variance:

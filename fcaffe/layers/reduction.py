@@ -43,8 +43,6 @@ class Reduction(Layer):
         top[0].data[...] = self.coeff * x.sum(axis=tuple(range(self.axis, x.ndim)), dtype=self.xp.float64)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if not propagate_down[0]:
-            return
         operation, x, dx = self.param.reduction_param.operation, bottom[0].data, bottom[0].diff
         dy = self.coeff * top[0].diff
         dy = dy.reshape(dy.shape + (1,) * (x.ndim - dy.ndim))

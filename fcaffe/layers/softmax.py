@@ -24,5 +24,4 @@ class Softmax(Activation):
         self.engine.softmax_forward(bottom[0].data, top[0].data, self.axis)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            self.engine.softmax_backward(top[0].data, top[0].diff, bottom[0].diff, self.axis)
+        self.engine.softmax_backward(top[0].data, top[0].diff, bottom[0].diff, self.axis)

@@ -24,7 +24,6 @@ class Tile(Layer):
         top[0].data[...] = self.xp.concatenate([x] * self.param.tile_param.tiles, axis=self.axis)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            shape = bottom[0].shape
-            tiles = top[0].diff.reshape(*shape[: self.axis], self.param.tile_param.tiles, *shape[self.axis :])
-            bottom[0].diff[...] = tiles.sum(axis=self.axis)
+        shape = bottom[0].shape
+        tiles = top[0].diff.reshape(*shape[: self.axis], self.param.tile_param.tiles, *shape[self.axis :])
+        bottom[0].diff[...] = tiles.sum(axis=self.axis)

@@ -90,7 +90,8 @@ class Layer:
 
     `backward` overwrites the whole of each requested `bottom[i].diff`, which may hold garbage: with zeros for
     `constants` of the traits, such as the reference of a Crop. It writes no other gradient of a blob. If it is asked
-    for the gradient of one of the `labels` of the traits, the net raises an error, as Caffe does.
+    for the gradient of one of the `labels` of the traits, the net raises an error, as Caffe does. It is called only if
+    it is asked for a gradient of a bottom or of a parameter, so a layer with one bottom and no parameters writes it.
 
     A layer whose passes depend on those before by more than its parameters overrides `state_blobs`, or `state` and
     `restore_state`, so that a run which goes on from a snapshot does what it would have done without.

@@ -75,8 +75,7 @@ class PoolingReLU(FusedLayer):
         return [*self.pooling.saved(bottom, top), *top]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            self.pooling.backward([self.before_relu(top[0])], propagate_down, bottom)
+        self.pooling.backward([self.before_relu(top[0])], propagate_down, bottom)
 
 
 class ReLUByTop(FusedLayer):
@@ -94,6 +93,5 @@ class ReLUByTop(FusedLayer):
         self.nodes[0].layer.forward(bottom, top)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            slope = self.nodes[0].layer.param.relu_param.negative_slope
-            self.engine.relu_backward(top[0].data, top[0].diff, bottom[0].diff, slope)
+        slope = self.nodes[0].layer.param.relu_param.negative_slope
+        self.engine.relu_backward(top[0].data, top[0].diff, bottom[0].diff, slope)
