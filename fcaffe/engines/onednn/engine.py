@@ -7,9 +7,8 @@ from typing import Any
 
 from fcaffe.engines.numpy_engine import NumpyEngine
 from fcaffe.engines.onednn import dnnl
-from fcaffe.engines.onednn.convolution_gradients import ConvolutionGradients
+from fcaffe.engines.onednn.convolution import Convolution
 from fcaffe.engines.onednn.elementwise import Elementwise
-from fcaffe.engines.onednn.folded_convolution import FoldedConvolution
 from fcaffe.engines.onednn.inner_product import InnerProduct
 from fcaffe.engines.onednn.library import Library
 from fcaffe.engines.onednn.normalization import Normalization
@@ -18,9 +17,7 @@ from fcaffe.engines.onednn.tape import Tape
 from fcaffe.engines.weight_cache import WeightCache
 
 
-class OneDnnEngine(
-    FoldedConvolution, ConvolutionGradients, Pooling, Normalization, InnerProduct, Elementwise, NumpyEngine
-):
+class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwise, NumpyEngine):
     """`path` is that of libdnnl (see `find_onednn`); raises OneDnnError if it cannot be used."""
 
     records = True
