@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 from fcaffe.engines.base import EngineBase
@@ -74,17 +73,6 @@ class PlainElementwise(EngineBase):
         self.copy(x, copied)
         return copied
 
-    def concat(self, parts: Sequence[Array], whole: Array, axis: int) -> None:
-        """whole = the parts one after the other along the axis."""
-        for part, own in zip(parts, consecutive_slices([part.shape[axis] for part in parts]), strict=True):
-            self.copy(part, whole[(slice(None),) * axis + (own,)])
-
-    def split(self, whole: Array, parts: Sequence[Array | None], sizes: Sequence[int], axis: int) -> None:
-        """Copy slices of `whole`, of these sizes along the axis, to the parts that are not None."""
-        for part, own in zip(parts, consecutive_slices(sizes), strict=True):
-            if part is not None:
-                self.copy(whole[(slice(None),) * axis + (own,)], part)
-
     def add_bias(self, y: Array, bias: Array, relu: bool = False) -> None:
         """y (N, C, ...) += bias (C,), followed by ReLU with `relu`."""
         y += bias.reshape(-1, *(1,) * (y.ndim - 2))
@@ -99,9 +87,3 @@ class PlainElementwise(EngineBase):
     def channel_sums(self, x: Array) -> Array:
         """x (N, C, ...) summed over all axes but 1, (C,) in float32."""
         return x.sum(axis=(0, *range(2, x.ndim)), dtype=self.xp.float32)
-
-
-def consecutive_slices(sizes: Sequence[int]) -> list[slice]:
-    """Slices of these lengths, each of which begins where the one before ends."""
-    ends = itertools.accumulate(sizes)
-    return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]

@@ -11,7 +11,7 @@ declare(
         "argmax": "ArgMax",
         "batch_norm": "BatchNorm",
         "batch_rows": "Filter BatchReindex",
-        "concat": "Concat Slice",
+        "concat": "Concat Slice Tile",
         "convolution": "Convolution Deconvolution",
         "crop": "Crop",
         "data": "Data ImageData WindowData",
@@ -41,6 +41,5 @@ declare(
         "softmax": "Softmax",
         "split": "Split Silence",
         "spp": "SPP",
-        "tile": "Tile",
     },
 )

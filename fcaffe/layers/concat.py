@@ -1,13 +1,14 @@
-"""Concat and its reverse, Slice: blobs side by side along one axis."""
+"""Concat and its reverse, Slice: blobs side by side along one axis. Tile: one blob several times."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from fcaffe.layers.c_order import share, shares_memory
-from fcaffe.net import Blob, Half, Layer, Traits, placements, register
+from fcaffe.net import Array, Blob, Half, Layer, Traits, placements, register
 
 
 class AlongAxis(Layer):
@@ -37,9 +38,11 @@ class AlongAxis(Layer):
         """The only top has the values of the only bottom. In Caffe they share their gradient too."""
         return len(self.param.bottom) == len(self.param.top) == 1
 
-    def sizes(self, blobs: list[Blob]) -> list[int]:
-        """Of these blobs along the axis."""
-        return [blob.shape[self.axis] for blob in blobs]
+    def parts(self, whole: Array, blobs: list[Blob]) -> Iterator[Array]:
+        """Views of the whole for these blobs, which lie in it side by side."""
+        ends = itertools.accumulate(blob.shape[self.axis] for blob in blobs)
+        for blob, end in zip(blobs, ends, strict=True):
+            yield whole[(slice(None),) * self.axis + (slice(end - blob.shape[self.axis], end),)]
 
 
 @register("Concat")
@@ -60,13 +63,15 @@ class Concat(AlongAxis):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         if not self.traits.aliases:
-            self.engine.concat([blob.data for blob in bottom], top[0].data, self.axis)
+            for blob, part in zip(bottom, self.parts(top[0].data, bottom), strict=True):
+                self.engine.copy(blob.data, part)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if self.traits.aliases:
             return
-        gradients = [blob.diff if down else None for blob, down in zip(bottom, propagate_down, strict=True)]
-        self.engine.split(top[0].diff, gradients, self.sizes(bottom), self.axis)
+        for blob, part, down in zip(bottom, self.parts(top[0].diff, bottom), propagate_down, strict=True):
+            if down:
+                self.engine.copy(part, blob.diff)
 
 
 @register("Slice")
@@ -99,8 +104,34 @@ class Slice(AlongAxis):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         if not self.traits.aliases:
-            self.engine.split(bottom[0].data, [blob.data for blob in top], self.sizes(top), self.axis)
+            for blob, part in zip(top, self.parts(bottom[0].data, top), strict=True):
+                self.engine.copy(part, blob.data)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not self.traits.aliases:
-            self.engine.concat([blob.diff for blob in top], bottom[0].diff, self.axis)
+            for blob, part in zip(top, self.parts(bottom[0].diff, top), strict=True):
+                self.engine.copy(blob.diff, part)
+
+
+@register("Tile")
+class Tile(Layer):
+    """top = the bottom `tiles` times, one after the other along `axis`."""
+
+    traits = Traits(bottoms=1, tops=1)
+    rule = placements.between(lambda layer, x: [x.canonical_axis(layer.param.tile_param.axis)])
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p, shape = self.param.tile_param, bottom[0].shape
+        if p.tiles < 1:
+            raise self.error("tile_param.tiles must be positive")
+        self.axis = bottom[0].canonical_axis(p.axis)
+        top[0].reshape(*shape[: self.axis], shape[self.axis] * p.tiles, *shape[self.axis + 1 :])
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        x = bottom[0].data
+        top[0].data[...] = self.xp.concatenate([x] * self.param.tile_param.tiles, axis=self.axis)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        shape = bottom[0].shape
+        tiles = top[0].diff.reshape(*shape[: self.axis], self.param.tile_param.tiles, *shape[self.axis :])
+        bottom[0].diff[...] = tiles.sum(axis=self.axis)

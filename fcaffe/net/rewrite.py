@@ -282,19 +282,16 @@ def _node_for(kind: type[FusedLayer], chain: Sequence[Node], want: Want) -> Node
         if number == 0 or blob not in made
     ]
     bottoms, downs = zip(*outer, strict=True)
-    node = node_in_place_of(kind(chain, want), chain, chain[0], chain[-1])
-    return replace(node, bottoms=list(bottoms), bottom_need_backward=list(downs))
-
-
-def node_in_place_of(layer: FusedLayer, nodes: Sequence[Node], first: Node, last: Node) -> Node:
-    """A node for a layer that does the work of these nodes, with the bottoms of the first and the tops of the last."""
+    layer, last = kind(chain, want), chain[-1]
     return replace(
-        first,
+        chain[0],
         layer=layer,
         name=layer.name,
+        bottoms=list(bottoms),
         tops=last.tops,
+        bottom_need_backward=list(downs),
         needs_backward=last.needs_backward,
         has_loss=last.has_loss,
-        members=tuple(member for node in nodes for member in (node.members or (node,))),
+        members=tuple(member for node in chain for member in (node.members or (node,))),
         before=None,
     )

@@ -54,7 +54,7 @@ def test_a_second_class_for_a_type_is_refused_whether_or_not_the_first_is_loaded
         "except ValueError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert done.stdout.startswith("layer type Tile is registered twice: ") and "fcaffe.layers.tile" in done.stdout
+    assert done.stdout.startswith("layer type Tile is registered twice: ") and "fcaffe.layers.concat" in done.stdout
 
 
 def test_a_plugin_registers_a_type_of_its_own() -> None:

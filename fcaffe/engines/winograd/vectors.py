@@ -164,8 +164,8 @@ def _copy(builder: Any, source: Memory, first: Any, least: Any, target: Memory, 
 
 
 # (a, first, row, step, b, begin, below, c, to, down, length, adds): ROWS rows of a product of matrices. For row i the
-# vector of c at to + i * down becomes the sum over n below length of a[first + i * row + n * step] times the vector of b
-# at begin + n * below. With `adds`, it is increased by that.
+# vector of c at to + i * down becomes the sum over n below length of a[first + i * row + n * step] times the vector of
+# b at begin + n * below. With `adds`, it is increased by that.
 multiply: Any = _operation("aiiiaiiaiiib", _multiply)
 
 # (source, first, target, to): add a vector to the target's.
