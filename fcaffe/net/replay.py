@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from fcaffe.engines import Engine
-from fcaffe.engines.base import Recording
 from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Layer
 from fcaffe.net.node import Node
@@ -41,7 +41,7 @@ class Replay:
         self._versions: list[int] = []
         self._memory: list[tuple[Storage, Array]] = []
         self._passes = 0  # with these weights, shapes and memory
-        self._steps: list[Node | Recording] = []
+        self._steps: list[Any] = []  # a node, or what `EngineBase.recorded` returns
 
     def forward(self, run: Run) -> float:
         """Run a pass, in which `run` runs the nodes that are not replayed; returns the weighted sum of the losses."""
@@ -76,7 +76,7 @@ class Replay:
         self._memory, self._steps, self._passes = [], [], 0
 
     def _record(self, run: Run) -> float:
-        loss, steps = 0.0, list[Node | Recording]()
+        loss, steps = 0.0, list[Any]()
         for node in self._nodes:
             recording = self._recording(node) if node in self._recordable else None
             if recording is None:
@@ -91,7 +91,7 @@ class Replay:
         self._memory = [(storage, storage.buffer) for storage in storages]
         return loss
 
-    def _recording(self, node: Node) -> Recording | None:
+    def _recording(self, node: Node) -> Any:
         """What replays the forward pass of this node, which has run. None: it must run again; bottoms are as before."""
         node.reshape()
         buffers = [blob.data_storage.buffer for blob in node.bottoms if blob in node.tops]
@@ -102,7 +102,7 @@ class Replay:
                 buffer[...] = values
         return recording
 
-    def _recorded(self, node: Node) -> Recording | None:
+    def _recorded(self, node: Node) -> Any:
         """The engine's recording of a forward pass; None if other code did a part of it.
 
         The tops are read-only for NumPy meanwhile. What NumPy does to these values may leave them as they are, such as

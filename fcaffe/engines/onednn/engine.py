@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fcaffe.engines.base import WeightCache
 from fcaffe.engines.numpy_engine import NumpyEngine
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.convolution import Convolution
@@ -14,7 +15,6 @@ from fcaffe.engines.onednn.library import Library
 from fcaffe.engines.onednn.normalization import Normalization
 from fcaffe.engines.onednn.pooling import Pooling
 from fcaffe.engines.onednn.tape import Tape
-from fcaffe.engines.weight_cache import WeightCache
 
 
 class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwise, NumpyEngine):
