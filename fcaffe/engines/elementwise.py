@@ -1,8 +1,9 @@
-"""Operators on single values: ReLU, sums, products, copies, biases."""
+"""Operators on single values: ReLU, sums, products, Dropout, copies, biases."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from fcaffe.engines.base import EngineBase
 from fcaffe.engines.memory import Array
@@ -13,6 +14,8 @@ SIGMOID_UNIT = 2.0**-54  # half the distance of float64's numbers below 1, which
 
 class PlainElementwise(EngineBase):
     """Arrays have one shape, and any strides. Outputs may be the same memory as an input."""
+
+    mask_dtype = "float32"  # of Dropout's masks
 
     def relu_forward(self, x: Array, y: Array, slope: float) -> None:
         """y = max(x, 0) + slope * min(x, 0): NaN where x is, and for -inf if the slope is 0."""
@@ -60,6 +63,22 @@ class PlainElementwise(EngineBase):
     def multiply(self, a: Array, b: Array, y: Array) -> None:
         """y = a * b."""
         self.xp.multiply(a, b, out=y)
+
+    def dropout_forward(
+        self, x: Array, y: Array, mask: Array, noise: Any, layer: str, ratio: float, scale: float
+    ) -> None:
+        """y = x * scale with probability 1 - ratio, else x * 0 * scale; `mask` is saved for backward.
+
+        It has `mask_dtype` and is channels-last or in C order; each engine chooses its contents. `noise` is the run's
+        source of random numbers (see fcaffe.net.Context), which depend on its kind and on the layer's key.
+        """
+        kept = noise.keep_mask(layer, x.shape, ratio)
+        self.copy(self.xp.multiply(self.from_numpy(kept), self.xp.float32(scale)), mask)
+        self.multiply(x, mask, y)
+
+    def dropout_backward(self, dy: Array, mask: Array, dx: Array, scale: float) -> None:
+        """dx = dy * scale where dropout_forward has not dropped x, else dy * 0 * scale."""
+        self.multiply(dy, mask, dx)
 
     def copy(self, x: Array, y: Array) -> None:
         """y = x."""

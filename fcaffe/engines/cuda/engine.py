@@ -9,19 +9,17 @@ import numpy as np
 
 from fcaffe.engines.cuda import libraries
 from fcaffe.engines.cuda.convolution import Convolution
-from fcaffe.engines.cuda.cublas import Cublas
 from fcaffe.engines.cuda.elementwise import Elementwise
 from fcaffe.engines.cuda.graphs import Graphs
-from fcaffe.engines.cuda.inner_product import InnerProduct
+from fcaffe.engines.cuda.inner_product import Cublas, InnerProduct
 from fcaffe.engines.cuda.kernels import Kernels
-from fcaffe.engines.cuda.loss_scale import LossScale
 from fcaffe.engines.cuda.noise import Noise
 from fcaffe.engines.cuda.normalization import Normalization
 from fcaffe.engines.cuda.plans import Plans
 from fcaffe.engines.cuda.pooling import Pooling
 from fcaffe.engines.cuda.rows import Rows
 from fcaffe.engines.cuda.transfers import Transfers
-from fcaffe.engines.cuda.update import Settings, Update, UpdateTable
+from fcaffe.engines.cuda.update import LossScale, Settings, Update, UpdateTable
 from fcaffe.engines.engine import Engine
 
 

@@ -124,7 +124,7 @@ def test_a_restored_state_has_the_scale_of_the_loss(
     cuda_engine: Callable[..., CudaEngine], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And how long ago it last changed; unless a scale is given, which stays."""
-    monkeypatch.setattr("fcaffe.engines.cuda.loss_scale.PATIENCE", 3)
+    monkeypatch.setattr("fcaffe.engines.cuda.update.PATIENCE", 3)
     straight = solver_on(cuda_engine(math="fp16"), snapshot_prefix=str(tmp_path / "state"))
     straight.step(4)
     state = straight.snapshot()

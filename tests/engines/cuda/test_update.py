@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from fcaffe.engines import NumpyEngine
-from fcaffe.engines.cuda.loss_scale import LossScale
-from fcaffe.engines.cuda.update import CHUNK, RULES, Part, Settings
+from fcaffe.engines.cuda.update import CHUNK, RULES, LossScale, Part, Settings
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers.rules.rule import _registry
 from tests.engines.cuda import stand_in_cupy
