@@ -106,6 +106,9 @@ class Layer:
     def __init__(self, param: Any, context: Context) -> None:
         self.param: Any = pb.LayerParameter()
         self.param.CopyFrom(param)
+        self.name: str = param.name
+        self.type: str = param.type
+        self.phase: int = param.phase
         self.key: str = param.name  # of no other layer of the net, which says so (`Graph`): names may repeat
         self.bottom_names: list[str] = list(param.bottom)  # as the user knows them: not of the tops of a Split
         self.context = context
@@ -114,18 +117,6 @@ class Layer:
         self.blobs: list[Blob] = []
         self.loss_weights: list[float] = []
         self.param_propagate_down: list[bool] = []
-
-    @property
-    def name(self) -> str:
-        return self.param.name
-
-    @property
-    def type(self) -> str:
-        return self.param.type
-
-    @property
-    def phase(self) -> int:
-        return self.param.phase
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         pass
