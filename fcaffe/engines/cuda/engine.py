@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from fcaffe.engines.cuda.plans import Plans
 from fcaffe.engines.cuda.pooling import Pooling
 from fcaffe.engines.cuda.rows import Rows
 from fcaffe.engines.cuda.transfers import Transfers
-from fcaffe.engines.cuda.update import LossScale, Settings, Update, UpdateTable
+from fcaffe.engines.cuda.update import LossScale, Update
 from fcaffe.engines.engine import Engine
 
 
@@ -111,22 +111,6 @@ class CudaEngine(
             work()
         else:
             self.graphs.run(owner, name, signature, work)
-
-    def update_all(
-        self,
-        rule: str,
-        table: UpdateTable,
-        data: Any,
-        diff: Any,
-        history: Sequence[Any],
-        settings: Settings,
-    ) -> None:
-        """See Update. Also finds gradients beyond float16 and adapts the scale of the loss."""
-        if self.loss_scale:
-            self.loss_scale.check(diff)
-        super().update_all(rule, table, data, diff, history, settings)
-        if self.loss_scale:
-            self.loss_scale.adjust()
 
     def scale_losses(self, tops: Iterable[tuple[Any, float]]) -> None:
         if self.loss_scale:

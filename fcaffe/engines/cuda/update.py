@@ -159,7 +159,10 @@ class Update(EngineBase):
         """Scale the gradients, regularise, and apply the rule of solver type `rule` to all parameters of the `table`.
 
         `CudaEngine.set_step` has set the rate, which includes Adam's bias correction, and the factor of the gradients.
+        Also finds gradients beyond float16 and adapts the scale of the loss, if there is one.
         """
+        if self.loss_scale:
+            self.loss_scale.check(diff)
         self.kernels.launch(
             "update",
             "update",
@@ -180,3 +183,5 @@ class Update(EngineBase):
             np.int32(table.regularization == "L1"),
             *(np.float32(number) for number in settings),
         )
+        if self.loss_scale:
+            self.loss_scale.adjust()

@@ -16,7 +16,7 @@ from fcaffe.engines.memory import Array, address
 from fcaffe.engines.onednn.engine import OneDnnEngine
 from fcaffe.engines.windows import Windows
 from fcaffe.engines.winograd import blocks
-from fcaffe.engines.winograd.compiling import SETTINGS
+from fcaffe.engines.winograd.compiling import SETTINGS, announce
 from fcaffe.engines.winograd.transforms import CHANNELS, IN, KERNELS
 from fcaffe.engines.winograd.vectors import ROWS
 from fcaffe.errors import UsageError
@@ -124,6 +124,7 @@ class WinogradEngine(OneDnnEngine):
         if self.library.tape is not None:
             raise ValueError("calls of compiled code are not recorded")
         _check_process()
+        announce()
         numba.set_num_threads(self._numba_threads)
         work(*arguments)
 
