@@ -11,6 +11,10 @@ import _signal as signal
 import os
 import sys
 
+TYPE_CHECKING = False  # as in `typing`
+if TYPE_CHECKING:
+    from types import FrameType
+
 INTERRUPTED = 128 + signal.SIGINT
 PROGRAMS = (  # the installed programs; pyproject.toml lists the same
     "fcaffe",
@@ -28,7 +32,7 @@ PROGRAMS = (  # the installed programs; pyproject.toml lists the same
 )
 
 is_command = False  # whether this process was started as a command
-_raised = False
+_came = False
 
 
 def program_name() -> str:
@@ -57,33 +61,45 @@ def raise_in_command() -> None:
     """Let the next SIGINT raise KeyboardInterrupt, and a second one end the process at once."""
     if signal.getsignal(signal.SIGINT) is _leave:
         signal.signal(signal.SIGINT, _raise)
+        if sys.platform != "win32":
+            signal.signal(signal.SIGALRM, _raise)
 
 
 def end() -> None:
-    """Let SIGINT end the process at once again.
-
-    When KeyboardInterrupt passes through `exec` of a string, which dataclasses use, Python notes it as unhandled, and
-    would die of SIGINT at exit even though it was caught. The next evaluation of a string clears that note.
-    """
+    """Let SIGINT end the process at once again."""
     if signal.getsignal(signal.SIGINT) is _raise:
         signal.signal(signal.SIGINT, _leave)
-    eval("0")
+    if _came and sys.platform != "win32":
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def has_come() -> bool:
-    """Whether KeyboardInterrupt was raised; some libraries turn it into another exception while they are imported."""
-    return _raised
+    """Whether SIGINT came; KeyboardInterrupt may have been turned into another exception, or not be raised yet."""
+    return _came
 
 
 def _leave(number: int, frame: object) -> None:
     os._exit(INTERRUPTED)
 
 
-def _raise(number: int, frame: object) -> None:
-    global _raised
+def _raise(number: int, frame: "FrameType | None") -> None:
+    """Raise KeyboardInterrupt, but not before the imports that run have ended.
+
+    A module may ignore every exception of a part of its import, or turn it into another one, as some of NumPy's do.
+    """
+    global _came
+    _came = True
     signal.signal(signal.SIGINT, _leave)
-    _raised = True
-    raise KeyboardInterrupt
+    if sys.platform != "win32" and _imports(frame):
+        signal.setitimer(signal.ITIMER_REAL, 0.05)  # then SIGALRM comes here
+    else:
+        raise KeyboardInterrupt
+
+
+def _imports(frame: "FrameType | None") -> bool:
+    while frame and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _unraisable(problem: "sys.UnraisableHookArgs") -> None:

@@ -35,9 +35,17 @@ _ONNX = [
         help="The shape of an input that an .onnx file leaves open, for a net.",
     ),
     click.option(
-        "--forks",
-        is_flag=True,
-        help="Use layers and fields of Caffe's forks, such as Permute, in a net from .onnx; OpenCV reads it too.",
+        "--target",
+        "toolchain",
+        metavar="NAME|FILE",
+        help="Write a net from .onnx as this toolchain reads it: bvlc, opencv, tensorrt, nnie, vitis-ai or ncnn.",
+    ),
+    click.option("--forks", is_flag=True, help="Use layers and fields of forks, such as Permute: --target forks."),
+    click.option(
+        "--cut",
+        default="",
+        metavar="BLOB,...",
+        help="End a net from .onnx at these values; auto: at the features that the decoding of boxes begins with.",
     ),
 ]
 
@@ -88,7 +96,9 @@ def convert(
     fold_bn: bool,
     opset: int | None,
     shapes: Sequence[str],
+    toolchain: str | None,
     forks: bool,
+    cut: str,
 ) -> int:
     if source.endswith((".pth", ".pt")):
         raise UsageError(
@@ -96,17 +106,23 @@ def convert(
             "torch.onnx.export, and convert that .onnx; or save its state dict by safetensors.torch.save_file, and "
             "convert that .safetensors with the net as --model (docs/ways-in.md)"
         )
+    if forks and toolchain:
+        raise UsageError("--forks is --target forks; give one of the two")
+    toolchain = "forks" if forks else toolchain
     check_output(target, target_kind(target), source, net, weights or "", *inputs)
     if weights is not None:
         check_output(weights, target_kind(weights), source)
         if net or mean or scale != 1 or swap_channels or opset or to != "bvlc":
             raise UsageError(
-                "with WEIGHTS the net is from IN; --check, --input, --input-shape, --forks and --merge-bn go with it"
+                "with WEIGHTS the net is from IN; --check, --input, --input-shape, --target, --forks, --cut and "
+                "--merge-bn go with it"
             )
-        return _convert_onnx(source, target, weights, _shapes(shapes), forks, fold_bn, inputs if check else None)
-    if shapes or forks:
+        options = {"shapes": _shapes(shapes), "merge": fold_bn, "ends": cut.split(",") if cut else []}
+        return _convert_onnx(source, target, weights, toolchain, inputs if check else None, options)
+    if shapes or toolchain or cut:
         raise UsageError(
-            "--input-shape and --forks are for a net from an .onnx file: convert IN.onnx OUT.prototxt WEIGHTS"
+            "--input-shape, --target, --forks and --cut are for a net from an .onnx file: convert IN.onnx OUT.prototxt "
+            "WEIGHTS"
         )
     if target.endswith((".pth", ".pt")):
         raise UsageError(
@@ -117,7 +133,11 @@ def convert(
         raise UsageError("--input is for --check, which runs both sides on it")
     if check and (to == "torchvision" or (os.path.isfile(source) and is_state_dict(source))):
         raise UsageError("--check cannot run a state dict: it has no net; leave it out")
-    preprocessing = _preprocessing(mean, scale, swap_channels) if mean or scale != 1 or swap_channels else None
+    preprocessing = None
+    if mean or scale != 1 or swap_channels:
+        from fcaffe.tools.onnx.preprocessing import Preprocessing, read_mean
+
+        preprocessing = Preprocessing(read_mean(mean) if mean else None, scale, swap_channels)
     to_onnx = ToOnnx(preprocessing, fold_bn, opset or OPSET) if preprocessing is not None or fold_bn or opset else None
     noun = convert_file(source, target, net or None, to, to_onnx)
     print(f"{target}: {noun} from {source}")
@@ -130,23 +150,34 @@ def _convert_onnx(
     source: str,
     target: str,
     weights: str,
-    shapes: dict[str, tuple[int, ...]],
-    forks: bool,
-    merge: bool,
+    toolchain: str | None,
     inputs: Sequence[str] | None,
+    options: dict[str, Any],
 ) -> int:
-    """Convert an ONNX file to a net and its weights, and check them unless `inputs` is None."""
+    """Convert an ONNX file to a net and its weights, and check them unless `inputs` is None.
+
+    Layers that are not BVLC Caffe's are refused only if a target is named.
+    """
     from fcaffe.model_files import write_model
     from fcaffe.proto import write_text
-    from fcaffe.proto.upgrade_forks import with_ceil_mode
+    from fcaffe.proto.upgrade_forks import with_rounding
     from fcaffe.tools.onnx.reading.convert import from_onnx
+    from fcaffe.tools.target import read_target
 
     if not source.endswith(".onnx") or not target.endswith(".prototxt"):
         raise UsageError(
             f"three files are IN.onnx OUT.prototxt WEIGHTS, in this order; not {source} {target} {weights}"
         )
-    made = from_onnx(source, shapes, forks, merge)
-    write_text(target, with_ceil_mode(made.net) if forks else made.net)
+    reader = read_target(toolchain or "bvlc")
+    made = from_onnx(source, target=reader, **options)
+    net = with_rounding(made.net, reader.rounding)
+    if toolchain and (problems := reader.misfits(net)):
+        each = [
+            f"{layers[0]}{f' and {len(layers) - 1} more' if layers[1:] else ''}: {problem}"
+            for problem, layers in problems.items()
+        ]
+        raise FcaffeError(f"{source} does not fit {toolchain}: {'; '.join(each)}. End the net before them by --cut")
+    write_text(target, net)
     write_model(weights, made.model)
     print(f"{target}, {weights}: {len(made.net.layer)} layers from {source}")
     if inputs is None:
@@ -170,12 +201,6 @@ def _shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
             raise UsageError(f"--input-shape takes NAME:N,C,H,W with the name of an input, not '{text}'")
         shapes[name] = tuple(numbers("--input-shape", dims))
     return shapes
-
-
-def _preprocessing(mean: str, scale: float, swap_channels: bool) -> Any:
-    from fcaffe.tools.onnx.preprocessing import Preprocessing, read_mean
-
-    return Preprocessing(read_mean(mean) if mean else None, scale, swap_channels)
 
 
 def _check(source: str, target: str, net: str | None, preprocessing: Any, inputs: Sequence[str]) -> None:

@@ -20,6 +20,7 @@ from fcaffe.model_files import Model, read_model
 from fcaffe.proto import file_start, is_text, read_net
 from fcaffe.tools.summary import COLUMNS, OF_WORKERS, Summary, model_to_json, shape_text, total_params
 from fcaffe.tools.summary import summarize as summary_of
+from fcaffe.tools.target import misfits_of_file, read_target
 
 MODEL_COLUMNS = ("layer", "type", "blobs", "parameters")
 
@@ -36,9 +37,15 @@ MODEL_COLUMNS = ("layer", "type", "blobs", "parameters")
 @click.option("--input-shape", default="", metavar="C,H,W", help="Shape of the records of a data set that is missing.")
 @click.option("--workers", default=1, metavar="N", help="Show the share of the first of N workers, and what they send.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def summary(net: str, phase: str, level: int, stage: str, input_shape: str, workers: int, as_json: bool) -> int:
+@click.option("--target", metavar="NAME|FILE", help="Only name the layers that this toolchain does not read, if any.")
+def summary(
+    net: str, phase: str, level: int, stage: str, input_shape: str, workers: int, as_json: bool, target: str | None
+) -> int:
+    stages = stage.split(",") if stage else []
     if workers < 1:
         raise UsageError(f"--workers {workers}: the number of workers must be at least 1")
+    if target:
+        return _check(net, target, phase_number(phase or "TEST"), level, stages)
     if not is_text(file_start(net)):
         with log.quiet():
             model = read_model(net)
@@ -47,7 +54,6 @@ def summary(net: str, phase: str, level: int, stage: str, input_shape: str, work
         else:
             _print_model(net, model)
         return 0
-    stages = stage.split(",") if stage else []
     with log.quiet():
         made = summary_of(net, phase_number(phase), level, stages, numbers_of_shape(input_shape), workers)
     if as_json:
@@ -55,6 +61,17 @@ def summary(net: str, phase: str, level: int, stage: str, input_shape: str, work
     else:
         _print(made)
     return 0
+
+
+def _check(net: str, name: str, phase: int, level: int, stages: Sequence[str]) -> int:
+    """Print the layers that do not fit a target. Returns 1 if there are any."""
+    target = read_target(name)
+    problems = misfits_of_file(net, target, phase, level, stages)
+    for problem, layers in problems.items():
+        for layer in layers:
+            print(f"{layer}: {problem}")
+    print(f"{name} takes {', '.join(sorted(target.types))}" if problems else f"{net} fits {name}")
+    return 1 if problems else 0
 
 
 def _print(made: Summary) -> None:

@@ -26,10 +26,10 @@ def net_is_current(param: pb.NetParameter) -> bool:
     return not (old_layers or any(_has_batch_norm_params(layer) or has_fork_fields(layer) for layer in param.layer))
 
 
-def upgrade_net(param: pb.NetParameter, name: str) -> bool:
+def upgrade_net(param: pb.NetParameter, name: str, fork_fields: bool = True) -> bool:
     """Upgrade a net to the current notation. Returns False, and logs it, if something was lost.
 
-    `name` is its file, for the log and for errors. Raises ProtoError.
+    `name` is its file, for the log and for errors. Without `fork_fields` those of forks stay. Raises ProtoError.
     """
     complete = True
     try:
@@ -57,7 +57,8 @@ def upgrade_net(param: pb.NetParameter, name: str) -> bool:
             _upgrade_input(param, name)
         if any(_has_batch_norm_params(layer) for layer in param.layer):
             _upgrade_batch_norm(param, name)
-        upgrade_fork_fields(param, name)
+        if fork_fields:
+            upgrade_fork_fields(param, name)
     except ProtoError as error:
         raise ProtoError(f"{name}: {error}") from None
     return complete

@@ -55,14 +55,15 @@ def upgrade_fork_fields(param: pb.NetParameter, name: str) -> None:
         log.info(f"{name}: {old}, a field of forks, is replaced by {new}, Caffe's own")
 
 
-def with_ceil_mode(net: pb.NetParameter) -> pb.NetParameter:
-    """A net with the field `ceil_mode`, which OpenCV and some forks read, instead of `round_mode`."""
+def with_rounding(net: pb.NetParameter, field: str) -> pb.NetParameter:
+    """A net whose poolings have this field, `ceil_mode` or `torch_pooling`, instead of `round_mode`."""
     made = pb.NetParameter()
     made.CopyFrom(net)
     for layer in made.layer:
-        if layer.pooling_param.HasField("round_mode"):
-            layer.pooling_param.ceil_mode = layer.pooling_param.round_mode == pb.PoolingParameter.CEIL
+        if layer.pooling_param.HasField("round_mode") and field != "round_mode":
+            up = layer.pooling_param.round_mode == pb.PoolingParameter.CEIL
             layer.pooling_param.ClearField("round_mode")
+            setattr(layer.pooling_param, field, up == (field == "ceil_mode"))
     return made
 
 

@@ -131,7 +131,7 @@ def test_faults_of_our_own_are_one_line_too(run: Run, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("field", ["name", "type", "top", "bottom"])
-@pytest.mark.parametrize("text", ["\x1b[31mred\x07", "\x9b2J\x7f", "m" * 1_000_000], ids=["C0", "C1", "megabyte"])
+@pytest.mark.parametrize("text", ["\x1b[31mred\x07", "\x9b2J\x7f", "m" * 100_000], ids=["C0", "C1", "long"])
 def test_strings_of_a_file_do_no_harm_to_a_terminal(run: Run, field: str, text: str) -> None:
     """Neither control sequences nor pages of text reach it in log lines and errors."""
     quoted = "".join(f"\\{ord(c):03o}" if ord(c) < 128 and not c.isprintable() else c for c in text)

@@ -153,6 +153,33 @@ def test_ctrl_c_while_modules_are_imported_is_the_end_without_a_word(folder: Pat
             assert "Traceback" not in log and "Exception" not in log
 
 
+def test_ctrl_c_while_a_module_ignores_every_exception_of_its_import(folder: Path) -> None:
+    (folder / "ignores.py").write_text(
+        "import sys, time, caffe\n"
+        "try:\n"
+        "    print('importing', file=sys.stderr, flush=True)\n"
+        "    time.sleep(1)\n"
+        "except BaseException:\n"
+        "    pass\n"
+        "time.sleep(0.5)\n"
+        "class Layer(caffe.Layer):\n"
+        "    def setup(self, bottom, top): pass\n"
+        "    def reshape(self, bottom, top): top[0].reshape(1)\n"
+        "    def forward(self, bottom, top): pass\n"
+        "    def backward(self, top, propagate_down, bottom): pass\n"
+    )
+    layer = 'layer { name: "p" type: "Python" top: "p" python_param { module: "ignores" layer: "Layer" } }'
+    (folder / "net.prototxt").write_text(layer)
+    command = [sys.executable, "-m", "fcaffe", "time", "--model", "net.prototxt", "--iterations", "1000000"]
+    environment = {**os.environ, "PYTHONPATH": f"{Path(__file__).parents[2]}:{folder}"}
+    process = subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+    RUNNING.append(process)
+    wait_for(process, "importing")
+    process.send_signal(signal.SIGINT)
+    log = finish(process)
+    assert process.returncode == 130 and "Traceback" not in log, log
+
+
 @pytest.mark.parametrize("module", ["fcaffe", "fcaffe.cli"])
 def test_the_signals_of_a_program_that_imports_fcaffe_are_left_alone(module: str) -> None:
     code = (

@@ -10,8 +10,6 @@ import pytest
 from fcaffe.data import Prefetcher
 from fcaffe.errors import DataError
 
-pytestmark = pytest.mark.alone
-
 
 class Counting:
     """Batch k holds k; `delay` seconds each; fails at batch `fail_at`."""

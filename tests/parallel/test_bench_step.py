@@ -10,7 +10,7 @@ import pytest
 
 from tests.parallel.conftest import FCAFFE, ROOT, needs_mpi
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.jobs
 
 LENET = "models/lenet/train_val.prototxt"
 

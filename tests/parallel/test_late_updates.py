@@ -10,7 +10,7 @@ from tests.golden_data import make_mnist_lmdbs
 from tests.parallel.conftest import needs_mpi, run_ranks
 from tests.parallel.test_same_result import NORMALIZED
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.jobs
 
 
 @needs_mpi

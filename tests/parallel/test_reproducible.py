@@ -96,7 +96,7 @@ def test_any_number_of_workers_and_threads(folder: Path, math: str) -> None:
 @needs_mpi
 def test_random_trainings(folder: Path) -> None:
     """Nets, rules, engines and shards; numbers of workers and threads, reductions and buckets."""
-    run_ranks(5, "reproducible_ranks.py", 1, 8, folder=folder)
+    run_ranks(5, "reproducible_ranks.py", 1, 5, folder=folder)
 
 
 @needs_mpi

@@ -12,7 +12,7 @@ from fcaffe.errors import ProtoError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, read_net, write_text
 from fcaffe.proto.upgrade import net_is_current
-from fcaffe.proto.upgrade_forks import with_ceil_mode
+from fcaffe.proto.upgrade_forks import with_rounding
 from fcaffe.tools.summary import summarize
 
 INPUT = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 2 dim: 23 dim: 30 } } }'
@@ -71,7 +71,7 @@ def test_ceil_mode_and_round_mode_say_the_same(tmp_path: Path) -> None:
     path = tmp_path / "net.prototxt"
     path.write_text("".join(layer.format(f"p{index}", mode) for index, mode in enumerate(modes)))
     net = read_net(path)
-    theirs = with_ceil_mode(net)
+    theirs = with_rounding(net, "ceil_mode")
     given = [(p.pooling_param.HasField("ceil_mode"), p.pooling_param.ceil_mode) for p in theirs.layer]
     assert given == [(True, False), (True, True), (False, False)] and "round_mode" not in str(theirs)
     write_text(path, theirs)

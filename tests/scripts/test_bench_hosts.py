@@ -11,7 +11,7 @@ import pytest
 from tests.parallel.test_emulated_cluster import why_not
 from tests.scripts.bench_runs import run
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.jobs
 
 
 @pytest.mark.cluster

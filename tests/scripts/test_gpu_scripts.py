@@ -17,7 +17,15 @@ sys.path.insert(0, str(ROOT / "scripts" / "gpu"))
 
 import steps
 
-pytestmark = pytest.mark.alone  # measures time, and starts a pytest that must not take itself for one of xdist's
+pytestmark = pytest.mark.jobs
+
+
+@pytest.fixture(autouse=True)
+def outside_of_xdist(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pytest that a test starts does not take itself for one of xdist's workers."""
+    for name in [name for name in os.environ if name.startswith("PYTEST_XDIST")]:
+        monkeypatch.delenv(name)
+
 
 TESTS = """
 import os, subprocess, sys, time
@@ -59,10 +67,10 @@ def test_failures_are_written_when_the_time_is_over(
     output, failed, words = tmp_path / "output.txt", tmp_path / "failed.txt", [str(tmp_path), "-c", os.devnull]
     began = time.monotonic()
     if hangs:
-        assert steps.run_tests(words, 20, output, failed, processes, last=5) == steps.TIMED_OUT
-        assert time.monotonic() - began < 20 + 3 * steps.GRACE
+        assert steps.run_tests(words, 15, output, failed, processes, last=4) == steps.TIMED_OUT
+        assert time.monotonic() - began < 15 + 4 * steps.GRACE
     else:
-        assert steps.run_tests(words, 120, output, failed, processes, last=105) == 1
+        assert steps.run_tests(words, 120, output, failed, processes, last=109) == 1
         assert steps.OVER in output.read_text(), "pytest itself says what failed"
     assert "FAILED" in failed.read_text() and "for a reason" in failed.read_text()
     assert "it began" not in output.read_text()

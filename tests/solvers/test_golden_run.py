@@ -15,7 +15,7 @@ from tests.conftest import GOLDEN
 from tests.golden_data import make_mnist_lmdbs
 from tests.watching import watch
 
-pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("all_threads")]
+pytestmark = pytest.mark.usefixtures("all_threads")
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from fcaffe.tools.onnx.check import differences, run_net, run_onnx
 from fcaffe.tools.onnx.files import deploy_net
 from fcaffe.tools.onnx.library import onnx
 from fcaffe.tools.onnx.reading.convert import Converted, from_onnx
+from fcaffe.tools.target import read_target
 from tests.tools.bvlc import check_net
 
 Shapes = dict[str, tuple[int, ...]]
@@ -56,11 +57,11 @@ def largest_difference(made: Converted, path: Path, seed: int = 1) -> float:
     return max(one.largest / max(one.magnitude, 1e-30) for one in found)
 
 
-def converted(folder: Path, model: Any, **options: Any) -> tuple[Converted, Path]:
-    """The net of a model, and the model's file. Without `forks`, BVLC Caffe can set up the net."""
+def converted(folder: Path, model: Any, target: str = "bvlc", **options: Any) -> tuple[Converted, Path]:
+    """The net of a model for a target, and the model's file. BVLC Caffe can set up the net for its own."""
     path = folder / "model.onnx"
     path.write_bytes(model.SerializeToString())
-    made = from_onnx(str(path), **options)
-    if not options.get("forks"):
+    made = from_onnx(str(path), target=read_target(target), **options)
+    if target == "bvlc":
         check_net(made.net, made.model)
     return made, path

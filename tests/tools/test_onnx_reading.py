@@ -23,6 +23,7 @@ from fcaffe.tools.onnx.check import random_inputs, run_net
 from fcaffe.tools.onnx.export import to_onnx, write_onnx
 from fcaffe.tools.onnx.files import deploy_net
 from fcaffe.tools.onnx.reading.convert import from_onnx
+from fcaffe.tools.target import read_target
 from tests.tools.onnx_graphs import converted, largest_difference, model_of
 from tests.tools.onnx_nets import with_random_weights
 
@@ -221,9 +222,10 @@ CASES: list[tuple[Any, ...]] = [
 ]
 
 
-@pytest.mark.parametrize("forks", ["", "forks", "forks, constants by nodes"])
+@pytest.mark.parametrize("target", ["bvlc", "forks", "tensorrt, constants by nodes", "ncnn"])
 @pytest.mark.parametrize("case", CASES, ids=[f"{case[0][-60:]} {case[1]}" for case in CASES])
-def test_operators(case: tuple[Any, ...], forks: str, tmp_path: Path) -> None:
+def test_operators(case: tuple[Any, ...], target: str, tmp_path: Path) -> None:
+    """The target changes the layers, and never the values: tensorrt has no coefficients, and ncnn only rounds up."""
     body, inputs, weights, constants, opset, more = (*case, *(None,) * (6 - len(case)))
     model = model_of(body, {} if more else inputs, weights, opset or 17, constants)
     if more:  # an input of integers
@@ -231,15 +233,15 @@ def test_operators(case: tuple[Any, ...], forks: str, tmp_path: Path) -> None:
         helper = pytest.importorskip("onnx").helper
         shape = [int(dim) for dim in dims.split(",")]
         model.graph.input.append(helper.make_tensor_value_info(name, getattr(helper.TensorProto, kind.upper()), shape))
-    if "nodes" in forks:
+    if "nodes" in target:
         make, nodes = pytest.importorskip("onnx").helper.make_node, list(model.graph.node)
         del model.graph.node[:]
         model.graph.node.extend(make("Constant", [], [one.name], value=one) for one in model.graph.initializer)
         model.graph.node.extend(nodes)
         del model.graph.initializer[:]
-    made, path = converted(tmp_path, model, forks=bool(forks))
+    made, path = converted(tmp_path, model, target.partition(",")[0])
     assert largest_difference(made, path) <= 1e-5
-    if not forks:
+    if target == "bvlc":
         assert not [layer.type for layer in made.net.layer if fork_of_layer_type(layer.type)]
 
 
@@ -282,7 +284,7 @@ SQUARES = "n = ReduceSumSquare <axes = [1]> (x) c = Add (n, e) d = Sqrt (c) y = 
 def test_layers_of_forks(body: str, types: list[str], tmp_path: Path) -> None:
     inputs = {**IMAGE, **({"z": (2, 4, 1, 1)} if "z" in body else {})}
     constants = {**floats(e=1e-12), **ints(s=IMAGE["x"])}
-    made, path = converted(tmp_path, model_of(body, inputs, constants=constants), forks=True)
+    made, path = converted(tmp_path, model_of(body, inputs, constants=constants), "forks")
     assert [layer.type for layer in made.net.layer][1:] == types
     assert largest_difference(made, path) <= 1e-6
 
@@ -290,7 +292,7 @@ def test_layers_of_forks(body: str, types: list[str], tmp_path: Path) -> None:
 def test_other_norms_are_not_normalize(tmp_path: Path) -> None:
     for body in (SQUARES.replace("= [1]", "= [2]"), L2.replace("(n, e)", "(n, f)")):
         constants = {**floats(e=1e-12, f=0.5), **ints(s=IMAGE["x"])}
-        made, path = converted(tmp_path, model_of(body, IMAGE, constants=constants), forks=True)
+        made, path = converted(tmp_path, model_of(body, IMAGE, constants=constants), "forks")
         assert "Normalize" not in [layer.type for layer in made.net.layer]
         assert largest_difference(made, path) <= 1e-6
 
@@ -344,7 +346,7 @@ def test_models_there_and_back(name: str, tmp_path: Path) -> None:
         new_net(read_net_for(str(tmp_path / "net.prototxt"), pb.TEST), cpu_engine(), inference=False)
     )
     write_onnx(tmp_path / "net.onnx", to_onnx(net))
-    made = from_onnx(str(tmp_path / "net.onnx"), forks=name == "ssd_shapes")
+    made = from_onnx(str(tmp_path / "net.onnx"), target=read_target("forks" if name == "ssd_shapes" else "bvlc"))
     made.net.state.phase = pb.TEST
     back, inputs = deploy_net(made.net, made.model), random_inputs(net)
     named = [[node.name for node in one.nodes if node.layer.type != "Split"] for one in (net, back)]

@@ -13,7 +13,7 @@
    that of its ONNX value.
 
 A node is merged with the layers that earlier nodes have become: a Bias behind an InnerProduct becomes its bias term, a
-Reshape of a Reshape one Reshape. All layers are BVLC Caffe's unless `forks` allows those of forks.
+Reshape of a Reshape one Reshape. All layers are BVLC Caffe's unless the target takes others.
 
 Conversions are exact. Layers that move values do so by weights of 0 and 1, or by Im2col (see `reorder.py`). GELU with
 the error function is the one formula that Caffe's functions do not contain; it is computed to the precision of float32

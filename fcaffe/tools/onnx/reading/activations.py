@@ -88,8 +88,8 @@ def clip(step: Step) -> Value:
 
 def clipped(step: Step, x: Value, low: float, high: float) -> Value:
     """Limits by ReLU: max(x, low) = x + ReLU(low - x), and min(x, high) = x - ReLU(x - high), exact between them."""
-    if low == 0 and high == 6 and step.net.forks:
-        return step.layer("ReLU6", x)
+    if low == 0 and high == 6 and (y := step.layer_if_taken("ReLU6", x)):
+        return y
     if low == 0:
         x = step.layer("ReLU", x)
     elif low > -FLT_MAX:

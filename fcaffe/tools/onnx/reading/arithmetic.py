@@ -84,7 +84,7 @@ def combined(step: Step, x: Operand, y: Operand, kind: str, sign: float = 1) -> 
     if isinstance(x, Value) and isinstance(y, Value) and x.shape == y.shape:
         if kind == "Scale":
             return step.product(x, y)
-        for images, other in ((x, y), (y, x)) if step.net.forks and sign == 1 and len(x.shape) == 4 else ():
+        for images, other in ((x, y), (y, x)) if sign == 1 and len(x.shape) == 4 and step.takes("Axpy", 3) else ():
             bottoms = images.maker.bottoms if images.maker.kind == "Scale" else []
             if [one.shape for one in bottoms[1:]] == [x.shape[:2]]:  # a factor for each channel
                 return step.layer("Axpy", step.reshape(bottoms[1], (*x.shape[:2], 1, 1)), bottoms[0], other)
@@ -111,7 +111,7 @@ def arithmetic(step: Step) -> Value:
 
 def _normalized(step: Step) -> Value | None:
     """Normalize for x / sqrt(sum of x^2 over the channels + eps), or for x / max(norm, a tiny number)."""
-    node, path = step.net.makers.get(step.node.inputs[1]) if step.net.forks and step.op == "Div" else None, []
+    node, path = step.net.makers.get(step.node.inputs[1]) if step.op == "Div" else None, []
     terms: dict[str, float | None] = {"Add": TINY**2, "Clip": 0}
     while node is not None and node.op in ("Expand", "Clip", "Sqrt", "Add"):
         path.append(node.op)
@@ -127,7 +127,7 @@ def _normalized(step: Step) -> Value | None:
     if Step(step.net, node).list_of(1, "axes") != [1]:
         return None
     p = {"across_spatial": False, "channel_shared": True, "eps": eps}
-    return step.layer("Normalize", step.x, blobs=[np.ones(())], norm_param=p)
+    return step.layer_if_taken("Normalize", step.x, blobs=[np.ones(())], norm_param=p)
 
 
 @reads("Sum", "Mean")

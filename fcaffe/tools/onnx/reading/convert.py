@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,10 +25,12 @@ from fcaffe.tools.onnx.reading import (  # noqa: F401 - each fills the registry
     reorder,
     resize,
 )
+from fcaffe.tools.onnx.reading.cut import cut
 from fcaffe.tools.onnx.reading.folding import fold, shapes_of
 from fcaffe.tools.onnx.reading.graph import Draft, Known, Step, Value, readers
 from fcaffe.tools.onnx.reading.load import Node, Source, array_of, load, node_of
 from fcaffe.tools.onnx.reading.refused import REASONS
+from fcaffe.tools.target import Target, read_target
 
 MANY = 500  # layers of a net of ordinary operators
 UNKNOWN = "write the model by operators in docs/ways-in.md, or export only the module before it"
@@ -36,37 +38,49 @@ UNKNOWN = "write the model by operators in docs/ways-in.md, or export only the m
 
 @dataclass(frozen=True)
 class Converted:
-    """A deploy net (a NetParameter), its weights, its integer inputs, and the ONNX values of its blobs by name."""
+    """A deploy net (a NetParameter), its weights, its integer inputs, and the ONNX values of its blobs by name.
+
+    `ends` are the ONNX values that the model was cut at, if it was.
+    """
 
     net: pb.NetParameter
     model: Model
     integers: set[str]
     values: dict[str, str]
+    ends: Sequence[str] = ()
 
 
 def from_onnx(
-    path: str, shapes: Mapping[str, Sequence[int]] | None = None, forks: bool = False, merge: bool = False
+    path: str,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    target: Target | None = None,
+    merge: bool = False,
+    ends: Sequence[str] = (),
 ) -> Converted:
     """Convert an ONNX file.
 
     Args:
         path: the file.
         shapes: of inputs by name, for inputs that the file leaves open. An open first axis is 1 without.
-        forks: whether layers of Caffe's forks may be used.
+        target: says which of several ways to write an operation its toolchain reads; BVLC Caffe without.
         merge: whether normalisations by running statistics are folded into the weights.
+        ends: values that are the outputs instead of the model's; "auto": those before the decoding of boxes.
 
     Raises:
         SnapshotError: the file is damaged.
         NetError: Caffe cannot express a node, or a node is wrong.
+        UsageError: there is no value of the name of an end.
     """
     source = load(path, shapes or {})
+    if ends:
+        ends = source.outputs = cut(source, ends, path)
     with log.quiet():
-        draft = _draft(source, forks, merge)
+        draft = _draft(source, target or read_target("bvlc"), merge)
         values = [_output(draft, name, path) for name in source.outputs]
-        made = _finished(draft, source, values)
+        made = replace(_finished(draft, source, values), ends=ends)
     if merge:
         merged = merge_bn(made.net, made.model)
-        made = Converted(merged.net, merged.model, made.integers, made.values)
+        made = replace(made, net=merged.net, model=merged.model)
     if len(made.net.layer) > max(MANY, 10 * len(source.nodes)):
         log.warning(
             f"{path}: {len(source.nodes)} operators have become {len(made.net.layer)} layers, as adaptive pooling "
@@ -75,9 +89,9 @@ def from_onnx(
     return made
 
 
-def _draft(source: Source, forks: bool, merge: bool) -> Draft:
+def _draft(source: Source, target: Target, merge: bool) -> Draft:
     """All nodes as layers, constants or refusals."""
-    draft = Draft(source, forks, merge)
+    draft = Draft(source, target, merge)
     draft.known.update(source.constants)
     for name, dims in source.inputs.items():
         made = draft.add("Input", [], name, 1, [], input_param={"shape": [{"dim": dims}]})

@@ -35,9 +35,6 @@ def convolution(step: Step) -> Value:
     if begins != pads or ends != pads:
         before, behind = ([pad - one for pad, one in zip(pads, side, strict=True)] for side in (begins, ends))
         weights, dilations = _widened(step, weights, dilations, before, behind), [1] * count
-    kind = "Deconvolution" if transposed else "Convolution"
-    if step.net.forks and not transposed and 1 < group == x.shape[1] == len(weights) and count == 2:
-        kind = "ConvolutionDepthwise"
     p: dict[str, Any] = {"num_output": weights.shape[1] * group if transposed else len(weights)}
     p.update(sizes("kernel", weights.shape[2:]), **sizes("stride", strides), **sizes("pad", pads))
     if any(dilation != 1 for dilation in dilations):
@@ -49,6 +46,10 @@ def convolution(step: Step) -> Value:
         blobs.append(step.weights(2, "biases").reshape(-1))
     else:
         p["bias_term"] = False
+    kind = "Deconvolution" if transposed else "Convolution"
+    depthwise = not transposed and 1 < group == x.shape[1] == len(weights) and count == 2
+    if depthwise and step.takes("ConvolutionDepthwise", convolution_param=p):
+        kind = "ConvolutionDepthwise"
     return step.layer(kind, x, blobs=blobs, convolution_param=p)
 
 

@@ -18,6 +18,7 @@ from fcaffe.tools.onnx.library import onnx
 from fcaffe.tools.onnx.onnx_file import ROOM
 from fcaffe.tools.onnx.reading.load import Node, Source, attribute_of
 from fcaffe.tools.shapes import hollow_context
+from fcaffe.tools.target import Target
 
 Shape = tuple[int, ...]
 _FIXED = "export it for fixed sizes (no dynamic axes, or with --input-shape), so that sizes are constants"
@@ -63,8 +64,8 @@ reads = registration(readers)  # a function that adds the layers of operators, a
 class Draft:
     """Layers in order, and what each ONNX value has become."""
 
-    def __init__(self, source: Source, forks: bool, merge: bool) -> None:
-        self.opset, self.forks, self.merge = source.opset, forks, merge
+    def __init__(self, source: Source, target: Target, merge: bool) -> None:
+        self.opset, self.target, self.merge = source.opset, target, merge
         self.known: dict[str, Known] = {}
         self.makers: dict[str, Node] = {}  # nodes by the names of their outputs
         self.layers: list[Made] = []
@@ -199,6 +200,15 @@ class Step:
     def layer(self, kind: str, *bottoms: Value, **more: Any) -> Value:
         return self.layers(kind, *bottoms, **more)[0]
 
+    def takes(self, kind: str, bottoms: int = 1, **messages: Any) -> bool:
+        """Whether the target takes a layer with these messages."""
+        return not self.net.target.misfit(pb.LayerParameter(type=kind, bottom=["x"] * bottoms, **messages))
+
+    def layer_if_taken(self, kind: str, *bottoms: Value, **more: Any) -> Value | None:
+        """Add a layer if the target takes it."""
+        messages = {name: value for name, value in more.items() if name.endswith("_param")}
+        return self.layer(kind, *bottoms, **more) if self.takes(kind, len(bottoms), **messages) else None
+
     def filled(self, shape: Shape, value: float) -> Value:
         """A blob of equal values."""
         filler = {"type": "constant", "value": value}
@@ -229,12 +239,15 @@ class Step:
             return x
         if len(shape) == 2 and len(x.shape) > 1 and shape[0] == x.shape[0]:
             return self.layer("Flatten", x)
-        dims = [0 if axis < len(x.shape) and dim == x.shape[axis] else dim for axis, dim in enumerate(shape)]
+        dims = [0 if x.shape[:1] == shape[:1] else shape[0], *shape[1:]]  # any batch
         return self.layer("Reshape", x, reshape_param={"shape": {"dim": dims}})
 
     def sum(self, *terms: Value, coefficients: Sequence[float] = ()) -> Value:
         given = {"coeff": coefficients} if any(one != 1 for one in coefficients) else {}
-        return self.layer("Eltwise", *terms, eltwise_param={"operation": pb.EltwiseParameter.SUM, **given})
+        p = {"operation": pb.EltwiseParameter.SUM, **given}
+        if given and not self.takes("Eltwise", len(terms), eltwise_param=p):
+            return self.sum(*(self.power(one, scale=factor) for one, factor in zip(terms, coefficients, strict=True)))
+        return self.layer("Eltwise", *terms, eltwise_param=p)
 
     def product(self, *factors: Value) -> Value:
         return self.layer("Eltwise", *factors, eltwise_param={"operation": pb.EltwiseParameter.PROD})

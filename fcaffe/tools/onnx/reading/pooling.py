@@ -8,6 +8,7 @@ FLOOR`). For maxima that is all. Averages are divided by different areas, which 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -63,14 +64,25 @@ def _count(step: Step, n: int, kernel: int, stride: int, begin: int, end: int) -
     return count - 1 if more and (count - 1) * stride >= n + begin else count
 
 
-def _pooled(step: Step, x: Value, p: dict[str, object], counts: list[int]) -> Value | None:
-    """A Pooling with so many windows, or None if Caffe has none."""
+def _pooled(step: Step, x: Value, p: dict[str, Any], counts: list[int]) -> Value | None:
+    """A Pooling with so many windows, or None if Caffe has none.
+
+    If the target's toolchain cannot round down, a Convolution with weights 0 and 1 drops the last row and column.
+    """
     p = {name: value[0] if isinstance(value, list) else value for name, value in p.items()}
-    for mode in ({}, {"round_mode": "FLOOR"}):
+    rounding = step.net.target.rounding
+    for mode in ({}, {"round_mode": "FLOOR"}) if rounding else ({},):
         y = step.layer("Pooling", x, pooling_param={**p, **mode})
         if list(y.shape[2:]) == counts:
             return y
-    return None
+    surplus = [n - count for n, count in zip(y.shape[2:], counts, strict=True)]
+    gaps = any(p.get(f"stride_{a}", p.get("stride", 1)) > p.get(f"kernel_{a}", p.get("kernel_size")) for a in "hw")
+    if rounding or min(surplus) < 0 or (gaps and p["pool"] == "AVE"):  # the average of an empty window is no number
+        return None
+    weights = step.zeros(y.shape[1], 1, *(n + 1 for n in surplus))
+    weights[..., 0, 0] = 1
+    p = {"num_output": y.shape[1], "group": y.shape[1], "bias_term": False, **sizes("kernel", weights.shape[2:])}
+    return step.layer("Convolution", y, blobs=[weights], fixed=True, convolution_param=p)
 
 
 def _areas(windows: list[Windows], counts: list[int], counted: list[tuple[int, int]]) -> np.ndarray:

@@ -71,8 +71,8 @@ def _permuted(step: Step, x: Value, order: list[int]) -> Value:
     kept = [axis for axis in order if x.shape[axis] != 1]
     if kept == sorted(kept):
         return step.reshape(x, shape)
-    if step.net.forks:
-        return step.layer("Permute", x, permute_param={"order": list(order)})
+    if y := step.layer_if_taken("Permute", x, permute_param={"order": list(order)}):
+        return y
     axes = sorted(kept)  # those of y, by their numbers in x
     y = x
     for position, axis in enumerate(kept):
@@ -175,7 +175,7 @@ def part(step: Step) -> Value:
         x = chosen(step, x, axis, taken)
     if strides == [1, 1]:
         return x
-    p = {"kernel_size": 1, "stride_h": strides[0], "stride_w": strides[1], "round_mode": "FLOOR"}
+    p = {"kernel_size": 1, "stride_h": strides[0], "stride_w": strides[1]}  # the last pixel is one of them
     return step.layer("Pooling", x, pooling_param=p)
 
 

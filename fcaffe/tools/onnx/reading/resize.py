@@ -16,6 +16,7 @@ from fcaffe.input_files import asking
 from fcaffe.tools.onnx.check import run_onnx
 from fcaffe.tools.onnx.library import onnx
 from fcaffe.tools.onnx.reading.graph import Step, Value, reads, sizes
+from fcaffe.tools.onnx.reading.reorder import chosen
 
 NEAR = 1e-5  # of weights, for which onnxruntime computes coordinates in float32
 
@@ -41,8 +42,9 @@ def resize(step: Step) -> Value:
     if found is not None:
         return found
     (height, width), linear = map(len, matrices), how.get("mode") == "linear"
-    if step.net.forks and linear and where == "align_corners":
-        return step.layer("Interp", x, interp_param={"height": height, "width": width})
+    size = {"height": height, "width": width}
+    if linear and where == "align_corners" and (found := step.layer_if_taken("Interp", x, interp_param=size)):
+        return found
     y = step.reshape(x, (x.shape[0] * x.shape[1], x.shape[2], 1, x.shape[3]))
     p = {"num_output": height, "kernel_size": [1], "bias_term": False}
     y = step.layer("Convolution", y, blobs=[matrices[0][..., None, None]], fixed=True, convolution_param=p)
@@ -72,7 +74,10 @@ def _matrix(step: Step, old: int, target: float) -> np.ndarray:
 
 
 def _deconvolved(step: Step, x: Value, matrices: list[np.ndarray]) -> Value | None:
-    """x by a Deconvolution, and a Scale for its edges, beyond which are zeros; None if these have other weights."""
+    """x by a Deconvolution, and a Scale for its edges, beyond which are zeros; None if these have other weights.
+
+    If the target takes no Scale of pixels, the edges are repeated instead, and the larger image is cropped by padding.
+    """
     factors = [len(matrix) // matrix.shape[1] for matrix in matrices]
     for linear in (False, True):
         found = [windows for matrix in matrices if (windows := _windows(step, matrix, linear)) is not None]
@@ -80,18 +85,23 @@ def _deconvolved(step: Step, x: Value, matrices: list[np.ndarray]) -> Value | No
             continue
         if factors == [1, 1]:
             return x
-        if step.net.forks and not linear and factors[0] == factors[1]:
-            return step.layer("Upsample", x, upsample_param={"scale": factors[0]})
+        whole = {"scale": factors[0]}
+        if not linear and factors[0] == factors[1] and (y := step.layer_if_taken("Upsample", x, upsample_param=whole)):
+            return y
         kernels, pads, sums = zip(*found, strict=True)
+        edges, scale = np.outer(*sums), {"axis": 2, "num_axes": 2}
+        if (edges != 1).any() and not step.takes("Scale", scale_param=scale):
+            for axis, n in enumerate(x.shape[2:], 2):
+                x = chosen(step, x, axis, [0, *range(n), n - 1])
+            pads, edges = np.add(pads, factors).tolist(), np.ones(())
         weights = step.zeros(x.shape[1], 1, *map(len, kernels)) + np.outer(*kernels)
         p = {**sizes("kernel", weights.shape[2:]), **sizes("stride", factors), **sizes("pad", pads)}
         p.update(num_output=x.shape[1], group=x.shape[1], bias_term=False)
         y = step.layer("Deconvolution", x, blobs=[weights], fixed=True, convolution_param=p)
-        step.net.take(math.prod(y.shape[2:]))
-        edges = np.outer(*sums)
         if (edges == 1).all():
             return y
-        return step.layer("Scale", y, blobs=[1 / edges], fixed=True, scale_param={"axis": 2, "num_axes": 2})
+        step.net.take(edges.size)
+        return step.layer("Scale", y, blobs=[1 / edges], fixed=True, scale_param=scale)
     return None
 
 
