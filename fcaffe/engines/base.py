@@ -108,23 +108,18 @@ class EngineBase:
         """The same object for as long as no weights have changed; None while they may change between two passes."""
         return None if self.cache is None or self.cache.changing else self.cache.token
 
-    @contextlib.contextmanager
-    def fixed_weights(self, cache: WeightCache | None = None) -> Iterator[None]:
+    def fixed_weights(self, cache: WeightCache | None = None) -> contextlib.AbstractContextManager[None]:
         """While the body runs, weights do not change, so derived weights are cached: in `cache`, or only for the
         body."""
-        if self.cache is not None and cache is None:
-            yield
-            return
-        before, self.cache = self.cache, cache or WeightCache()
-        try:
-            yield
-        finally:
-            self.cache = before
+        return self._caching(cache or self.cache or WeightCache())
+
+    def other_weights(self) -> contextlib.AbstractContextManager[None]:
+        """While the body runs, weights change or move. The body may be inside that of `fixed_weights`."""
+        return self._caching(None)
 
     @contextlib.contextmanager
-    def other_weights(self) -> Iterator[None]:
-        """While the body runs, weights change or move. The body may be inside that of `fixed_weights`."""
-        before, self.cache = self.cache, None
+    def _caching(self, cache: WeightCache | None) -> Iterator[None]:
+        before, self.cache = self.cache, cache
         try:
             yield
         finally:
