@@ -140,3 +140,11 @@ class Context:
         if self.noise == "caffe":
             return self.random.uniform(0.0, 1.0, int(np.prod(shape))).reshape(shape)
         return counter.uniform(self.seed, layer, self.iteration, self.first_sample, shape)
+
+    def noise_key(self, layer: str) -> tuple[np.uint64, np.uint64]:
+        """The key of the counter stream for this layer, for engines that draw from it themselves."""
+        return counter.philox_key(self.seed, layer)
+
+    def keep_limit(self, ratio: float) -> np.uint32:
+        """The largest word of the counter stream for which Dropout keeps an element."""
+        return counter.keep_limit(ratio)

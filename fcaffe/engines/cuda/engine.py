@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from fcaffe.engines.cuda import libraries
-from fcaffe.engines.cuda.convolution import Convolution
+from fcaffe.engines.cuda.convolution import Convolution, Plans
 from fcaffe.engines.cuda.elementwise import Elementwise
 from fcaffe.engines.cuda.graphs import Graphs
 from fcaffe.engines.cuda.inner_product import Cublas, InnerProduct
 from fcaffe.engines.cuda.kernels import Kernels
 from fcaffe.engines.cuda.noise import Noise
 from fcaffe.engines.cuda.normalization import Normalization
-from fcaffe.engines.cuda.plans import Plans
 from fcaffe.engines.cuda.pooling import Pooling
 from fcaffe.engines.cuda.rows import Rows
 from fcaffe.engines.cuda.transfers import Transfers

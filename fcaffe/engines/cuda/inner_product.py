@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.engines.inner_product import PlainInnerProduct
+from fcaffe.engines.engine import PlainInnerProduct
 from fcaffe.engines.memory import Array
 
 TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}  # cudaDataType_t

@@ -11,7 +11,6 @@ from fcaffe.engines.cuda.kernels import THREADS, Kernels, blocks_for
 from fcaffe.engines.cuda.operands import is_flat
 from fcaffe.engines.elementwise import PlainElementwise
 from fcaffe.engines.memory import Array
-from fcaffe.rng import counter
 
 
 class Noise(PlainElementwise):
@@ -33,7 +32,7 @@ class Noise(PlainElementwise):
     def _draw_mask(self, mask: Array, noise: Any, layer: str, ratio: float) -> None:
         drawn = self.xp.empty(mask.shape, mask.dtype)  # the stream numbers its words in C order
         samples, size = mask.shape[0], math.prod(mask.shape[1:])
-        numbers = *counter.philox_key(noise.seed, layer), counter.keep_limit(ratio), np.int64(samples), np.int64(size)
+        numbers = *noise.noise_key(layer), noise.keep_limit(ratio), np.int64(samples), np.int64(size)
         blocks = blocks_for(samples * -(-size // 8))
         self.kernels.launch("noise", "draw_mask", (), blocks, THREADS, drawn, self.counters, *numbers)
         mask[...] = drawn

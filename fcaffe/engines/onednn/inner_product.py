@@ -6,7 +6,7 @@ from ctypes import c_void_p
 
 import numpy as np
 
-from fcaffe.engines.inner_product import PlainInnerProduct
+from fcaffe.engines.engine import PlainInnerProduct
 from fcaffe.engines.memory import Array
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
