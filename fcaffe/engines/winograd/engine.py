@@ -40,7 +40,7 @@ class WinogradEngine(OneDnnEngine):
         self.name += " (Winograd)"
         self._numba_threads = min(wanted_threads(), SETTINGS.NUMBA_NUM_THREADS)
         _check_process()
-        with self.library.threads.restored():
+        with self.library.threads.one():
             numba.set_num_threads(1)  # starts Numba's threads, which sets OpenMP's number to that of all cores
 
     def convolution_forward(
