@@ -192,7 +192,7 @@ class Agent:
         if self.stderr is not None and not self.told:
             os.dup2(self.stderr, 2)
             launcher = f"fcaffe's launcher (process {os.environ.get(LAUNCHER)}) on {self.hosts[0]}"
-            log.fatal(f"{launcher} died, which had started {who}; so do they")
+            log.fatal(f"{launcher} died; this ends {who}")
         self._end(message=f"{who} got no order of fcaffe's launcher for {self.unheard:.0f} s")
 
     def _kill(self) -> None:

@@ -1,4 +1,4 @@
-"""What the layers of a run share: the engine, the sources of randomness, and what they know of other workers."""
+"""The common settings of the layers of a run: the engine, the sources of randomness, and the workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fcaffe.timeline import Timeline
 
 @dataclass
 class Context:
-    """Passed to every net of a run, never global. All is fixed when it is made, but for what has a method here.
+    """Passed to every net of a run, never global. Only its methods change it.
 
     `noise` says where Dropout and other noise inside a net comes from: 'caffe' draws from `random`, in Caffe's order,
     one draw an element; 'counter' depends on (seed, layer, iteration, index of the sample in the global batch) only,
@@ -103,7 +103,7 @@ class Context:
             self.begin_pass(self.iteration, before)
 
     def addend(self, blob: Blob) -> np.ndarray:
-        """The values of a blob so that those of all workers add up to the values of the whole blob."""
+        """This worker's summand of a blob: the summands of all workers add up to the whole blob."""
         values, shard = self.engine.to_numpy(blob.data), blob.placement
         if self.workers.size == 1:
             return values
@@ -116,7 +116,7 @@ class Context:
 
     @contextlib.contextmanager
     def unheard(self) -> Iterator[None]:
-        """In its body, which the other workers do not run, sums are over this worker's own values."""
+        """Its body runs on this worker alone, so sums are over its own values."""
         workers, self.workers = self.workers, self.workers.alone
         try:
             yield

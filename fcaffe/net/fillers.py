@@ -1,4 +1,4 @@
-"""What fills a parameter blob before training: Caffe's fillers, with its float32 arithmetic and its order of draws."""
+"""Caffe's fillers, which fill parameters before training, with its float32 arithmetic and its order of draws."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def fill(array: Floats, filler: pb.FillerParameter, random: CaffeRandom) -> None
 
 
 def fill_blob(blob: Blob, filler: pb.FillerParameter, random: CaffeRandom) -> None:
-    """Fills a blob's data: on the host, wherever it lies; nothing if its net is built for its shapes alone."""
+    """Fills a blob's data by way of the host. Does nothing if the net is built only for its shapes."""
     if not holds_values(blob.xp):
         return
     if isinstance(blob.data, np.ndarray):
@@ -55,12 +55,12 @@ def filler_or(value: float, p: Any, field: str = "filler") -> pb.FillerParameter
 
 
 def holds_values(xp: Any) -> bool:
-    """Whether the arrays of this module hold values; those of a net that is built for its shapes alone do not."""
+    """Whether the arrays of this module hold values; those of a net that is built only for its shapes do not."""
     return getattr(xp, "holds_values", True)
 
 
 def _register(function: Filler) -> Filler:
-    """Makes a function the filler of its name: from shape, parameters and generator to the values in C order."""
+    """Registers a filler: a function of shape, parameters and generator that returns the values in C order."""
     FILLERS[function.__name__] = function
     return function
 
@@ -76,7 +76,7 @@ def uniform(shape: Shape, filler: pb.FillerParameter, random: CaffeRandom) -> Fl
         raise NetError(f"uniform filler: min ({filler.min:g}) must not be above max ({filler.max:g})")
     with np.errstate(over="ignore", invalid="ignore"):
         width = np.nextafter(np.float32(filler.max), np.float32(np.inf)) - np.float32(filler.min)
-    if not np.isfinite(width):  # no number would ever be found to lie in between
+    if not np.isfinite(width):  # no number is in between
         raise NetError(
             f"uniform filler: min ({filler.min:g}) and max ({filler.max:g}) differ by more than float32 holds"
         )

@@ -14,8 +14,8 @@ from fcaffe.proto import caffe_pb2 as pb
 def filter_net(param: Any, to_run: bool = True) -> Any:
     """A copy of the NetParameter with only those layers that its `state` admits.
 
-    Raises NetError for rules that contradict each other and, if it is `to_run`, for bottoms that are left without the
-    layer that makes them.
+    Raises NetError for rules that contradict each other and, with `to_run`, for bottoms that no remaining layer
+    writes.
     """
     filtered = pb.NetParameter()
     filtered.CopyFrom(param)
@@ -38,7 +38,7 @@ def filter_net(param: Any, to_run: bool = True) -> Any:
 
 
 def _check_bottoms(param: Any, left_out: list[Any]) -> None:
-    """Refuse a net with a bottom that only layers make which its rules leave out: often a stage is not given."""
+    """Refuse a net with a bottom whose layers are all excluded by rules: often a stage is missing."""
     known: set[str] = set(param.input)
     for layer in param.layer:
         for index, blob in enumerate(layer.bottom):

@@ -25,7 +25,7 @@ AUTOMATIC = "(automatic)"  # Caffe's name for a top that the prototxt left out
 
 
 class Graph:
-    """Layers in order, the blobs between them, and their parameters; what backward is to do for each is known.
+    """Layers in order, the blobs between them, their parameters, and the gradients that backward computes.
 
     Arguments: a NetParameter in present form (see `fcaffe.proto.read_net`) whose `state` holds phase, level and
     stages, and the context that it runs in. Raises NetError, naming the layer, for whatever cannot be built.
@@ -79,7 +79,7 @@ class Graph:
         return self.blobs[0].shape[0] if self.blobs and self.blobs[0].shape else 1
 
     def blob(self, name: str) -> Blob:
-        """The blob of this name, as the last layer that made one left it."""
+        """The newest blob of this name."""
         return self.blobs[self._ids[name]]
 
     def outputs(self) -> list[tuple[str, Blob, float]]:
@@ -275,7 +275,7 @@ def _plan_backward(nodes: Sequence[Node], force: bool) -> None:
 
 
 def _copy_bottoms(nodes: Sequence[Node]) -> None:
-    """Give `before` to the nodes of which Caffe's layers keep a copy of their bottom, where it is overwritten."""
+    """Set `before` of in-place nodes whose layers keep a copy of their bottom in Caffe."""
     overwritten: set[Storage] = set()
     for node in reversed(nodes):
         copies = node.layer.traits.copies_bottom

@@ -164,7 +164,7 @@ class HostViews:
 
     @contextlib.contextmanager
     def engine_at_work(self) -> Iterator[None]:
-        """The body uses the blobs. It gets what user code has written; afterwards user code's arrays have its
+        """Its body uses the blobs, which have what user code has written. Afterwards user code's arrays have the
         results."""
         with engine_lock():
             self.push()
@@ -177,7 +177,7 @@ class HostViews:
     def user_at_work(self) -> Iterator[None]:
         """The body calls user code within a pass, with the engine lock released.
 
-        Other threads find the engine as between two passes. Afterwards it has the state of this pass again.
+        Other threads see the engine's state between two passes. Afterwards it has the state of this pass again.
         """
         self.pull()
         changing, self._changing = self._changing, set()
@@ -195,7 +195,7 @@ class HostViews:
         """
         self._preserve(self._changing)
         for exposure in tuple(self._copies):
-            is_held = exposure.copy_is_held  # asked first: what another thread writes meanwhile, and drops, counts
+            is_held = exposure.copy_is_held  # first: another thread may write to an array, and drop it, meanwhile
             self._write_back(exposure)
             exposure.may_differ = False
             if not is_held:

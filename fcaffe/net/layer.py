@@ -1,4 +1,4 @@
-"""Layer: the contract that built-in layers and a user's own fulfil alike."""
+"""Layer: the base class of built-in layers and of users' own."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Half(Enum):
 
 @dataclass(frozen=True)
 class Traits:
-    """What a net needs to know of a layer besides its methods, to check it, share memory, and run it on a device.
+    """Properties of a layer by which a net checks it, shares memory, and runs it on a device.
 
     A class states them. `setup` may replace them, depending on the prototxt.
     """
@@ -66,7 +66,7 @@ class Traits:
     reads: Literal["neither", "bottoms", "tops", "both"] = "both"  # the blobs whose data `backward` reads
     reads_before_writing: bool = False  # `backward` reads the data of its bottom before it writes the gradient
     in_place: bool = True  # a top may be one of its bottoms
-    copies_bottom: Literal["never", "in place", "always"] = "never"  # when backward reads the bottom as forward did
+    copies_bottom: Literal["never", "in place", "always"] = "never"  # when backward needs the bottom of forward
     aliases: bool = False  # the tops are the memory of the bottom, perhaps with another shape
     runs_user_code: bool = False  # user code reads and writes the blobs in the middle of a pass
     reads_host: bool = False  # brings data from the host, so it runs ahead of the work of a device
@@ -93,13 +93,13 @@ class Layer:
     for the gradient of one of the `labels` of the traits, the net raises an error, as Caffe does. It is called only if
     it is asked for a gradient of a bottom or of a parameter, so a layer with one bottom and no parameters writes it.
 
-    A layer whose passes depend on those before by more than its parameters overrides `state_blobs`, or `state` and
-    `restore_state`, so that a run which goes on from a snapshot does what it would have done without.
+    A layer with state from pass to pass besides its parameters overrides `state_blobs`, or `state` and
+    `restore_state`, so that a resumed run computes the same as one that was never stopped.
     """
 
     traits: Traits = Traits()
     fork: str | None = None  # the fork of Caffe whose layer this is, a name in fcaffe/proto/forks.py; None: BVLC Caffe
-    may_be_fused = False  # stated by the class itself: rules of rewriting treat it as the class that it derives from
+    may_be_fused = False  # set by a subclass that rules of rewriting may treat as the class that it derives from
     is_split = True  # each worker has a part of its bottoms, or reads a part of a batch
     rule: Any = replicated  # see fcaffe.net.placements; called before `setup` where a batch is split
 
@@ -109,8 +109,8 @@ class Layer:
         self.name: str = param.name
         self.type: str = param.type
         self.phase: int = param.phase
-        self.key: str = param.name  # of no other layer of the net, which says so (`Graph`): names may repeat
-        self.bottom_names: list[str] = list(param.bottom)  # as the user knows them: not of the tops of a Split
+        self.key: str = param.name  # unique in the net, while names may repeat; set by `Graph`
+        self.bottom_names: list[str] = list(param.bottom)  # the user's names, not those of the tops of a Split
         self.context = context
         self.engine = context.engine
         self.xp = context.engine.xp
@@ -142,13 +142,13 @@ class Layer:
         self.forward(bottom, top)
 
     def allow_force_backward(self, bottom_index: int) -> bool:
-        """Whether `force_backward` asks for the gradient of this bottom: not so where there is none, nor where the top
+        """Whether `force_backward` asks for the gradient of this bottom. It does not if there is none, or if the top
         does not depend on the values of the bottom."""
         return bottom_index not in self.traits.labels and bottom_index not in self.traits.constants
 
     @property
     def ignores_propagate_down(self) -> bool:
-        """Whether backward writes the gradients of its bottoms also where nobody has asked for them, as in Caffe."""
+        """Whether backward, as in Caffe, also writes gradients of bottoms that were not requested."""
         return False
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
@@ -178,7 +178,7 @@ class Layer:
         return {}
 
     def in_own_order(self, stored: list[StoredBlob]) -> list[StoredBlob]:
-        """The blobs that a model has for this layer, in the order of its own."""
+        """The blobs that a model has for this layer, in the order of `blobs`."""
         return stored
 
     def state(self) -> State:
@@ -186,8 +186,8 @@ class Layer:
         return {name: np.array(self.engine.to_numpy(blob.data)) for name, blob in self.state_blobs().items()}
 
     def restore_state(self, state: State) -> None:
-        """Go on from what `state` gave in a net like this one. Raises an FcaffeError, and changes nothing, if that does
-        not fit."""
+        """Continue from the `state` of a net like this one. Raises an FcaffeError, and changes nothing, if it does not
+        fit."""
         blobs = self.state_blobs()
         for name, blob in blobs.items():
             array = state.get(name)
@@ -241,7 +241,7 @@ class Layer:
         return total
 
     def take_from_first(self, blob: Blob) -> None:
-        """Give the blob of every worker the shape and the values of worker 0's."""
+        """Copy shape and values of worker 0's blob to all workers."""
         workers = self.context.workers
         shape = np.array([len(blob.shape), *blob.shape, *[0] * (MAX_AXES - len(blob.shape))])
         axes, *shape = workers.gather_array(shape)[0].tolist()

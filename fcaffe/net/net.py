@@ -41,7 +41,7 @@ class Net(Graph):
         self.debug_info: bool = param.debug_info
         self.hooks = Hooks()
         self.arena = Arena(context.recompute)
-        self._loss = context.engine.xp.zeros(1, np.float64)  # of a pass, where it stays on a device
+        self._loss = context.engine.xp.zeros(1, np.float64)  # the loss of a pass, if it stays on a device
         self._weighed: dict[Blob, tuple[Storage, tuple[int, ...], float]] = {}  # memory and weight of losses' gradients
         self.fuses = context.whole_passes  # only whole passes run, which leave behind the outer blobs alone
         self.plain = self.program = Program(self.nodes, self.outer, self.parameters, not context.inference)
@@ -53,7 +53,7 @@ class Net(Graph):
 
     @functools.cached_property
     def outer(self) -> frozenset[Blob]:
-        """The blobs that are given or read from outside, so that their values outlive a pass."""
+        """The blobs that are written or read from outside, so their values outlive a pass."""
         ends = {*self.input_ids, *self.output_ids}
         return frozenset(blob for i, blob in enumerate(self.blobs) if i in ends or self.blob_loss_weights[i])
 
@@ -67,13 +67,13 @@ class Net(Graph):
         return self.new_program(Want(self.outer, not self.context.inference))
 
     def new_program(self, want: Want) -> Program:
-        """A program whose whole passes leave behind what is wanted."""
+        """A program whose whole passes compute the wanted blobs."""
         outer = self.blobs if want.visible is None else want.visible
         return Program(rewrite(self.nodes, want), outer, self.parameters, want.gradients)
 
     @contextlib.contextmanager
     def whole_passes(self) -> Iterator[None]:
-        """In its body only whole passes run (see Context). However the body ends, memory is afterwards as before."""
+        """In its body only whole passes run (see Context). Memory is restored afterwards, also after an error."""
         self.complete()
         before, self.fuses = self.fuses, True
         try:
@@ -259,7 +259,7 @@ class Net(Graph):
         return float(abs(values).sum() / values.size) if values.size else 0.0
 
     def weigh_losses(self, anew: bool = False) -> None:
-        """Let the gradient of each blob with a loss be its weight, for the coming backward pass.
+        """Write the weight of each loss into its gradient, for the coming backward pass.
 
         A script may write other gradients before it calls backward, as in Caffe. So in its nets they are written again,
         `anew`, only for in-place layers, whose backward has overwritten them. Others are written where memory is new.

@@ -1,4 +1,4 @@
-"""Node: a layer, the blobs that it is connected to, and what backward has to do for it.
+"""Node: a layer, its blobs, and the gradients that backward computes for it.
 
 A layer in place overwrites its bottom. If its backward reads the bottom as it was, as that of BatchNorm does, `before`
 is a blob for those values, with the gradient of the bottom. The graph, whose blobs are Caffe's, copies them:

@@ -48,12 +48,12 @@ class OnDemand:
         self._given = [node for node in net.nodes if _is_given(node)]
         self._recomputed = [node for node in net.nodes if not _is_given(node)]
         self._visible = outer.union(blob for node in self._given for blob in node.tops)  # materialised by each pass
-        self._program: Program | None = None  # which materialises these
+        self._program: Program | None = None  # the program that materialises these
         self._needs_all = self._overwrites_given()
-        self._hidden: set[Storage] | None = None  # without values; None if the last pass has also saved for backward
-        self._preserved: dict[Storage, Array] = {}  # the values of that pass, of storages that may have changed since
+        self._hidden: set[Storage] | None = None  # not materialised; None if the last pass has also saved for backward
+        self._preserved: dict[Storage, Array] = {}  # copies from the last pass, of storages that may have changed since
         self._sources: set[Storage] = set()  # what the second run reads and does not write
-        self._sources_found_at = -1  # the `Blob.changes` then
+        self._sources_found_at = -1  # `Blob.changes` when they were found
 
     @staticmethod
     def suits(net: Graph) -> bool:
@@ -117,7 +117,7 @@ class OnDemand:
                 self._preserved[storage] = storage.buffer.copy()
 
     def runs(self, blob: Blob) -> bool:
-        """Whether it is one of this net's, or a parameter."""
+        """Whether the storage belongs to this net or is a parameter."""
         parameters = (other for node in self._net.nodes for other in node.layer.blobs)
         return any(blob is other for other in (*self._net.blobs, *parameters))
 
@@ -166,7 +166,7 @@ class OnDemand:
 
 
 def _is_given(node: Node) -> bool:
-    """Whether the second run takes its tops as they are: it brings data in, or would write other values."""
+    """Whether the second run reuses the tops: the layer reads data, or would write other values."""
     return not (node.bottoms and node.layer.traits.repeatable)
 
 

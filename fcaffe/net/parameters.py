@@ -46,7 +46,7 @@ class Parameters:
         self._named: dict[str, Parameter] = {}
 
     def append(self, layer: Layer, index: int) -> None:
-        """Take in blob `index` of a layer: as an owner, or as a sharer of a name that an earlier layer owns."""
+        """Add blob `index` of a layer, as an owner or as a sharer of a name that an earlier layer owns."""
         spec = _spec(layer, index)
         owner = self._named.get(spec.name) if spec.name else None
         blob = layer.blobs[index]
@@ -71,7 +71,7 @@ class Parameters:
         owner.sharers.append(blob)
 
     def share(self) -> None:
-        """Let sharers use their owner's memory. Once all layers are set up: each fills its own first, as in Caffe."""
+        """Let sharers use their owner's memory. Call it after all setups, in which each fills its own, as in Caffe."""
         for parameter in self.owned:
             if any(blob.shape != parameter.blob.shape for blob in parameter.sharers):
                 parameter.blob.make_contiguous()  # what they share is the values in C order
@@ -120,8 +120,8 @@ class Parameters:
             parameter.blob.diff_storage.mark_written()
 
     def final_offsets(self, nodes: Sequence[Sequence[Layer]]) -> list[int]:
-        """For nodes of these layers, the offset from which on the flat gradients are final when backward, which runs
-        from the last node to the first, is through with the node."""
+        """For nodes of these layers, the offset from which on the flat gradients are final after the node's backward.
+        Backward runs from the last node to the first."""
         own: dict[Layer, int] = {}
         for parameter, part in zip(self.owned, self.slices(), strict=True):
             own.setdefault(parameter.layer, part.start)
@@ -132,8 +132,8 @@ class Parameters:
         return offsets[::-1]
 
     def needed_offsets(self, nodes: Sequence[Sequence[Layer]]) -> list[int]:
-        """For nodes of these layers, the offset in a flat buffer at which the last parameter ends that its forward
-        reads; 0 if it reads none."""
+        """For nodes of these layers, the end of the last parameter that forward reads, as an offset in a flat buffer; 0
+        if it reads none."""
         ends: dict[Blob, int] = {}
         for parameter, part in zip(self.owned, self.slices(), strict=True):
             ends.update((blob, part.stop) for blob in (parameter.blob, *parameter.sharers))

@@ -150,12 +150,12 @@ def summed(layer: Any, bottom: list[Any], /) -> Placements:
 
 
 def total_of(placement: Placement) -> Placement:
-    """Of the sum of values that have this placement."""
+    """The placement of the sum of values that have this placement."""
     return PARTIAL if isinstance(placement, Shard) else placement
 
 
 def positions_summed(axis: Callable[[Any], int], of_classes: bool = False) -> Rule:
-    """A rule of what compares scores, with classes along `axis`, with a label for each position of the other axes.
+    """The rule of layers that compare scores, with classes along `axis`, with a label for each other position.
 
     Tops: the sum over the positions; one like the scores, or the sum of each class; one like the labels.
     """

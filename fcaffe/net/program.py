@@ -48,7 +48,7 @@ class Access:
 
 @dataclass
 class Step:
-    """What a step reads and writes; for a forward that runs again, the node `before` whose backward it does so."""
+    """What a step reads and writes. `before`: of a forward that runs again, the node whose backward needs it."""
 
     reads: set[Storage]
     writes: set[Storage]
@@ -88,17 +88,17 @@ class Program:
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """Another value after each change of a blob's shape or memory, but for blobs whose shapes depend on values."""
+        """A value that changes with a blob's shape or memory, except for blobs whose shapes depend on values."""
         return tuple([blob.version for blob in self._planned])
 
     @functools.cached_property
     def replay(self) -> Replay | None:
-        """Its forward pass for inference as an engine that records calls replays it."""
+        """The replay of its forward pass for inference, on an engine that records calls."""
         records = self.inference and self.nodes and self.nodes[0].layer.engine.records
         return Replay(self.nodes, self.nodes[0].layer.engine) if records else None
 
     def steps(self, again: Again) -> list[Step]:
-        """Of a whole pass, forward and backward, in which these nodes run again."""
+        """The steps of a whole pass, forward and backward, in which these nodes run again."""
         steps = [Step(access.reads, access.writes | access.saved) for access in self.accesses]
         for index in () if self.inference else range(len(self.nodes) - 1, -1, -1):
             for other in again.get(index, ()):
@@ -109,8 +109,8 @@ class Program:
         return steps
 
     def unwritten(self) -> list[Storage]:
-        """The gradients that backward reads though no node writes them, and which so count as zeros: of an output, of a
-        blob that an Accuracy reads, or whose reader has `propagate_down: false`. Losses' hold their weights."""
+        """The gradients that backward reads and no node writes, so they are zeros: of an output, of a blob that an
+        Accuracy reads, or whose reader has `propagate_down: false`. Losses' hold their weights."""
         written: set[Storage] = set()
         found: set[Storage] = set()
         for node in reversed(self.nodes):
@@ -122,7 +122,7 @@ class Program:
         return list(found)
 
     def computed_again(self, again: Again) -> int:
-        """The bytes of what is computed a second time, or more often."""
+        """The bytes of values that are computed more than once."""
         writes = (set().union(*(self.accesses[node].writes for node in nodes)) for nodes in again.values())
         return sum(map(bytes_of, writes))
 
@@ -152,7 +152,7 @@ class Program:
         return access
 
     def _within(self, storages: Iterable[Storage], kind: set[Storage]) -> set[Storage]:
-        """Those of the storages that serve within one pass, which it adds to those of this kind."""
+        """The storages among these that serve within one pass. Adds them to the set of this kind."""
         found = {storage for storage in storages if storage not in self._fixed and storage.size}
         kind |= found
         return found

@@ -65,7 +65,7 @@ class Redistribute(Layer):
         return forward + (part if isinstance(self.target, Shard) else total * (size - 1))
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if not (isinstance(self.source, Shard) and self.source.chosen_by):  # else forward knows
+        if not (isinstance(self.source, Shard) and self.source.chosen_by):  # else forward sets the shape
             self._set_shape(self.context.whole_shape(bottom[0]), top[0])
 
     def _set_shape(self, whole: tuple[int, ...], top: Blob) -> None:

@@ -92,7 +92,7 @@ class Replay:
         return loss
 
     def _recording(self, node: Node) -> Any:
-        """What replays the forward pass of this node, which has run. None: it must run again; bottoms are as before."""
+        """The replay of this node, which has just run. None: it must run again; its bottoms are unchanged."""
         node.reshape()
         buffers = [blob.data_storage.buffer for blob in node.bottoms if blob in node.tops]
         before = [(buffer, buffer.copy()) for buffer in buffers]
@@ -105,8 +105,8 @@ class Replay:
     def _recorded(self, node: Node) -> Any:
         """The engine's recording of a forward pass; None if other code did a part of it.
 
-        The tops are read-only for NumPy meanwhile. What NumPy does to these values may leave them as they are, such as
-        a factor for zeros, and still change others.
+        The tops are read-only for NumPy meanwhile, so its writes raise an error. Comparing values would miss some: a
+        factor leaves zeros as they are.
         """
         parameters = [blob for layer in node.layers for blob in layer.blobs]
         arrays = [blob.data for blob in (*node.blobs, *parameters)]
@@ -117,7 +117,7 @@ class Replay:
             storage.replace(view)
         try:
             return self._engine.recorded(lambda: node.layer.forward(node.bottoms, node.tops), arrays)
-        except ValueError:  # NumPy's, of a read-only array
+        except ValueError:  # a write to a read-only array
             return None
         finally:
             for storage, buffer in protected:

@@ -33,7 +33,7 @@ from fcaffe.proto import caffe_pb2 as pb
 
 @dataclass(frozen=True)
 class Want:
-    """What a whole pass must leave behind.
+    """What a whole pass must compute.
 
     `visible`: the blobs whose values are read after the pass; None stands for all blobs of the graph, with their
     gradients. `gradients`: a backward pass follows.
@@ -71,9 +71,9 @@ class Touching:
         return self._positions.get(storage, [])
 
     def hides(self, fused: Node, replaced: Sequence[int], want: Want) -> bool:
-        """Whether everybody else finds the same values if `fused` runs in place of the nodes at these positions.
+        """Whether all other nodes read the same values if `fused` replaces the nodes at these positions.
 
-        It leaves the memory between them as it is, which then no other node may need. See also `is_overwritten`.
+        It does not write the memory between them, so no other node may read that. See also `is_overwritten`.
         """
         nodes, own = self.nodes, set(replaced)
         written = {blob.data_storage for blob in fused.tops}
@@ -90,7 +90,7 @@ class Touching:
     def is_overwritten(self, fused: Node, replaced: Sequence[int]) -> bool:
         """Whether later nodes overwrite memory which backward of `fused` or of the replaced nodes reads.
 
-        They do no harm if both read the same memory: in Caffe an in-place ReLU, for instance, sees what is there then.
+        They do no harm if both read the same memory: then both see the overwritten values, as layers do in Caffe.
         """
         nodes = self.nodes
         shared = {blob.data_storage for p in replaced for blob in nodes[p].blobs}
@@ -141,7 +141,7 @@ class FusedLayer(Layer):
 
     @classmethod
     def match(cls, chain: Sequence[Node], want: Want) -> int:
-        """How many nodes, from the first of the chain on, this layer can stand for; 0 if it cannot.
+        """The number of nodes, from the first of the chain on, that this layer can replace; 0 if none.
 
         Each node of the chain reads the only top of the one before it. Backward runs for both or for neither of them.
         """
@@ -183,7 +183,7 @@ def register_fusion(kind: type[FusedLayer]) -> None:
 
 
 def rewrite(nodes: Sequence[Node], want: Want) -> list[Node]:
-    """The nodes of a program whose passes leave behind what is wanted. The nodes of the graph stay as they are."""
+    """The nodes of a program whose passes compute what is wanted. The nodes of the graph do not change."""
     rewritten = without_copies(nodes) if want.gradients else list(nodes)
     for rule in rules:
         rewritten = rule(rewritten, want)

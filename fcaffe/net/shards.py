@@ -1,4 +1,4 @@
-"""What a net knows of the other workers where the shards of a batch are computed on their own."""
+"""Shards: the parts of a batch that are computed on their own, as the workers of a net."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Shards(Workers):
         self.in_step = False
         self.cores = threading.Semaphore(min(shard_threads(), self.passes))
         self._meeting = threading.Barrier(self.passes)
-        self._given: list[Any] = [None] * self.passes  # by the shards, to a sum or a gathering
+        self._given: list[Any] = [None] * self.passes  # what the shards contribute to a sum or a gathering
         self._gathered: Any = None
         self._passes = threading.local()
 
@@ -72,7 +72,7 @@ class Shards(Workers):
                 raise
 
     def begin(self) -> None:
-        """Before the passes of a batch."""
+        """Call it before the passes of a batch."""
         self._meeting.reset()
 
     def meet(self, between: Callable[[], None] | None = None) -> None:
@@ -116,7 +116,7 @@ class Shards(Workers):
         return sum_in_tree_order(self.gather_array(values))
 
     def gather_array(self, values: Any) -> Any:
-        """Of all shards, in their order."""
+        """The arrays of all shards, in their order."""
         self._given[self.rank - self.own[0]] = values
         self.meet(self._gather)
         return self._gathered

@@ -28,8 +28,8 @@ def blob_sizes(net: Net) -> BlobSizes:
 def copy_weights(net: Net, model: Model, source: str) -> None:
     """Copy the blobs of a model into the layers of the same names.
 
-    Layers that the net lacks are logged and passed over; layers that the model lacks keep what they have. Raises
-    SnapshotError, and copies nothing, when numbers or shapes of blobs differ. `source` names the file in errors.
+    Layers that the net lacks are logged and ignored; layers that the model lacks keep their values. Raises
+    SnapshotError, and copies nothing, if numbers or shapes of blobs differ. `source` names the file in errors.
     """
     layers = {node.name: node.layer for node in reversed(net.nodes)}
     shared = {blob for parameter in net.parameters.owned for blob in parameter.sharers}
@@ -97,7 +97,7 @@ def share_weights(net: Net, trained: Net) -> None:
             )
         for blob, source in zip(layer.blobs, node.layer.blobs, strict=True):
             if blob.data_storage is not source.data_storage:
-                net.complete()  # what the last pass has left out, by the weights that it had
+                net.complete()  # values that the last pass has not materialised, from its weights
             blob.share_data(source)
 
 

@@ -20,10 +20,10 @@ class Workers:
     size: int = 1
     in_shards: bool = False  # a pass is over one shard of the batch; see Shards
     in_step: bool = False  # all shards are computed at the same time
-    is_first: bool = True  # of the passes that run at the same time over parts of this worker's share
+    is_first: bool = True  # whether this pass is the first of those that run at the same time on this worker
     sums_on_streams: bool = False  # the host waits for no sum of an array of float32 on a GPU
-    per_worker: bool = False  # each has a whole batch of its own, and the batch of all is `size` times as large
-    passes: int = 1  # of this worker over parts of one batch
+    per_worker: bool = False  # each has a whole batch, so the global batch is `size` times as large
+    passes: int = 1  # number of passes in which this worker computes its part of a batch
 
     def share(self, batch_size: int) -> Share:
         """This worker's part of the batch that a layer's `batch_size` asks for."""
@@ -39,7 +39,7 @@ class Workers:
         return f"which {self.size} workers would split; --batch per-worker gives each worker a whole batch of its own"
 
     def part(self, samples: int) -> Share:
-        """Those of so many samples, which the workers split, that the current pass computes."""
+        """The samples of a split batch of this size that the current pass computes."""
         return Share(0, samples, samples) if self.per_worker else split_batch(samples, self.rank, self.size)
 
     @functools.cached_property
@@ -51,7 +51,7 @@ class Workers:
         """A layer calls this in `setup` if its sums must cover all shards. Each shard then has a net of its own."""
 
     def sum(self, value: float) -> float:
-        """A number summed over all workers, all of whom must call this."""
+        """A number summed over all workers. Collective."""
         return value
 
     def sum_array(self, values: Any) -> Any:
@@ -71,14 +71,14 @@ class Workers:
         return np.concatenate([part[:count] for part, count in zip(self.gather_array(rows), counts, strict=True)])
 
     def broadcast(self, array: Any) -> None:
-        """Overwrite the array with that of worker 0."""
+        """Overwrite the array by worker 0's."""
 
     def broadcast_object(self, thing: Any) -> Any:
-        """Worker 0's."""
+        """The object of worker 0."""
         return thing
 
     def gather(self, thing: Any) -> list[Any] | None:
-        """At worker 0 the things of all workers, in the order of ranks; elsewhere None."""
+        """On worker 0 the objects of all workers, in the order of ranks; elsewhere None."""
         return [thing]
 
     def close(self) -> None:

@@ -21,15 +21,15 @@ from fcaffe.timeline import REDUCE, TRAINING, Timeline
 class ReducingExchange(GradientExchange):
     """Cuts the flat gradients into buckets, from the end to the front as backward finishes them.
 
-    A bucket has `bucket` bytes or more, or as many as `bucket_size` says. The cuts depend on the sizes of layers alone,
-    so all ranks cut alike in every run.
+    A bucket has at least `bucket` bytes; by default `bucket_size` chooses. Only the sizes of layers decide where
+    gradients are cut, so all ranks cut alike in every run.
 
     With `overlap` a thread sums one bucket after the other while the training goes on. Without it all are summed at the
     end of backward. The front bucket, which the next forward pass needs first, may overtake others that still wait (see
     Lane). The solver lets the ranks agree on its position, by the largest `front_position` of all.
 
-    On a GPU the gradients that `ready` names may not have been computed yet. The streams order each sum behind them.
-    If the host waits for no sum of the reduction, there is no thread.
+    On a GPU `ready` may be called before the gradients are computed. The streams order each sum behind them. If the
+    host waits for no sum of the reduction, there is no thread.
 
     Attributes:
         cut: The bytes of each bucket of the last iteration.

@@ -42,10 +42,10 @@ class Lane:
     error no more buckets are summed: they fail too.
 
     Attributes:
-        seconds: What sums have taken so far.
-        front_after: After how many others the front bucket is summed in this iteration.
-        front_position: The best such number for this rank in the last iteration: that of the sums that had begun when
-            the front bucket was put, or one more if the thread was waiting for it.
+        seconds: Seconds that sums have taken so far.
+        front_after: Number of buckets that are summed before the front bucket in this iteration.
+        front_position: Best `front_after` for this rank in the last iteration: the number of sums that had begun when
+            the front bucket was put, plus one if the thread was waiting for it.
     """
 
     def __init__(self, reduction: Reduction, timeline: Timeline) -> None:

@@ -17,15 +17,15 @@ SHORT_MESSAGE = 1 << 14  # bytes whose transfer takes much less than the latency
 
 
 def bucket_size(count: int, ranks: int) -> float:
-    """Floats of a bucket of `count` gradients, unless the user says it."""
+    """Default number of floats of a bucket, for `count` gradients in all."""
     return min(max(count / PARTS, SMALLEST * ranks), LARGEST)
 
 
 def cuts(start: int, end: int, size: float) -> list[int]:
     """The offsets at which the next buckets begin, once the gradients from `start` to `end` are final.
 
-    There are none before there is enough for one; a layer of several times `size` makes as many. The bucket that begins
-    at 0 waits for the end of backward.
+    Empty if fewer than `size` gradients are final; a layer of several times `size` is cut into several buckets. The
+    bucket that begins at 0 waits for the end of backward.
     """
     number = int((end - start) / max(size, 1)) if start else 0
     return [end - (end - start) * part // number for part in range(1, number + 1)]

@@ -28,7 +28,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def waiting(self, operation: str) -> Iterator[None]:
-        """In the body of the `with` this rank waits for others, in this operation of the last beat's iteration."""
+        """Its body waits for other ranks in `operation`, in the iteration of the last beat."""
         self._change(WAITING, operation, self._work[1])
         try:
             yield

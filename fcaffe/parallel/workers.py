@@ -18,7 +18,7 @@ from fcaffe.tree_order import sum_in_tree_order
 
 
 class MpiWorkers(Workers):
-    """One worker per rank of a communicator. It is duplicated, so that its messages do not mix with others.
+    """One worker per rank of a communicator, which is duplicated so that its messages do not mix with others.
 
     A prototxt's batch_size is the batch of all workers together, or with `per_worker` the batch of each. On GPUs the
     `reduction` of the gradients also adds up small arrays if it queues its sums on streams.

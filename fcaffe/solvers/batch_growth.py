@@ -59,7 +59,7 @@ class GrowingBatch(Schedule):
         return self.phases[self._index(iteration)].passes
 
     def next_step(self, iteration: int, current_step: int) -> int:
-        """How many drops of the rate the growth has replaced."""
+        """Number of drops of the rate that the growth has replaced."""
         if (passes := self.passes(iteration)) != self._logged_passes:
             log.info(f"Effective batch: {passes * self.samples} samples an iteration from {iteration} on")
             self._logged_passes = passes

@@ -57,10 +57,10 @@ class WholeBatches:
         self.nan_policy = nan_policy
         self.requested_action = requested_action
         self._gathers = run.workers.size > 1 and not run.engine.asynchronous
-        self._numbers: Numbers | None = None  # those of all workers in this iteration, if they are gathered
+        self._numbers: Numbers | None = None  # the numbers of all workers in this iteration, if they are gathered
 
     def forward_backward(self) -> np.float32:
-        """Leaves the gradients of this iteration's passes, over all workers, in `diff`; returns the mean loss."""
+        """Leaves the gradients of this iteration, summed over all workers, in `diff`; returns the mean loss."""
         run, pending = self.run, []
         for number in range(run.passes):
             if number:
@@ -114,7 +114,7 @@ class WholeBatches:
         return self.run.workers.sum(loss.value())
 
     def _checked(self, loss: float) -> float:
-        """A loss over all workers, if it is finite or the NaN policy continues all the same."""
+        """A loss over all workers. Stops the run if it is not finite and the NaN policy does not continue."""
         if not np.isfinite(np.float32(loss)):
             self.run.net.explain()
             self.nan_policy.check_loss(np.float32(loss), self.run.iteration)
@@ -139,5 +139,5 @@ class WholeBatches:
 
 
 def _mean(losses: Sequence[float]) -> np.float32:
-    """Added in float32, as Caffe does."""
+    """The mean of losses, added in float32 as in Caffe."""
     return sum(map(np.float32, losses), np.float32(0)) / np.float32(len(losses))

@@ -1,4 +1,4 @@
-"""Observer and Action: how parts around a training follow its loop, and what signals ask it to do."""
+"""Observer and Action: parts that follow the training loop, and what signals ask it to do."""
 
 from __future__ import annotations
 

@@ -100,8 +100,8 @@ def average_precision(scores: np.ndarray, true: np.ndarray, objects: int, versio
 
 
 def collectors(net: Net, version: str = AP_VERSIONS[0], per_class: bool = False) -> list[MeanOutput | Detections]:
-    """What collects each output of a net: its mean, or the mean average precision of a DetectionEvaluate or
-    EvalDetection layer."""
+    """The collector of each output of a net: of its mean, or of the mean average precision of a DetectionEvaluate
+    or EvalDetection layer."""
     writers = {blob: node.layer for node in net.nodes for blob in node.tops}
     found: list[MeanOutput | Detections] = []
     for name, blob, _ in net.outputs():

@@ -110,7 +110,7 @@ def learning_rate(param: Any, iteration: int, current_step: int = 0) -> float:
 
 
 def warm_up_end(param: Any) -> int:
-    """The first iteration that the policy has; before it the rate rises to base_lr."""
+    """The first iteration after the warm-up, in which the rate rises to base_lr."""
     if param.warmup_iter > 0 and param.rampup_interval > 0:
         raise SolverError("warmup_iter and rampup_interval are both given: they are two forms of warm-up, use one")
     return max(param.warmup_iter, param.rampup_interval, 0)
@@ -132,7 +132,7 @@ SCALES = {"linear": 1.0, "sqrt": 0.5}  # the exponents of --scale-lr
 def scale_rate(param: Any, scale: str, factor: float) -> None:
     """Scale base_lr for a batch `factor` times that of the solver (Goyal et al. 2017; sqrt: Krizhevsky 2014).
 
-    A warm-up that says no rate to start from starts at the rate as it was, as in the former paper.
+    A warm-up without a start rate begins at the unscaled base_lr, as in the former paper.
     """
     unscaled = param.base_lr
     param.base_lr = unscaled * factor ** SCALES[scale]
@@ -144,7 +144,7 @@ def scale_rate(param: Any, scale: str, factor: float) -> None:
 
 
 class Schedule:
-    """What the learning-rate policy says; a batch is `iter_size` passes all along.
+    """The learning rates of a training, and the passes of each iteration: here always `iter_size`.
 
     `current_step` is how many of a multistep policy's values have been passed; it belongs to the snapshot.
     """
@@ -156,7 +156,7 @@ class Schedule:
 
     @property
     def max_iter(self) -> int:
-        """Up to which iteration to train; a script may change it in the solver's parameters."""
+        """The number of iterations to train; a script may change it in the solver's parameters."""
         return int(self.param.max_iter)
 
     def passes(self, iteration: int) -> int:

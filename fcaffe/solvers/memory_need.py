@@ -1,4 +1,4 @@
-"""What memory the training of a net takes, for the log before the run and for the error when there is too little."""
+"""The memory that the training of a net takes, for the log before the run and for errors when there is too little."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class MemoryNeed:
         )
 
     def advice(self, available: int) -> str:
-        """What to do where only this many bytes can be had."""
+        """The remedy if only this many bytes are available."""
         if self.fixed >= available:
             return "the parameters alone do not fit: a larger device or a smaller net is needed"
         ways = []
@@ -82,10 +82,10 @@ class MemoryNeed:
 
 
 def check_memory(net: Net, histories: int = 0, nets: int = 1, unshared: int = 0) -> MemoryNeed:
-    """What a net and its solver's histories need. Raises NetError, which says what would fit, if that is not there.
+    """What a net and its solver's histories need. Raises NetError, which says what would fit, if there is less.
 
-    To be asked before they run: Linux grants more memory than there is, and kills the process later without a word. On
-    a GPU the allocation itself fails.
+    Call it before the run, since Linux grants more memory than there is and kills the process later without a word.
+    On a GPU the allocation itself fails.
     """
     need, xp = MemoryNeed.of(net, histories, nets, unshared), net.context.engine.xp
     available = obtainable_bytes(xp) if xp is np else None

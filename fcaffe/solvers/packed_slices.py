@@ -25,7 +25,7 @@ class PackedSlices:
         self.count = self._starts[-1]
 
     def offset(self, flat: int) -> int:
-        """The offset in the packed buffer of the first value that lies at this offset in the flat one, or behind it."""
+        """The packed offset of the first packed value at or behind this offset of the flat buffer."""
         return sum(max(min(part.stop, flat) - part.start, 0) for part in self.slices)
 
     def blocks(self, start: int, stop: int, size: int) -> Iterator[tuple[slice, slice]]:

@@ -34,7 +34,7 @@ from fcaffe.timeline import Timeline
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a training is told beside the solver's parameters and the engine.
+    """The settings of a training besides the solver's parameters and the engine.
 
     Attributes:
         noise, sync_batch_norm, whole_passes, recompute, on_demand: See Context.
@@ -111,7 +111,7 @@ class Run:
         return int(self.workers.broadcast_object(seed))
 
     def _context(self, **settings: Any) -> Context:
-        """A Context with these settings, and those that all nets of the run share."""
+        """A Context with these settings and the common ones of all nets of the run."""
         return Context(
             self.engine,
             self.options.random,

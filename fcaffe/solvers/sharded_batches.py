@@ -31,8 +31,8 @@ class Passes:
 
     Attributes:
         gradients: Flat, those of the net.
-        sums: Of the gradients of all its shards but the last one, whose gradients are in `gradients`. Only the slices
-            in `parts` are summed.
+        sums: Sums over all its shards but the last one, whose gradients are in `gradients`. Only the slices in
+            `parts` are summed.
         final_from: The offset from which on the gradients of the last shard are final.
     """
 
@@ -48,7 +48,7 @@ class Passes:
         self.final_from = math.inf
 
     def make_room(self) -> None:
-        """Before the backward pass of the next shard: move what has been summed in its memory."""
+        """Before the backward pass of the next shard: move sums out of the memory that it overwrites."""
         for node, array in self.sums.items():
             if array is self.gradients:
                 used = {id(other) for other in self.sums.values()}
@@ -61,7 +61,7 @@ class Passes:
                 self.sums[node] = spare
 
     def add(self, tree: Tree, shard: int) -> None:
-        """Take in the gradients of a shard that is not the last one."""
+        """Add the gradients of a shard that is not the last one."""
         tree.join(self.sums, {(shard, shard + 1): self.gradients}, into_others=True, add=self._add)
 
     def _add(self, left: Array, right: Array, out: Array) -> Array:
@@ -196,7 +196,7 @@ class ShardedBatches:
                 passes.add(self.shards.tree, shard)
 
     def _add_final(self, passes: Passes, start: int) -> None:
-        """Hand over to the exchange what is final in all threads, now that it is from offset `start` on in this one."""
+        """This thread's gradients are final from offset `start` on: hand over those that are final in all threads."""
         run = self.run
         with self._lock, run.timeline.span(SHARDS):
             passes.final_from = start

@@ -31,7 +31,7 @@ def is_wanted(param: Any) -> bool:
 
 
 def check(param: Any, applies_momentum: bool) -> None:
-    """Raises SolverError if the parameters ask for rates that cannot be. `applies_momentum`: as in GradientExchange."""
+    """Raises SolverError if the parameters ask for impossible rates. `applies_momentum`: as in GradientExchange."""
     if not is_wanted(param):
         return
     name = "local_lr_auto" if param.local_lr_auto else "larc"

@@ -112,7 +112,7 @@ class Update:
 
     @contextlib.contextmanager
     def _brought_in(self, parameters: Iterable[tuple[Parameter, slice]]) -> Iterator[None]:
-        """The body updates, by the flat buffer, also parameters outside it, which a script shares with another net.
+        """Its body also updates parameters outside the flat buffer, which a script shares with another net.
 
         Their values are copied into the flat buffer and back. Afterwards the buffer has its own values again.
         """

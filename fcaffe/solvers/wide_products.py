@@ -150,7 +150,7 @@ def _blocks(width: int) -> list[slice]:
 
 
 def _is_wide(node: Node, samples: int) -> bool:
-    """Whether a node is an InnerProduct of one row a sample whose inputs and outputs are few."""
+    """Whether a node is an InnerProduct of one row a sample with far fewer inputs and outputs than weights."""
     layer: Any = node.layer
     if type(layer) is not InnerProduct or layer.axis != 1 or layer.param.inner_product_param.transpose:
         return False

@@ -194,7 +194,7 @@ def test_no_rank_outlives_the_launcher(start: Start, number: signal.Signals) -> 
     assert job.wait() in (143, -signal.SIGKILL)
     until(lambda: not job.processes(), SOON)
     assert not job.processes()
-    launcher = rf"fcaffe's launcher \(process {job.process.pid}\) on \S+ died, which had started ranks 0, 1, 2 .*"
+    launcher = rf"fcaffe's launcher \(process {job.process.pid}\) on \S+ died; this ends ranks 0, 1, 2\b.*"
     assert [bool(re.fullmatch(launcher, line)) for line in job.fatal] == [True] * (number == signal.SIGKILL)
 
 

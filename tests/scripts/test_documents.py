@@ -21,10 +21,10 @@ from fcaffe.plan.machine import MACHINES, Machine, machine_from
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "models").rglob("*.md"))]
 
-# Files of users, of other projects, and of the examples of docs/contributing.md.
+# Files of users and of other projects.
 FOREIGN = re.compile(
     r"(python|examples|Models|code|face_example)/|tools/(extra/|train|test_)|models/(VGGNet|pascal_voc)/|(script|solve|spatial_dropout|lenet)\.py$"
-    r"|.*/(db_tfrecord|convolution_prelu|torus|lion)\.py$|models/.*_(lmdb|iter_\d+\.\w+|)$"
+    r"|models/.*_(lmdb|iter_\d+\.\w+|)$"
 )
 OF_OTHER_PROGRAMS = {"--mpi", "--minutes", "--rules", "--peers", "--nets", "--batches", "--steps", "--download"}
 WITHOUT_A_COMMAND = {"--help", "--version", "--flag", "--flagfile", "--fromenv", "--tryfromenv", "--undefok"}

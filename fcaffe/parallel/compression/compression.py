@@ -40,7 +40,7 @@ class Compression(Reduction):
         return self._gradients
 
     def use(self, gradients: np.ndarray) -> None:
-        """Take slices of this buffer, as long as the one that `allocate` returned, instead of that one's."""
+        """Sum slices of this buffer instead of the one that `allocate` returned, which has the same length."""
         self._gradients = gradients
 
     def state(self) -> State:
@@ -69,7 +69,7 @@ class Compression(Reduction):
         return f"{self.name}: {sent}, {self.ratio:.4g} times less than a ring sends in float32"
 
     def gather(self, words: np.ndarray) -> np.ndarray:
-        """The words of all ranks, as rows; all ranks give equally many."""
+        """The words of all ranks, as rows. All ranks give the same number."""
         everyones = np.empty((self.ranks, words.size), words.dtype)
         self.exchange([words] * self.ranks, list(everyones))
         return everyones
@@ -88,7 +88,7 @@ class Compression(Reduction):
 
 
 def not_finite(values: np.ndarray) -> np.ndarray:
-    """The indices of all inf and NaN. If all values are finite this takes one pass: then their sum is, too."""
+    """The indices of all inf and NaN. Takes one pass if all values are finite, since then their sum is finite."""
     if np.isfinite(values.sum()):
         return np.empty(0, np.intp)
     return np.flatnonzero(~np.isfinite(values))

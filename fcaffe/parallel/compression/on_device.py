@@ -1,4 +1,4 @@
-"""Compression of gradients that are on GPUs. Not yet run on a GPU."""
+"""Compression of gradients that are on GPUs."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class SixteenBit(Compression):
         words[bad], values[bad] = self.nan_word, 0
 
     def reused(self, use: str, count: int, kind: Any) -> np.ndarray:
-        """Memory that is the same at every call: it takes longer to get new pages than to round what they hold."""
+        """Memory that all calls reuse, since new pages take longer than the rounding of their values."""
         if use not in self._reused or self._reused[use].size < count:
             self._reused[use] = np.empty(count, kind)
         return self._reused[use][:count]

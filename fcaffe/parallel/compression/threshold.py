@@ -16,9 +16,9 @@ class Threshold(Compression):
     """Where a gradient with its residual exceeds `tau` in size, +tau or -tau is sent, as a 32-bit word: index and sign.
 
     sent + residual = gradient + last residual, to one rounding of the larger of these two. Strom 2015. `tau` is in the
-    units of a worker's own gradients, whose sum over the workers is the gradient of the mean loss. Where they stay
-    above it their residual grows ever larger: choose it well above most. Values that are not finite are sent as NaN.
-    Bytes sent for k words: (p - 1) (4 + 4 k).
+    units of a worker's own gradients, whose sum over the workers is the gradient of the mean loss. The residual of
+    gradients that stay above it grows without limit: choose it well above most. Values that are not finite are sent as
+    NaN. Bytes sent for k words: (p - 1) (4 + 4 k).
     """
 
     name = "threshold"
@@ -46,7 +46,7 @@ class Threshold(Compression):
             buffer[received >> 2] += self._values[received & 3]  # the indices of one rank all differ
 
     def _gather_all(self, words: np.ndarray) -> list[np.ndarray]:
-        """The words of all ranks, of which each gives as many as it has."""
+        """The words of all ranks, whose numbers may differ."""
         counts = self.gather(np.array([words.size], np.uint32)).reshape(-1)
         everyones = [np.empty(count, words.dtype) for count in counts]
         self.exchange([words] * self.ranks, everyones)

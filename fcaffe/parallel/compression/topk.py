@@ -60,8 +60,8 @@ class TopK(Compression):
 
     @property
     def density(self) -> float:
-        """That of this iteration."""
-        stages = math.ceil(-math.log(self.final_density, 4)) - 1  # so many powers of 1/4 lie above the final one
+        """The density in this iteration."""
+        stages = math.ceil(-math.log(self.final_density, 4)) - 1  # number of powers of 1/4 above the final density
         if self.iteration >= self.warmup or stages < 1:
             return self.final_density
         return 0.25 ** (1 + self.iteration * stages // self.warmup)
@@ -88,12 +88,12 @@ class TopK(Compression):
             self.iteration += 1
 
     def _largest(self, values: np.ndarray, count: int) -> np.ndarray:
-        """The indices, in order, of the `count` largest in size, among which is what is not a number."""
+        """The sorted indices of the `count` largest absolute values; NaN counts as the largest."""
         split = values.size - count
         return np.sort(np.argpartition(np.abs(values), split)[split:])
 
     def _clip(self, gradient: np.ndarray) -> None:
-        """To this worker's part of the limit: independent gradients of p workers add up to sqrt(p) times one's norm."""
+        """Clip to the limit / sqrt(p): the sum of p independent gradients has sqrt(p) times the norm of one."""
         if self.clip < 0:
             return
         limit = self.clip / math.sqrt(self.ranks)

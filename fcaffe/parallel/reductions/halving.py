@@ -23,7 +23,7 @@ class Folding(Ordered):
         self.folded = self.ranks - self.power  # of the first 2 * folded ranks, the odd ones into the even ones
 
     def add_up_between(self, sums: Sums, total: Array, number: int) -> None:
-        """Sum over the `power` remaining ranks, of which this is the one of that number; see `rank_of`."""
+        """Sum over the `power` remaining ranks; `number` is that of this rank among them (see `rank_of`)."""
         raise NotImplementedError
 
     def add_sums(self, sums: Sums, total: Array) -> None:

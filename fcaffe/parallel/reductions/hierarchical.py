@@ -36,7 +36,7 @@ class Hierarchical(Reduction):
         self.memory = HostMemory(self.hosts.comm, self.comm)
         self.streams = min(self.hosts.sizes)  # ranks of a host that add up; the others have no slice
         self._stand_in: Rows | None = None
-        stream = min(self.hosts.comm.rank, self.streams)  # the last number: ranks without one
+        stream = min(self.hosts.comm.rank, self.streams)  # ranks without a slice get the last number
         peers = cast(MPI.Intracomm, self.comm.Split(stream, self.hosts.index))
         self.between = create_on_host(between if stream < self.streams and peers.size > 1 else "null", peers)
         peers.Free()
@@ -82,7 +82,7 @@ class Hierarchical(Reduction):
     def _add_rows(self, rows: Rows, slice_: slice, distance: int) -> None:
         """Replace this slice of each rank's row by the sum; each rank adds and writes a part of it.
 
-        Further sums of a rank (see `keep_to_tree`) lie in its row at that distance from one another.
+        If a rank has several sums (see `keep_to_tree`), they lie in its row, `distance` floats from one another.
         """
         rank = self.hosts.comm.rank
         mine = part_of(slice_, rank, self.streams) if rank < self.streams else slice(0, 0)

@@ -49,8 +49,8 @@ class Ordered(Reduction):
         return self._joined[key]
 
     def receive_buffers(self, ranks: Iterable[int], size: int) -> Sums:
-        """Scratch memory for what these ranks have joined, valid until the end of `add_sums`; in plain sums, where
-        nothing of it is kept, until the next `join`."""
+        """Scratch memory for the joined sums of these ranks. Valid until the end of `add_sums`, but in plain sums only
+        until the next `join`."""
         nodes = self.joined(ranks)
         start, self._used = self._used, self._used + len(nodes) * size
         rows = self.scratch(self._used)[start:].reshape(len(nodes), size)
@@ -73,5 +73,5 @@ class Ordered(Reduction):
 
 
 def arrays_of(sums: Sums) -> list[Array]:
-    """In the order of nodes, in which they are sent and received."""
+    """The arrays of the sums in the order of nodes, which is also the order of messages."""
     return [sums[node] for node in sorted(sums)]

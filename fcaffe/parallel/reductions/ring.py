@@ -20,7 +20,7 @@ class Ring(Ordered):
         outgoing = part_of_sums(sums, slices[rank])
         for step in range(ranks - 1):
             mine = slices[(rank - step - 1) % ranks]
-            before = [(rank - step - 1 + number) % ranks for number in range(step + 1)]  # who has added to it so far
+            before = [(rank - step - 1 + number) % ranks for number in range(step + 1)]  # ranks that have added to it
             received = self.receive_buffers(before, mine.stop - mine.start)
             self.wire.exchange_each(arrays_of(outgoing), right, arrays_of(received), left)
             outgoing = part_of_sums(sums, mine)

@@ -123,7 +123,7 @@ def put_back(run: Run, resume: Any, carried: list[CarriedArray], path: str) -> N
 
 
 def _restore(run: Run, key: Owner, owner: Any, states: list[State]) -> bool:
-    """Restore an owner from the states of all workers of a run. Returns False if that loses something."""
+    """Restore an owner from the states of all workers of a run. Returns False if a part of the state is lost."""
     now = owner.state()
     if not now:
         return True
@@ -213,7 +213,7 @@ def part_of_worker(
 ) -> State | None:
     """What worker `rank` of `workers` takes over of the states of all workers of an earlier run, in order of ranks.
 
-    `streams` says how many streams each of the present workers has. None if they cannot be handed out like this.
+    `streams` has the number of streams of each present worker. Returns None if the states cannot be divided so.
     """
     if held is Held.ALIKE:
         return states[0]
@@ -234,7 +234,7 @@ def part_of_worker(
 
 
 def _sum(states: Sequence[State], like: State) -> State:
-    """The sum of each array of floats; 0 if there is none. What is no float, such as a count, is the same for all."""
+    """The sum of each array of floats; 0 if there is none. Other values, such as counts, are the same for all."""
     return {
         name: sum((state[name] for state in states), np.zeros_like(array)) if array.dtype.kind == "f" else array
         for name, array in like.items()

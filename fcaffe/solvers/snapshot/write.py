@@ -27,9 +27,9 @@ def save(run: Run, point: Point | None = None, prefix: str = "") -> str:
 
     Args:
         run: the run.
-        point: the state to save, if it is not the present one. In a test it is the state before the test, since a
+        point: the state to save; by default the present one. In a test it is the state before the test, since a
             resumed run repeats the test.
-        prefix: of the files' paths, if it is not the solver's.
+        prefix: prefix of the files' paths; by default the solver's.
 
     Returns:
         The path of the state on worker 0, "" on others.

@@ -1,4 +1,4 @@
-"""Direct: sums of GPU buffers by an MPI that reads the memory of GPUs. Not yet run on a GPU."""
+"""Direct: sums of GPU buffers by an MPI that reads the memory of GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums by NVIDIA's NCCL. The calls are checked against a recording stand-in; not yet run on a GPU."""
+"""Sums by NVIDIA's NCCL. The tests check its calls against a recording stand-in."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Nccl(DeviceReduction):
 def nccl_library() -> Any:
     """CuPy's module for NCCL; None if there is none."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # CuPy's words for what is told in ours
+        warnings.simplefilter("ignore")  # CuPy's warning; fcaffe has one of its own
         try:
             library = importlib.import_module("cupy.cuda.nccl")
         except ImportError:

@@ -1,4 +1,4 @@
-"""DeviceReduction: base of all reductions of buffers on GPUs. Not yet run on a GPU."""
+"""DeviceReduction: base of all reductions of buffers on GPUs."""
 
 from __future__ import annotations
 

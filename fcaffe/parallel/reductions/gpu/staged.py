@@ -1,4 +1,4 @@
-"""Sums of GPU buffers in the memory of the host. Not yet run on a GPU."""
+"""Sums of GPU buffers in the memory of the host."""
 
 from __future__ import annotations
 
