@@ -28,9 +28,8 @@ import numpy as np
 from fcaffe.engines import Engine
 from fcaffe.engines.base import WeightCache
 from fcaffe.errors import NetError
-from fcaffe.net.blob import Blob
+from fcaffe.net.blob import Blob, Storage
 from fcaffe.net.engine_lock import engine_lock
-from fcaffe.net.storage import Storage
 
 
 class Exposure:

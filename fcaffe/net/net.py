@@ -14,7 +14,7 @@ from fcaffe import log
 from fcaffe.engines.base import Pending
 from fcaffe.net.arena import START, Arena, Memory, memory_of
 from fcaffe.net.arithmetic import silent_arithmetic
-from fcaffe.net.blob import Array, Blob
+from fcaffe.net.blob import Array, Blob, Storage
 from fcaffe.net.context import Context
 from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.graph import Graph
@@ -22,7 +22,6 @@ from fcaffe.net.node import Hooks, Node
 from fcaffe.net.on_demand import OnDemand
 from fcaffe.net.program import Program
 from fcaffe.net.rewrite import Want, rewrite
-from fcaffe.net.storage import Storage
 
 
 class Net(Graph):

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fcaffe import log
-from fcaffe.net.blob import Array, Blob
+from fcaffe.net.blob import Array, Blob, Storage
 from fcaffe.net.layer import Layer
-from fcaffe.net.storage import Storage
 from fcaffe.proto import caffe_pb2 as pb
 
 

@@ -22,11 +22,10 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fcaffe.net.blob import Blob
+from fcaffe.net.blob import Blob, Storage
 from fcaffe.net.node import Node
 from fcaffe.net.parameters import Parameters
 from fcaffe.net.replay import Replay
-from fcaffe.net.storage import Storage
 
 Again = Mapping[int, tuple[int, ...]]  # index of a node -> the nodes whose forward runs again before its backward
 

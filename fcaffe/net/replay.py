@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fcaffe.engines import Engine
-from fcaffe.net.blob import Blob
+from fcaffe.net.blob import Array, Blob, Storage
 from fcaffe.net.layer import Layer
 from fcaffe.net.node import Node
-from fcaffe.net.storage import Array, Storage
 
 Run = Callable[[Node], float]  # runs a node and returns its weighted loss
 RECORDED_PASS = 2  # of the passes with the same weights, shapes and memory

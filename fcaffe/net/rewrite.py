@@ -24,10 +24,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeGuard, TypeVar
 
-from fcaffe.net.blob import Blob
+from fcaffe.net.blob import Blob, Storage
 from fcaffe.net.layer import Layer, Traits
 from fcaffe.net.node import Node
-from fcaffe.net.storage import Storage
 from fcaffe.proto import caffe_pb2 as pb
 
 

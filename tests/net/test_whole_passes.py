@@ -5,8 +5,8 @@ import pytest
 
 from fcaffe.net import Context, Net
 from fcaffe.net.arena import share_memory
+from fcaffe.net.blob import Storage
 from fcaffe.net.plan.layout import Use
-from fcaffe.net.storage import Storage
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, upgrade_net
 from fcaffe.rng import CaffeRandom

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fcaffe.net.blob import Storage
 from fcaffe.net.plan.live_ranges import fullest
 from fcaffe.net.program import Again, Program, bytes_of
-from fcaffe.net.storage import Storage
 
 BUDGETS = 24  # initial numbers of checkpoints
 PRICE = 0.2  # of recomputing a whole forward pass, as a fraction of the peak memory without recomputation
