@@ -93,19 +93,15 @@ class Storage:
 
     def _new_view(self, shape: tuple[int, ...]) -> Array:
         if self.buffer is None:
-            self.buffer = self._new_buffer(shape)
+            try:
+                self.buffer = aligned_zeros(self.xp, self.size, self.dtype)
+            except MemoryError as problem:
+                raise OutOfMemoryError(f"there is no memory for a blob of shape {shape}: {problem}") from problem
         view = self.logical(self.buffer[: math.prod(shape)], shape)
         if len(self._views) >= MOST_VIEWS:
             self._views.clear()
         self._views[shape] = view
         return view
-
-    def _new_buffer(self, shape: tuple[int, ...]) -> Array:
-        """Zeros. The shape is for the error message."""
-        try:
-            return aligned_zeros(self.xp, self.size, self.dtype)
-        except MemoryError as problem:
-            raise OutOfMemoryError(f"there is no memory for a blob of shape {shape}: {problem}") from problem
 
     @property
     def address(self) -> int:

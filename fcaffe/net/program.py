@@ -165,7 +165,12 @@ class Program:
         ]
         sources = [blob for node in self.nodes if not node.bottoms for blob in node.tops]
         parameters = [blob for node in self.nodes for layer in node.layers for blob in layer.blobs]
-        without = [blob for node in self.nodes for blob in _without_gradient(node)]
+        without = [
+            blob
+            for node in self.nodes
+            for blob, down in zip(node.bottoms, node.bottom_need_backward, strict=True)
+            if not (down and node.needs_backward)
+        ]
         data = {blob.data_storage for blob in (*outer, *sources, *parameters)}
         return data | {blob.diff_storage for blob in (*outer, *parameters, *without)}
 
@@ -187,10 +192,3 @@ class Program:
 
 def bytes_of(storages: Iterable[Storage]) -> int:
     return sum(storage.nbytes for storage in storages)
-
-
-def _without_gradient(node: Node) -> Iterator[Blob]:
-    """The bottoms that get no gradient from this node."""
-    for blob, needed in zip(node.bottoms, node.bottom_need_backward, strict=True):
-        if not (needed and node.needs_backward):
-            yield blob

@@ -99,18 +99,13 @@ class LossScale:
 
     def check(self, gradients: Array) -> None:
         """Set `overflow` if one of the flat float32 gradients is not finite."""
-        note_overflow(self.kernels, gradients, self.overflow)
+        blocks, count = blocks_for(gradients.size, per_thread=4), np.int64(gradients.size)
+        self.kernels.launch("update", "find_overflow", (), blocks, THREADS, gradients, count, self.overflow)
 
     def adjust(self) -> None:
         """After the update: adapt the scale for the next iteration, and clear `overflow`."""
         numbers = np.int32(self.patience), np.float32(SMALLEST), np.float32(LARGEST)
         self.kernels.launch("update", "adjust_scale", (), 1, 1, self._scales, self._steps, self.overflow, *numbers)
-
-
-def note_overflow(kernels: Kernels, values: Array, found: Array) -> None:
-    """found[0] = 1 if any value of a flat float32 array is not finite."""
-    blocks = blocks_for(values.size, per_thread=4)
-    kernels.launch("update", "find_overflow", (), blocks, THREADS, values, np.int64(values.size), found)
 
 
 class Update(EngineBase):

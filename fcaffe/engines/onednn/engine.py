@@ -25,14 +25,11 @@ class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwis
 
     def __init__(self, path: str) -> None:
         super().__init__()
-        self._path = path
+        self._arguments = (path,)
         self.library = Library(path)
         self.name = f"oneDNN {self.library.version}"
         self._operations = {}
         self._can_add = {}
-
-    def _another(self) -> NumpyEngine:
-        return type(self)(self._path)
 
     @property
     def cache(self) -> WeightCache | None:  # type: ignore[override]

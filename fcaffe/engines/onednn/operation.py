@@ -49,7 +49,10 @@ class Operation:
         kinds = (*inputs, *outputs, *opaque)
         operands = {post_operand(step): layout.handle for step, layout in (chained or {}).items()}
         self.primitive = Primitive(description, {kind: description.layout_of(kind) for kind in kinds} | operands)
-        self._inputs = [self._reorder_in(kind, layout) for kind, layout in inputs.items()]
+        self._inputs = [
+            None if description.wants(kind, layout) else ReorderIn(library, kind, layout, description)
+            for kind, layout in inputs.items()
+        ]
         self._outputs = list(outputs.items())
         self._reorders_out: dict[tuple[int, bool], Primitive | None] = {}
 
@@ -79,10 +82,6 @@ class Operation:
         """The array in the layout of the input of this index: itself or a copy."""
         reorder = self._inputs[index]
         return array if reorder is None else reorder.in_own_memory(address(array))
-
-    def _reorder_in(self, kind: int, layout: Layout) -> ReorderIn | None:
-        wanted = self.description.wants(kind, layout)
-        return None if wanted else ReorderIn(self.library, kind, layout, self.description)
 
     def _reorder_out(self, kind: int, layout: Layout, add: bool) -> Primitive | None:
         if (kind, add) not in self._reorders_out:
