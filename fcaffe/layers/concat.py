@@ -29,11 +29,6 @@ class AlongAxis(Layer):
         if self.ignores_propagate_down and top[0] is not bottom[0] and shares_memory(self.context):
             self.traits = replace(self.traits, aliases=True)
 
-    def share_if_alone(self, bottom: list[Blob], top: list[Blob]) -> None:
-        """Share the memory of the only bottom with the only top, where a script sees it."""
-        if self.traits.aliases:
-            share(bottom[0], top[0])
-
     @property
     def ignores_propagate_down(self) -> bool:
         """The only top has the values of the only bottom. In Caffe they share their gradient too."""
@@ -60,7 +55,8 @@ class Concat(AlongAxis):
             if (blob.shape[:axis], blob.shape[axis + 1 :]) != (first[:axis], first[axis + 1 :]):
                 raise self.error(f"bottoms may differ in axis {axis} only: {self.named_shapes(bottom)}")
         top[0].reshape(*first[:axis], sum(blob.shape[axis] for blob in bottom), *first[axis + 1 :])
-        self.share_if_alone(bottom, top)
+        if self.traits.aliases:
+            share(bottom[0], top[0])
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         if not self.traits.aliases:
@@ -101,7 +97,8 @@ class Slice(AlongAxis):
             raise self.error(f"slice_point must rise within axis {axis} of the bottom's shape {shape}: {points[1:-1]}")
         for blob, size in zip(top, sizes, strict=True):
             blob.reshape(*shape[:axis], size, *shape[axis + 1 :])
-        self.share_if_alone(bottom, top)
+        if self.traits.aliases:
+            share(bottom[0], top[0])
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         if not self.traits.aliases:

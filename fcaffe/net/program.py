@@ -120,11 +120,6 @@ class Program:
                 written.update(blob.diff_storage for blob in node.asked())
         return list(found)
 
-    def computed_again(self, again: Again) -> int:
-        """The bytes of values that are computed more than once."""
-        writes = (set().union(*(self.accesses[node].writes for node in nodes)) for nodes in again.values())
-        return sum(map(bytes_of, writes))
-
     def _backward_steps(self, index: int) -> Iterator[Step]:
         access = self.accesses[index]
         reads = access.back_reads

@@ -65,7 +65,7 @@ class LossScale:
         self.patience = PATIENCE if fixed is None else 0
         scale = FIRST if fixed is None else fixed
         self._scales = xp.asarray(np.array([scale, 1 / scale], np.float32))
-        self._steps = xp.zeros(2, np.int32)
+        self._steps = xp.zeros(2, np.int32)  # updates since the last change of the scale, and skipped ones in all
 
     @property
     def scale(self) -> Array:
@@ -76,11 +76,6 @@ class LossScale:
     def inverse(self) -> Array:
         """(1,): the factor of the gradients in the update."""
         return self._scales[1:]
-
-    @property
-    def skipped(self) -> Array:
-        """(1,): number of skipped updates."""
-        return self._steps[1:]
 
     def state(self) -> dict[str, np.ndarray]:
         """For snapshots; empty for a fixed scale."""
