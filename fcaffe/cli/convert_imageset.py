@@ -40,15 +40,16 @@ OPTIONS: list[Decorator] = [
 
 @command(
     example="convert_imageset --shuffle --resize_height=256 --resize_width=256 images/ list.txt train_lmdb",
-    help="Build the database DB_NAME from the pictures of LISTFILE. Each of its lines is a path, a blank and a label; "
-    "the path is appended to ROOTFOLDER/ as it is.",
+    help="Build the database DB_NAME from the pictures of LISTFILE. Each of its lines is a path and a label, with "
+    "a blank between; the path is appended to ROOTFOLDER/ as it is.",
     flags=log_flags,
 )
 @click.argument("words", nargs=-1, metavar="ROOTFOLDER/ LISTFILE DB_NAME")
+@click.option("--label_size", default=1, metavar="N", help="Number of labels of each line (1).")
 @with_options(OPTIONS, usage.OWN)
-def convert_imageset(words: tuple[str, ...], **options: Any) -> int:
+def convert_imageset(words: tuple[str, ...], label_size: int, **options: Any) -> int:
     root, list_file, database = required(words, 3)
-    build_database(database, root, read_image_list(list_file), **options)
+    build_database(database, root, read_image_list(list_file, label_size), **options)
     return 0
 
 

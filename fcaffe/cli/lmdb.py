@@ -20,7 +20,7 @@ from fcaffe.cli.table import bar
 from fcaffe.data import open_database
 from fcaffe.data.backends import write_database
 from fcaffe.data.database import Database, Record, new_folder
-from fcaffe.data.datum import datum_to_array, name_of, parse_datum
+from fcaffe.data.datum import datum_to_array, labels_of, name_of, parse_datum
 from fcaffe.data.images import encode_image
 from fcaffe.errors import DataError, UsageError
 
@@ -89,12 +89,16 @@ def _first(database: Database, count: int) -> Iterator[Record]:
 def _cat(records: Iterator[Record]) -> None:
     for key, value in records:
         datum = parse_datum(key, value)
-        label = datum.label if datum.HasField("label") else "-"
+        label = _labels(datum) if datum.HasField("label") else "-"
         print(f"{key.decode(errors='backslashreplace')}  {label}  {_shape(shape_of(datum))}  {form_of(datum)}")
 
 
+def _labels(datum: Any) -> str:
+    return " ".join(str(label).removesuffix(".0") for label in labels_of(datum))
+
+
 def _info(database: Database) -> None:
-    shapes, forms, labels_of = Counter[tuple[int, ...]](), Counter[str](), Counter[int]()
+    shapes, forms, counts = Counter[tuple[int, ...]](), Counter[str](), Counter[int]()
     size = 0
     for key, value in counted(database, database.entries, "records"):
         datum = parse_datum(key, value)
@@ -102,17 +106,17 @@ def _info(database: Database) -> None:
         shapes[shape_of(datum)] += 1
         forms[form_of(datum)] += 1
         if datum.HasField("label"):
-            labels_of[datum.label] += 1
+            counts[datum.label] += 1
     print(f"{database.kind} {database.source}")
     print(f"Records    {shapes.total():,}")
     print(f"Bytes      {size:,}")
     print(f"Shapes     {_counts(shapes, _shape)}")
     print(f"Stored as  {_counts(forms, str)}")
-    if not labels_of:
+    if not counts:
         print("Labels     none")
         return
-    labels = sorted(labels_of.items())
-    few, many = min(labels_of.values()), max(labels_of.values())
+    labels = sorted(counts.items())
+    few, many = min(counts.values()), max(counts.values())
     print(f"Labels     {len(labels):,} from {labels[0][0]} to {labels[-1][0]}, each of {few:,} to {many:,} records")
     print()
     for label, records in labels[:MOST_LABELS]:
@@ -189,7 +193,7 @@ def export(records: Iterable[Record], folder: str) -> int:
             taken.add(name)
             with open(os.path.join(temporary, name), "xb") as file:
                 file.write(content)
-            lines.append(f"{name} {datum.label}\n")
+            lines.append(f"{name} {_labels(datum)}\n")
         with open(os.path.join(temporary, LIST), "w", encoding="utf-8") as file:
             file.writelines(lines)
     return len(lines)

@@ -199,7 +199,7 @@ def _size(layer: Any) -> str:
         stride, pad = (next(iter(values), default) for values, default in ((param.stride, 1), (param.pad, 0)))
         group = f"/{param.group}" if param.group != 1 else ""
         return f"{_window(param.kernel_size[0], stride, pad)} {param.num_output}{group}"
-    if layer.type == "Pooling":
+    if layer.type == "Pooling" and not layer.pooling_param.kernel_size_3d:
         return _window(layer.pooling_param.kernel_size, layer.pooling_param.stride, layer.pooling_param.pad)
     return ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.data.database import Database, Record
-from fcaffe.data.datum import datum_to_array, name_of, parse_datum
+from fcaffe.data.datum import datum_to_array, labels_of, name_of, parse_datum
 from fcaffe.data.images import Color
 from fcaffe.data.prefetch import Batch
 from fcaffe.data.transformer import Decision, Transformer
@@ -32,6 +33,7 @@ class ImageBatches(ABC, Generic[Item]):
     """
 
     shape: tuple[int, int, int, int]
+    label_shape: tuple[int, ...] = ()
 
     def __init__(self, transformer: Transformer, batch_size: int) -> None:
         self.transformer = transformer
@@ -94,7 +96,7 @@ class ImageBatches(ABC, Generic[Item]):
     def _transform(self, items: list[Item], decisions: list[Decision], batch: Batch) -> None:
         first, first_label = self.prepare(items[0], decisions[0])
         shape = self.batch_shape(items[0], first)
-        batch.reshape(shape)
+        batch.reshape(shape, self.label_shape)
 
         def load_and_transform(index: int) -> None:
             item = items[index]
@@ -121,13 +123,18 @@ class ImageBatches(ABC, Generic[Item]):
 
 
 class DatumBatches(ImageBatches[Record]):
-    """The Datum records of a database, `batch_size` at a time."""
+    """The Datum records of a database, `batch_size` at a time. All have as many labels as the first one."""
+
+    labels: int | None = None
 
     def __init__(self, database: Database, transformer: Transformer, batch_size: int) -> None:
         super().__init__(transformer, batch_size)
         self.database = database
         record = database.peek()
-        self.shape = self.batch_shape(record, self.prepare(record, UNDECIDED)[0])
+        image, label = self.prepare(record, UNDECIDED)
+        self.shape = self.batch_shape(record, image)
+        self.label_shape = label.shape if isinstance(label, np.ndarray) else ()
+        self.labels = math.prod(self.label_shape)
         if transformer.color is not Color.AS_STORED and not parse_datum(*record).encoded:
             log.warning("force_color and force_gray change encoded records only; these are raw and stay as they are")
 
@@ -144,7 +151,10 @@ class DatumBatches(ImageBatches[Record]):
     def load(self, item: Record) -> tuple[np.ndarray, Any]:
         try:
             datum = parse_datum(*item)
-            return datum_to_array(datum, item[0], self.transformer.color), datum.label
+            image, labels = datum_to_array(datum, item[0], self.transformer.color), labels_of(datum)
+            if self.labels not in (None, len(labels)):
+                raise DataError(f"record {name_of(item[0])} has {len(labels)} labels, and the first one {self.labels}")
+            return image, labels if len(labels) > 1 else labels[0]
         except DataError as problem:
             raise DataError(f'{problem} (in the {self.database.kind} "{self.database.source}")') from problem
 

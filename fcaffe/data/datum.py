@@ -55,6 +55,18 @@ def array_to_datum(array: np.ndarray, label: int | None = None) -> Any:
     return datum
 
 
+def set_labels(datum: Any, labels: Any) -> None:
+    """Store an integer as the label, and one or more numbers of other kinds as float_data beside the data."""
+    if not isinstance(labels, int):
+        datum.float_data.extend(np.ravel(labels).tolist())
+    datum.label = int(np.ravel(labels)[0])  # Caffe reads this one
+
+
+def labels_of(datum: Any) -> np.ndarray:
+    """The labels of an image: float_data if there is data too, float32, else the label."""
+    return np.array(datum.float_data, np.float32) if datum.data and datum.float_data else np.array([datum.label])
+
+
 def name_of(key: bytes) -> str:
     """A record's key in quotes, for messages."""
     return f'"{key.decode(errors="backslashreplace")}"'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from typing import Any, NamedTuple
@@ -19,26 +20,36 @@ from fcaffe.rng import CaffeRandom
 
 STATE_SIZE = len(CaffeRandom(0).state())
 MOST_PIXELS = 1 << 30  # of an image, after resizing
-_LABEL = re.compile(rb"[+-]?\d{1,9}")
+_INTEGER = re.compile(rb"[+-]?\d{1,9}")
+_LABEL = re.compile(rb"[+-]?(\d{1,9}|\d*\.\d+|\d+\.)(e[+-]?\d{1,2})?", re.IGNORECASE)
 
 
 class ListedImage(NamedTuple):
-    """A line of a list: the file's path and the label, a number or the path of an image of labels."""
+    """A line of a list: the file's path and the label, a number, several, or the path of an image of labels."""
 
     path: str
     label: Any
 
 
-def read_image_list(source: str) -> list[ListedImage]:
-    """Read a list: on each line a path, a blank and a label (0 if missing). Skips empty lines. Raises DataError."""
+def read_image_list(source: str, size: int = 1) -> list[ListedImage]:
+    """Read a list: on each line a path and `size` labels with blanks between. A single one is 0 if it is missing.
+
+    Skips empty lines. Raises DataError.
+    """
+    if size < 1:
+        raise DataError(f"label_size must be 1 or more, not {size}")
     images = []
     for number, line in numbered_lines(source, "list of images"):
-        path, *rest = line.rsplit(None, 1)
-        label = rest[0] if rest else b"0"
-        if not _LABEL.fullmatch(label):
-            found = os.fsdecode(label)
-            raise DataError(f'{source}:{number}: "{found}" is no label; a line is a path, a blank, a number')
-        images.append(ListedImage(os.fsdecode(path), int(label)))
+        path, *labels = line.rsplit(None, size)
+        if size > 1:
+            found = len(list(itertools.takewhile(_LABEL.fullmatch, reversed(line.split()[1:]))))
+            if found != size:
+                raise DataError(f"{source}:{number}: {found} numbers after the path, but label_size is {size}")
+        elif labels and not _LABEL.fullmatch(labels[0]):
+            word = os.fsdecode(labels[0])
+            raise DataError(f'{source}:{number}: "{word}" is no label; a line is a path, a blank, a number')
+        numbers = [int(label) if _INTEGER.fullmatch(label) else float(label) for label in labels or [b"0"]]
+        images.append(ListedImage(os.fsdecode(path), numbers if size > 1 else numbers[0]))
     return images
 
 
@@ -72,7 +83,7 @@ class ListBatches(ImageBatches[ListedImage]):
                 f"new_height {param.new_height} x new_width {param.new_width} are more than {MOST_PIXELS} pixels"
             )
         log.opening_image_list(param.source)
-        self.images = self.read_list(param.source)
+        self.images = self.read_list(param)
         self._order = np.arange(len(self.images), dtype="<u4")
         self._shuffles: CaffeRandom | None = None
         self._shuffle_state = b""
@@ -106,8 +117,9 @@ class ListBatches(ImageBatches[ListedImage]):
                 self._shuffle()
         return images
 
-    def read_list(self, source: str) -> list[ListedImage]:
-        return read_image_list(source)
+    def read_list(self, param: Any) -> list[ListedImage]:
+        self.label_shape = (param.label_size,) if param.label_size > 1 else ()
+        return read_image_list(param.source, param.label_size)
 
     def load(self, item: ListedImage) -> tuple[np.ndarray, Any]:
         image = self.decode(item.path, self.color)
@@ -164,8 +176,8 @@ class PairBatches(ListBatches):
         self.divisor: int = param.label_divide_factor
         super().__init__(param, transformer, random)
 
-    def read_list(self, source: str) -> list[ListedImage]:
-        return read_pair_list(source)
+    def read_list(self, param: Any) -> list[ListedImage]:
+        return read_pair_list(param.source)
 
     def fill(self, batch: Batch) -> None:
         batch.objects = [np.empty(0)] * self.share.count

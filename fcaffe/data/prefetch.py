@@ -33,7 +33,7 @@ def empty(shape: tuple[int, ...]) -> np.ndarray:
 class Batch:
     """Images and labels of one batch, with the state of the reader after it.
 
-    `data` is N x C x H x W float32 with channels-last strides, `labels` has N values. Both are in memory from
+    `data` is N x C x H x W float32 with channels-last strides, `labels` N x `label_shape`. Both are in memory from
     `allocate`. `objects` are the annotations of the N images, if the source has any. `state` is `BatchSource.state`
     after this batch.
     """
@@ -45,21 +45,22 @@ class Batch:
         self.objects: list[np.ndarray] = []
         self.state: tuple[int, bytes] = (0, b"")
 
-    def reshape(self, shape: tuple[int, int, int, int]) -> None:
+    def reshape(self, shape: tuple[int, int, int, int], label_shape: tuple[int, ...] = ()) -> None:
         if self.data.shape != shape:
             number, channels, height, width = shape
             self.data = self._allocate((number, height, width, channels)).transpose(0, 3, 1, 2)
-            self.labels = self._allocate((number,))
+            self.labels = self._allocate((number, *label_shape))
             self.labels[...] = 0
 
 
 class BatchSource(Protocol):
     """The interface that a Prefetcher's thread calls, one thread at a time.
 
-    `shape` is that of the first batch's images.
+    `shape` is that of the first batch's images, and `label_shape` that of an image's labels, () if it has one.
     """
 
     shape: tuple[int, int, int, int]
+    label_shape: tuple[int, ...]
     batch_size: int
 
     def fill(self, batch: Batch) -> None:

@@ -34,6 +34,10 @@ class PlainInnerProduct(PlainElementwise):
         """a (M, K) times b (K, N), or (N, K) with `transpose_b`: (M, N)."""
         return a @ (b.T if transpose_b else b)
 
+    def products(self, a: Array, b: Array, c: Array) -> None:
+        """c (..., M, N) = a (..., M, K) times b (..., K, N); their first axes are repeated as those of operands."""
+        self.xp.matmul(a, b, out=c)
+
     def inner_product_forward(self, x: Array, weights: Array, bias: Array, y: Array, transpose: bool) -> None:
         """y = x @ weights.T + bias."""
         self.xp.matmul(x, weights if transpose else weights.T, out=y)

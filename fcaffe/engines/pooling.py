@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from fcaffe.engines.channels import channels_last
@@ -11,8 +12,8 @@ from fcaffe.engines.windows import Windows, pad_channels_last
 
 
 class PlainPooling(PlainElementwise):
-    """x (N, C, H, W), y (N, C, output_size...). `mask` (N, C, output_size...) holds the index of each
-    maximum in its H * W plane. A mask of float32 is exact up to 2^24 only, as Caffe's second top.
+    """x (N, C, spatial...), y (N, C, output_size...). `mask` (N, C, output_size...) holds the index of each
+    maximum in its plane, the spatial axes of one channel. A mask of float32 is exact up to 2^24 only, as in Caffe.
 
     `memory`, four bytes a value of the same shape, is what max_pool_forward saves for max_pool_backward; each engine
     chooses its contents.
@@ -55,7 +56,7 @@ class PlainPooling(PlainElementwise):
 
     def scatter_to_plane(self, dy: Array, mask: Array, dx: Array) -> None:
         """dx = dy added up at the indices in `mask`; indices outside the plane are ignored."""
-        count, windows, size = dx.shape[0] * dx.shape[1], dy.shape[2] * dy.shape[3], dx.shape[2] * dx.shape[3]
+        count, windows, size = dx.shape[0] * dx.shape[1], math.prod(dy.shape[2:]), math.prod(dx.shape[2:])
         planes = self.xp.zeros((count, size + 1), dx.dtype)  # the last value takes the ignored ones
         rows = self.xp.arange(count)[:, None]
         where = mask.reshape(count, windows).astype(self.xp.int64)
@@ -118,16 +119,19 @@ class PlainPooling(PlainElementwise):
     def _plane_index(
         self, offset: tuple[int, ...], output_size: tuple[int, ...], size: tuple[int, ...], windows: Windows, dtype: Any
     ) -> Array:
-        """(H', W', 1): the index in the H * W plane of element `offset` of every window."""
-        rows, columns = self._coordinates(offset, output_size, windows)
-        return (rows[:, None] * size[1] + columns[None, :])[..., None].astype(dtype)
+        """(output_size..., 1): the index in the plane of element `offset` of every window."""
+        index = self.xp.zeros((), "int64")
+        for along, n in zip(self._coordinates(offset, output_size, windows), size, strict=True):
+            index = index[..., None] * n + along
+        return index[..., None].astype(dtype)
 
     def _inside(
         self, offset: tuple[int, ...], output_size: tuple[int, ...], size: tuple[int, ...], windows: Windows
     ) -> Array:
-        rows, columns = self._coordinates(offset, output_size, windows)
-        inside_rows, inside_columns = (rows >= 0) & (rows < size[0]), (columns >= 0) & (columns < size[1])
-        return (inside_rows[:, None] & inside_columns[None, :])[..., None]
+        inside = self.xp.ones((), bool)
+        for along, n in zip(self._coordinates(offset, output_size, windows), size, strict=True):
+            inside = inside[..., None] & (along >= 0) & (along < n)
+        return inside[..., None]
 
     def _coordinates(self, offset: tuple[int, ...], output_size: tuple[int, ...], windows: Windows) -> list[Array]:
         return [

@@ -73,12 +73,12 @@ class Windows:
         )
 
     def areas(self, xp: Any, size: tuple[int, ...], output_size: tuple[int, ...]) -> Array:
-        """(H', W'), float32: elements of each window clipped to the padded image."""
-        lengths = []
+        """(output_size...), float32: elements of each window clipped to the padded image."""
+        product = xp.ones((), xp.float32)
         for n, o, k, s, p in zip(size, output_size, self.kernel, self.stride, self.pad, strict=True):
             start = xp.arange(o) * s - p
-            lengths.append(xp.minimum(start + k, n + p) - start)
-        return (lengths[0][:, None] * lengths[1][None, :]).astype(xp.float32)
+            product = product[..., None] * (xp.minimum(start + k, n + p) - start).astype(xp.float32)
+        return product
 
     def interior(self, size: tuple[int, ...]) -> tuple[slice, ...]:
         """Where the input of this size lies in the padded buffer (batch axis first)."""

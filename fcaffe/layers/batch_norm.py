@@ -91,12 +91,16 @@ class BatchNorm(Layer):
             self.add_affine((self.channels,), p, "scale_filler", "bias_filler")
 
     def _leave_statistics_alone(self, specs: Any) -> None:
-        """Two specs are those of scale and bias. Others than 0 for statistics become 0, as in NVIDIA's fork."""
-        if len(specs) == 2:
-            specs.extend([pb.ParamSpec(), *specs])
-            for spec in specs[:2]:
-                spec.Clear()
-        elif any(spec.lr_mult for spec in specs[:3]):
+        """Two specs are those of scale and bias. Others than 0 for statistics become 0, as in NVIDIA's fork.
+
+        Of more specs the first two are those of scale and bias if only these learn: the order of 0.15.
+        """
+        learn = [bool(spec.lr_mult) for spec in specs]
+        if len(specs) == 2 or (len(specs) > 3 and any(learn[:2]) and not any(learn[2:])):
+            affine = [pb.ParamSpec.FromString(spec.SerializeToString()) for spec in specs[:2]]
+            del specs[:]
+            specs.extend([*[pb.ParamSpec()] * 3, *affine])
+        elif any(learn[:3]):
             log.warning(f"layer {self.name}: its statistics do not learn: the lr_mult of params 0 to 2 counts as 0")
         for spec in specs[:3]:
             spec.lr_mult = spec.decay_mult = 0

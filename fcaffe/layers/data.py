@@ -141,7 +141,7 @@ class ReadingLayer(Reader):
             transformer.seed(random)
             self.take_share(source.batch_size, top)
             source.divide(self.share, self.context.turns)
-            check_batches([source.shape, source.shape[:1]], depth)
+            check_batches([source.shape, (source.shape[0], *source.label_shape)], depth)
         random.draw()  # in Caffe the seed of the reading thread, which has no use for it
         return Prefetcher(source, depth, self.engine.host_array)
 
@@ -180,7 +180,7 @@ class ReadingLayer(Reader):
 
     def label_shape(self, images: int) -> tuple[int, ...]:
         """The shape of the top label before the first batch."""
-        return (images,)
+        return (images, *self.prefetcher.source.label_shape)
 
     def labels(self, batch: Batch, rows: slice) -> np.ndarray:
         """The values of the top label for these images of a batch."""
@@ -210,7 +210,10 @@ class ReadingLayer(Reader):
 
 @register("Data")
 class Data(ReadingLayer):
-    """Reads the Datum records of an LMDB or LevelDB: top data (batch_size, C, H, W), optionally label (batch_size)."""
+    """Reads the Datum records of an LMDB or LevelDB: top data (batch_size, C, H, W), optionally label (batch_size).
+
+    Records with several labels in float_data beside data give label (batch_size, labels).
+    """
 
     field = "data_param"
 
@@ -229,7 +232,10 @@ class Data(ReadingLayer):
 
 @register("ImageData")
 class ImageData(ReadingLayer):
-    """Reads pictures (JPEG, PNG, ...) by OpenCV: top data (batch_size, 3 or 1, H, W), optionally label (batch_size)."""
+    """Reads pictures (JPEG, PNG, ...) by OpenCV: top data (batch_size, 3 or 1, H, W), optionally label (batch_size).
+
+    With `label_size`, a field of forks, each line has so many labels, and label is (batch_size, label_size).
+    """
 
     size_logged_at = "image_data_layer.cpp:90"
     field = "image_data_param"

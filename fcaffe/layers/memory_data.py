@@ -43,8 +43,10 @@ class MemoryData(Layer):
 
         They are used as they are (no copy, no transformation), from the first image.
         """
-        data = np.asarray(data, np.float32)
-        labels = np.asarray(labels, np.float32)
+        try:
+            data, labels = np.asarray(data, np.float32), np.asarray(labels, np.float32)
+        except (TypeError, ValueError) as problem:
+            raise self.error(f"takes two arrays of numbers: {problem}") from problem
         if data.ndim != 4 or data.shape[1:] != self.shape:
             raise self.error(f"takes data of shape (n, {', '.join(map(str, self.shape))}), not {data.shape}")
         if labels.size != len(data) or labels.shape[:1] != data.shape[:1]:

@@ -1,7 +1,8 @@
-"""Pooling: maximum, average or stochastic, over two spatial axes."""
+"""Pooling: maximum, average or stochastic, over one or more spatial axes."""
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ MAX, AVE, STOCHASTIC = pb.PoolingParameter.MAX, pb.PoolingParameter.AVE, pb.Pool
 
 @register("Pooling")
 class Pooling(Layer):
-    """top (N, C, H', W') from windows of bottom (N, C, H, W); the second top of MAX has the index of each maximum.
+    """top (N, C, sizes...) from windows of bottom (N, C, spatial...); MAX's second top has the index of each maximum.
 
     Output size: ceil((n + 2 pad - kernel) / stride) + 1, or floor with `round_mode: FLOOR`; with padding, one less if
     the last window would start beyond the image and its first padding. Without padding it stays, so a window may lie
@@ -34,7 +35,8 @@ class Pooling(Layer):
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.pooling_param
         self.method = p.pool
-        self.check_axes(bottom[0])
+        if len(bottom[0].shape) < 3:
+            raise self.error(f"needs a bottom of three or more axes, as (N, C, H, W), not {bottom[0].shape}")
         if len(top) == 2 and self.method != MAX:
             raise self.error("only MAX pooling has a second top")
         self.windows = self._stated_windows(bottom[0])
@@ -52,25 +54,26 @@ class Pooling(Layer):
         p = self.param.pooling_param
         kernel: tuple[int, ...] = bottom.shape[2:]
         if not p.global_pooling:
-            kernel = self._pair("kernel_size", "kernel_h", "kernel_w")
-        elif any(p.HasField(field) for field in ("kernel_size", "kernel_h", "kernel_w")):
+            kernel = self._sizes("kernel_size", "kernel", len(kernel))
+        elif p.kernel_size_3d or any(p.HasField(field) for field in ("kernel_size", "kernel_h", "kernel_w")):
             raise self.error("global_pooling takes its kernel from the bottom; leave out kernel_size")
-        pad, stride = self._pair("pad", "pad_h", "pad_w"), self._pair("stride", "stride_h", "stride_w")
+        pad, stride = self._sizes("pad", "pad", len(kernel)), self._sizes("stride", "stride", len(kernel))
         if min(kernel) < 1 or min(stride) < 1:
             raise self.error(f"kernel {kernel} and stride {stride} must be positive")
-        if p.global_pooling and (pad != (0, 0) or stride != (1, 1)):
+        if p.global_pooling and (any(pad) or max(stride) > 1):
             raise self.error("global_pooling goes with pad 0 and stride 1 only")
         if any(pad) and self.method == STOCHASTIC:
             raise self.error("padding is for MAX and AVE pooling only")
-        if pad[0] >= kernel[0] or pad[1] >= kernel[1]:
+        if any(before >= k for before, k in zip(pad, kernel, strict=True)):
             raise self.error(f"pad {pad} must be smaller than the kernel {kernel}")
-        return Windows(kernel, stride, pad, (1, 1))
+        return Windows(kernel, stride, pad, (1,) * len(kernel))
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.check_axes(bottom[0])
         shape = bottom[0].shape
+        if len(shape) - 2 != len(self.windows.kernel):
+            raise self.error(f"pools over {len(self.windows.kernel)} axes, but its bottom has the shape {shape}")
         if self.param.pooling_param.global_pooling:
-            self.windows = Windows(shape[2:], (1, 1), (0, 0), (1, 1))
+            self.windows = replace(self.windows, kernel=shape[2:])
         size = tuple(self._output_size(axis, n) for axis, n in enumerate(shape[2:]))
         if min(size) < 1:
             raise self.error(f"its window of {self.windows.kernel} does not fit into the bottom of shape {shape}")
@@ -79,12 +82,8 @@ class Pooling(Layer):
         if self.own_indices:
             self.memory.reshape(*shape[:2], *size)
         if self.leaves_out_pad:
-            rows, columns = (self._gain(axis, shape[2 + axis], size[axis]) for axis in (0, 1))
-            self.gain = self.engine.from_numpy(rows[:, None] * columns)
-
-    def check_axes(self, bottom: Blob) -> None:
-        if len(bottom.shape) != 4:
-            raise self.error(f"needs a bottom of four axes (N, C, H, W), not {bottom.shape}")
+            gains = (self._gain(axis, *pair) for axis, pair in enumerate(zip(shape[2:], size, strict=True)))
+            self.gain = self.engine.from_numpy(functools.reduce(np.multiply.outer, gains))
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [*top[1:], *([self.memory] if self.own_indices else [])]
@@ -147,13 +146,20 @@ class Pooling(Layer):
             size -= 1
         return size
 
-    def _pair(self, both: str, first: str, second: str) -> tuple[int, int]:
-        """(height, width) from the common field or from the two single ones."""
+    def _sizes(self, field: str, stem: str, axes: int) -> tuple[int, ...]:
+        """One number an axis: `field` for all of them, its repeated form, or `stem`_h and `stem`_w for two axes."""
         p = self.param.pooling_param
-        if p.HasField(first) or p.HasField(second):
-            if p.HasField(both) or not (p.HasField(first) and p.HasField(second)):
-                raise self.error(f"give either {both}, or both {first} and {second}")
-            return getattr(p, first), getattr(p, second)
-        if both == "kernel_size" and not p.HasField(both):
+        values, pair = list(getattr(p, f"{field}_3d")), (f"{stem}_h", f"{stem}_w")
+        if values and len(values) not in (1, axes):
+            raise self.error(f"pooling_param.{field}_3d has {len(values)} numbers for {axes} spatial axes")
+        given = [name for name in pair if p.HasField(name)]
+        if bool(values) + bool(given) + p.HasField(field) > 1 or len(given) == 1:
+            raise self.error(f"give either {field}, or both {pair[0]} and {pair[1]}, or {field}_3d")
+        if given:
+            if axes != 2:
+                raise self.error(f"{pair[0]} and {pair[1]} are for two spatial axes; for {axes} give {field}_3d")
+            return getattr(p, pair[0]), getattr(p, pair[1])
+        if not values and field == "kernel_size" and not p.HasField(field):
             raise self.error("pooling_param.kernel_size is missing (or kernel_h and kernel_w)")
-        return getattr(p, both), getattr(p, both)
+        values = values or [getattr(p, field)]
+        return tuple(values if len(values) == axes else values * axes)

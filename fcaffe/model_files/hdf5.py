@@ -138,7 +138,7 @@ def check_names(layers: Iterable[Any]) -> None:
     """Raise SnapshotError unless HDF5 can hold these layers, which have names and blobs."""
     blobs: dict[str, int] = {}
     for layer in layers:
-        if not {"", ".", ".."}.isdisjoint(layer.name.split("/")):
+        if "\0" in layer.name or not {"", ".", ".."}.isdisjoint(layer.name.split("/")):
             raise SnapshotError(f'HDF5 cannot hold a layer with the name "{layer.name}"; give it another')
         if layer.name in blobs:
             raise SnapshotError(f'HDF5 cannot hold two layers with the name "{layer.name}"; rename one')

@@ -40,7 +40,12 @@ WINDOWS = "the caffe-windows fork (happynear/caffe-windows)"
 MASK_RCNN = "the Mask R-CNN fork (jasjeetIM/Mask-RCNN)"
 YOLO_V1 = "the YOLO fork (yeahkun/caffe-yolo)"
 YOLO_V2 = "the YOLOv2 fork (gklz1982/caffe-yolov2)"
+SYNOPSYS = "Synopsys' fork (foss-for-synopsys-dwc-arc-processors/synopsys-caffe)"
 SPP_NET = "the SPP-net fork (dsisds/caffe-SPPNet)"
+C3D = "the C3D fork (facebookarchive/C3D)"
+VIDEO = "the video-caffe fork (chuckcho/video-caffe)"
+XILINX = "the Vitis AI fork (Xilinx/caffe-xilinx)"
+LABELS = "forks with several labels an image"
 CEIL_MODE = "a proposal that Caffe did not take (BVLC/caffe#3057; shicai/DenseNet-Caffe)"
 
 # By the thousands of a field's number. Some fields exist in several forks.
@@ -70,6 +75,11 @@ _FORKS: dict[int, tuple[str, ...]] = {
     123: (OCR,),
     124: (WINDOWS,),
     125: (MASK_RCNN,),
+    131: (C3D,),
+    132: (VIDEO,),
+    133: (LABELS,),
+    134: (XILINX,),
+    140: (SYNOPSYS,),
 }
 
 # Layer types that fcaffe does not have. A type of several forks is listed with the first. The classes of the types that
@@ -106,6 +116,10 @@ _ENUM_VALUES = {
     SPP_NET: {"LayerType": "SPATIAL_PYRAMID_POOLING"},
 }
 
+# Fields of convolutions and poolings that give the depth of windows over three axes, or one number for each axis.
+OF_DEPTH = ("kernel_depth", "temporal_stride", "temporal_pad", "kernel_d", "stride_d", "pad_d")
+OF_AXES = (*OF_DEPTH, "kernel_shape", "stride_shape", "pad_shape")
+
 # Fields with an effect. upgrade_forks.py replaces some of them by fields of BVLC Caffe.
 _WORKING = {
     "LayerParameter": "annotated_data_param detection_evaluate_param detection_output_param multibox_loss_param"
@@ -114,16 +128,18 @@ _WORKING = {
     " margin_inner_product_param shuffle_channel_param bn_param yolov3_param"
     " yolov3_detection_output_param relu6_param detection_loss_param proposal_param lstm_param"
     " transpose_param reverse_param flip_param triplet_loss_param roi_align_param reorg_param"
-    " region_loss_param eval_detection_param",
+    " region_loss_param eval_detection_param pooling3d_param convolution3d_param deephi_resize_param"
+    " matmul_param",
     "V1LayerParameter": "type bn_param interp_param relu6_param",
     "TransformationParameter": "resize_param noise_param distort_param expand_param emit_constraint",
     "LossParameter": "pre_fixed_normalizer weight_by_label_freqs class_weighting normalization",
-    "ConvolutionParameter": "hole hole_h hole_w dilation_h dilation_w relu negative_slope",
+    "ConvolutionParameter": f"hole hole_h hole_w dilation_h dilation_w relu negative_slope {' '.join(OF_AXES)}",
+    "ImageDataParameter": "label_size",
     "InnerProductParameter": "relu negative_slope",
     "BatchNormParameter": "scale_bias scale_filler bias_filler relu",
     "DropoutParameter": "scale_train sample_weights_test",
     "PythonParameter": "param_str_",
-    "PoolingParameter": "ceil_mode avg_include_pad torch_pooling",
+    "PoolingParameter": "ceil_mode avg_include_pad torch_pooling kernel_size_3d stride_3d pad_3d " + " ".join(OF_AXES),
     "SolverParameter": "rampup_interval rampup_lr larc larc_policy larc_eta"
     " warmup_iter warmup_start_lr local_lr_auto local_gw_ratio stagelr stageiter eval_type ap_version"
     " show_per_class_result",

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from google.protobuf import text_format
+from google.protobuf.message import Message
 
-from fcaffe.errors import ProtoError
+from fcaffe.errors import CallError, ProtoError
 from fcaffe.input_files import read_input, reading
 from fcaffe.output_files import Kind, replacing
 from fcaffe.proto import caffe_pb2 as pb
@@ -21,30 +22,47 @@ from fcaffe.suggestions import nearest
 LARGEST = 8 * 2**20  # bytes; protobuf parses them in seconds, and a thousand layers have a megabyte
 
 
-def read_net(path: str | os.PathLike[str]) -> pb.NetParameter:
-    """Read the net of a prototxt, and upgrade it to the current notation. Raises ProtoError."""
-    param = read_text(path, pb.NetParameter)
+Source = str | os.PathLike[str] | Message  # the path of a prototxt, its text, or the message
+
+
+def read_net(source: Source) -> pb.NetParameter:
+    """Read the net of a prototxt, or copy it, and upgrade it to the current notation. Raises ProtoError, CallError."""
+    param, name = _message(source, pb.NetParameter, "net")
     if not (param.layer or param.layers or param.input):
-        raise ProtoError(f"{path} has no layers: name the prototxt of a net")
-    upgrade_net(param, os.fspath(path))
+        raise ProtoError(f"{name} has no layers: name the prototxt of a net")
+    upgrade_net(param, name)
     return param
 
 
-def read_solver(path: str | os.PathLike[str]) -> pb.SolverParameter:
-    """Read the solver of a prototxt, and upgrade it to the current notation. Raises ProtoError.
+def read_solver(source: Source) -> pb.SolverParameter:
+    """Read the solver of a prototxt, or copy it, and upgrade it to the current notation. Raises ProtoError, CallError.
 
-    The default snapshot_prefix is the path without its extension. A folder as prefix is joined with that name.
+    The default snapshot_prefix is the path without its extension, or "solver". A folder as prefix is joined with that.
     """
-    param = read_text(path, pb.SolverParameter)
+    param, name = _message(source, pb.SolverParameter, "solver")
     if not param.ListFields():
-        raise ProtoError(f"{path} is empty: name the prototxt of a solver")
-    upgrade_solver(param, os.fspath(path))
-    stem, _ = os.path.splitext(os.fspath(path))
+        raise ProtoError(f"{name} is empty: name the prototxt of a solver")
+    upgrade_solver(param, name)
+    stem, _ = os.path.splitext(name)
     if not param.HasField("snapshot_prefix"):
         param.snapshot_prefix = stem
     elif os.path.isdir(param.snapshot_prefix):
         param.snapshot_prefix = os.path.join(param.snapshot_prefix, os.path.basename(stem))
     return param
+
+
+def _message(source: Source, kind: Any, name: str) -> tuple[Any, str]:
+    """A new message, and the path, or else `name`, for the log and errors."""
+    if isinstance(source, Message) and source.DESCRIPTOR.name == kind.DESCRIPTOR.name:  # maybe of another caffe_pb2
+        message = kind.FromString(source.SerializePartialToString())
+        warn_of_fork_fields(message, name)
+        return message, name
+    if isinstance(source, str) and not os.path.exists(source) and any(sign in source for sign in ("{", "\n", ": ")):
+        return parse_text(source, kind, name), name
+    if isinstance(source, str | os.PathLike):
+        return read_text(source, kind), os.fspath(source)
+    what = f"a prototxt's path or text, or a {kind.DESCRIPTOR.name}"
+    raise CallError(f"a {name} is {what}, not a {type(source).__name__}")
 
 
 def read_text(path: str | os.PathLike[str], message_class: Any) -> Any:
@@ -67,12 +85,27 @@ def parse_text(text: str, message_class: Any, name: str = "<string>") -> Any:
     try:
         text_format.Parse(text, message)
     except text_format.ParseError as error:
+        renamed = _POOLING.sub(_one_number_an_axis, text)
+        if renamed != text:
+            return parse_text(renamed, message_class, name)
         raise ProtoError(f"{name}:{explain(text, error)}") from None
     missing = message.FindInitializationErrors()
     if missing:
         raise ProtoError(f"{name}: {missing[0]} is required, and missing")
     warn_of_fork_fields(message, name)
     return message
+
+
+_POOLING = re.compile(r"\bpooling_param\s*:?\s*\{[^{}]*\}")
+
+
+def _one_number_an_axis(pooling: re.Match[str]) -> str:
+    """Give each repeated field its repeated form. Forks for N axes write poolings as Caffe writes convolutions."""
+    text = pooling[0]
+    for field in ("kernel_size", "stride", "pad"):
+        if len(re.findall(rf"\b{field}\s*:", text)) > 1 or re.search(rf"\b{field}\s*:\s*\[", text):
+            text = re.sub(rf"\b{field}\b", f"{field}_3d", text)
+    return text
 
 
 def _is_prototxt(path: str) -> bool:
@@ -135,7 +168,9 @@ def _unknown_field(message: Any, name: str) -> str:
     if message is solver and name in net.fields_by_name:
         return f"{what}; is this the prototxt of a net?"
     inner = [
-        field.name for field in message.fields if field.message_type and name in _caffes(field.message_type.fields)
+        field
+        for field in _caffes(message.fields)
+        if (kind := message.fields_by_name[field].message_type) and name in _caffes(kind.fields)
     ]
     if inner:
         return f"{what}; it belongs inside {' or '.join(inner)}"

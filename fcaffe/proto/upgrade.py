@@ -103,7 +103,8 @@ def _input_shapes(param: pb.NetParameter) -> list[pb.BlobShape]:
         return list(param.input_shape[:inputs])
     if len(param.input_dim) < 4 * inputs:
         raise ProtoError(f"{inputs} input fields need {4 * inputs} input_dim (four each), not {len(param.input_dim)}")
-    return [pb.BlobShape(dim=param.input_dim[4 * i : 4 * i + 4]) for i in range(inputs)]
+    axes = 5 if len(param.input_dim) == 5 * inputs else 4  # C3D's have five
+    return [pb.BlobShape(dim=param.input_dim[axes * i : axes * (i + 1)]) for i in range(inputs)]
 
 
 def _has_batch_norm_params(layer: pb.LayerParameter) -> bool:

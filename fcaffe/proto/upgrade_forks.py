@@ -2,7 +2,8 @@
 
 `ceil_mode` was proposed for pooling before `round_mode`; DenseNets have it. `torch_pooling` rounds down, as Torch does.
 `hole` is DeepLab's name for `dilation`; the TSN fork has one for each axis. With `relu` a layer of Intel's fork applies
-a ReLU, which becomes a layer of its own.
+a ReLU, which becomes a layer of its own. Forks for videos have types of layers for windows over three axes, or fields
+for their depth; Caffe's convolution has one number an axis, and pooling has it in Intel's fields (`kernel_size_3d`).
 """
 
 from __future__ import annotations
@@ -12,18 +13,23 @@ from typing import Any
 from fcaffe import log
 from fcaffe.errors import ProtoError
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto.forks import OF_AXES, OF_DEPTH
 
+_TYPES = {
+    **dict.fromkeys(("Convolution3D", "NdConvolution"), "Convolution"),
+    **dict.fromkeys(("Pooling3D", "NdPooling", "PoolingND"), "Pooling"),
+}
+_OF_WINDOWS = (("kernel_size", "kernel", 0), ("stride", "stride", 1), ("pad", "pad", 0))
 _OF_POOLING = ("ceil_mode", "torch_pooling")
 _OF_CONVOLUTION = ("hole", "hole_h", "hole_w", "dilation_h", "dilation_w")
-
-
 _OF_RELU = ("relu", "negative_slope")
 
 
 def has_fork_fields(layer: pb.LayerParameter) -> bool:
     return bool(
-        _given(layer.pooling_param, _OF_POOLING)
-        or _given(layer.convolution_param, _OF_CONVOLUTION)
+        layer.type in _TYPES
+        or _given(layer.pooling_param, _OF_POOLING + OF_AXES)
+        or _given(layer.convolution_param, _OF_CONVOLUTION + OF_AXES)
         or any(_given(param, _OF_RELU) for param in _with_relu(layer))
     )
 
@@ -34,6 +40,13 @@ def upgrade_fork_fields(param: pb.NetParameter, name: str) -> None:
     layers = []
     for layer in param.layer:
         layers.append(layer)
+        if layer.type in _TYPES:
+            became[layer.type] = _TYPES[layer.type]
+            _upgrade_type(layer)
+        for own in layer.pooling_param, layer.convolution_param:
+            if fields := _given(own, OF_AXES):
+                _upgrade_axes(layer, own)
+                became.update(dict.fromkeys(fields, "one number for each axis"))
         for field in _given(layer.pooling_param, _OF_POOLING):
             rounds_up = getattr(layer.pooling_param, field) == (field == "ceil_mode")
             mode = pb.PoolingParameter.CEIL if rounds_up else pb.PoolingParameter.FLOOR
@@ -52,7 +65,38 @@ def upgrade_fork_fields(param: pb.NetParameter, name: str) -> None:
         param.ClearField("layer")
         param.layer.extend(layers)
     for old, new in became.items():
-        log.info(f"{name}: {old}, a field of forks, is replaced by {new}, Caffe's own")
+        log.info(f"{name}: {old}, a {'type' if old in _TYPES else 'field'} of forks, is replaced by {new}")
+
+
+def _upgrade_type(layer: Any) -> None:
+    layer.type = _TYPES[layer.type]
+    for own, other in (("pooling_param", "pooling3d_param"), ("convolution_param", "convolution3d_param")):
+        if layer.HasField(other):
+            getattr(layer, own).MergeFrom(getattr(layer, other))
+            layer.ClearField(other)
+
+
+def _upgrade_axes(layer: Any, p: Any) -> None:
+    """Write one number for each axis in `p`, from shapes or from (depth, height, width). Raises ProtoError.
+
+    If the depth's field is missing, stride 1 and padding 0 are meant in C3D, and the sides' with names that end in _d.
+    """
+    repeated = isinstance(p, pb.ConvolutionParameter)
+    has_depth, of_c3d = _given(p, OF_DEPTH), _given(p, OF_DEPTH[:3])
+    for (own, stem, default), of_depth in zip(_OF_WINDOWS, OF_DEPTH, strict=False):
+        present = list(getattr(p, own)) if repeated else [getattr(p, own)] * p.HasField(own)
+        sides, shape, depths = (f"{stem}_h", f"{stem}_w"), f"{stem}_shape", (of_depth, f"{stem}_d")
+        numbers = list(getattr(p, shape).dim)
+        if numbers and present:
+            raise ProtoError(f'layer "{layer.name}": {shape} and {own} contradict each other; remove one of them')
+        if has_depth and not numbers:
+            every = present[0] if present else default
+            depth = next((getattr(p, field) for field in _given(p, depths)), default if of_c3d else every)
+            numbers = [depth, *(getattr(p, side) if p.HasField(side) else every for side in sides)]
+        if numbers:
+            for field in (own, shape, *depths, *sides):
+                p.ClearField(field)
+            getattr(p, own if repeated else f"{own}_3d").extend(numbers)
 
 
 def with_rounding(net: pb.NetParameter, field: str) -> pb.NetParameter:

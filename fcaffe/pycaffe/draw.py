@@ -147,7 +147,8 @@ def _layer_words(layer: Any, display_lrm: bool) -> list[str]:
     if layer.type == "Pooling":
         pooling = layer.pooling_param
         words[1] = f"(Pooling {get_pooling_types_dict()[pooling.pool]})"
-        kernel, stride, pad = pooling.kernel_size, pooling.stride, pooling.pad
+        own = ("kernel_size", "stride", "pad")
+        kernel, stride, pad = (list(getattr(pooling, f"{field}_3d")) or getattr(pooling, field) for field in own)
     elif layer.type in ("Convolution", "Deconvolution"):
         param = layer.convolution_param
         kernel, stride, pad = (

@@ -13,6 +13,7 @@ from fcaffe import log
 from fcaffe import net as core
 from fcaffe.errors import CallError, NetError, NoSuchLayerError, UsageError
 from fcaffe.layers.batch_norm import BatchNorm
+from fcaffe.layers.memory_data import MemoryData
 from fcaffe.model_files import write_hdf5, write_model
 from fcaffe.net.engine_lock import engine_lock
 from fcaffe.net.host_arrays import host_views
@@ -20,17 +21,22 @@ from fcaffe.net.layer import Layer as CoreLayer
 from fcaffe.net.node import Hook
 from fcaffe.net.weights import load_weights, share_weights, to_model
 from fcaffe.proto import read_net
+from fcaffe.proto.text import Source
 from fcaffe.pycaffe import session
 from fcaffe.pycaffe.blob import Blob, BlobVec
 from fcaffe.pycaffe.layer import Layer, UserLayer
+from fcaffe.pycaffe.net_spec import NetSpec
 
 
 class Net:
-    """`Net(network_file, phase, level=0, stages=None, weights=None)`, or Caffe's older `Net(file, weights, phase)`."""
+    """`Net(network_file, phase, level=0, stages=None, weights=None)`, or Caffe's older `Net(file, weights, phase)`.
+
+    `network_file` is the path of a prototxt or its text, a NetParameter or a NetSpec.
+    """
 
     def __init__(
         self,
-        network_file: str,
+        network_file: Source | NetSpec,
         *args: Any,
         phase: int | None = None,
         level: int = 0,
@@ -39,7 +45,7 @@ class Net:
     ) -> None:
         if len(args) == 2 and isinstance(args[0], str):
             weights, phase = args
-            log.legacy_net(network_file, args[1], args[0])
+            log.legacy_net(network_file if isinstance(network_file, str) else "net", args[1], args[0])
         elif args:
             positional = dict(zip(("phase", "level", "stages", "weights"), args, strict=False))
             phase = positional.get("phase", phase)
@@ -48,7 +54,7 @@ class Net:
             weights = positional.get("weights", weights)
         if phase not in (session.TRAIN, session.TEST):
             raise CallError(f"Net needs a phase, caffe.TRAIN or caffe.TEST; given was {phase!r}")
-        param = read_net(network_file)
+        param = read_net(network_file.to_proto() if isinstance(network_file, NetSpec) else network_file)
         param.state.phase = phase
         param.state.level = level
         param.state.stage.extend(stages or [])
@@ -242,12 +248,17 @@ class Net:
         with self._views.engine_at_work():
             write_hdf5(path, to_model(self._net))
 
-    def set_input_arrays(self, data: np.ndarray, labels: np.ndarray) -> None:
-        """Give a MemoryData first layer its images (N, C, H, W) and labels (N,); N a multiple of the batch size."""
-        layer = self._net.layers[0]
-        if not hasattr(layer, "reset"):
-            raise NetError(f'set_input_arrays: the first layer, "{layer.name}", is not a MemoryData layer')
-        layer.reset(data, labels)
+    def set_input_arrays(self, data: np.ndarray, labels: np.ndarray, layer: str | None = None) -> None:
+        """Give a MemoryData layer its images (N, C, H, W) and labels (N,); N a multiple of the batch size.
+
+        `layer` is its name; without one it is the net's first layer, as in Caffe.
+        """
+        name = self._net.layers[0].name if layer is None else layer
+        found = {one.name: one for one in self._net.layers if isinstance(one, MemoryData)}
+        if name not in found:
+            given = ", ".join(found) or "none"
+            raise NetError(f'set_input_arrays: "{name}" is not a MemoryData layer; the net has {given}')
+        found[name].reset(data, labels)
 
     _set_input_arrays = set_input_arrays
 

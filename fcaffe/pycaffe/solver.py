@@ -12,6 +12,7 @@ from fcaffe.errors import CallError, UsageError
 from fcaffe.net.engine_lock import engine_lock
 from fcaffe.net.host_arrays import HostViews, host_views
 from fcaffe.proto import read_solver
+from fcaffe.proto.text import Source
 from fcaffe.pycaffe import session
 from fcaffe.pycaffe.net import Net
 from fcaffe.solvers import Observer
@@ -37,9 +38,9 @@ class Callbacks(solvers.Observer):
 
 
 class Solver:
-    """A solver from a prototxt: its nets, and the loop to step through."""
+    """A solver from the path or the text of a prototxt, or from a message: its nets, and the loop to step through."""
 
-    def __init__(self, solver_file: str) -> None:
+    def __init__(self, solver_file: Source) -> None:
         self._bind(read_solver(solver_file))
 
     def _bind(self, param: Any) -> None:
@@ -112,7 +113,7 @@ class SGDSolver(Solver):
 
     _type = "SGD"
 
-    def __init__(self, solver_file: str) -> None:
+    def __init__(self, solver_file: Source) -> None:
         param = read_solver(solver_file)
         param.type = self._type
         self._bind(param)
@@ -153,7 +154,7 @@ _CLASSES: dict[str, type[Solver]] = {
 }
 
 
-def get_solver(solver_file: str) -> Solver:
+def get_solver(solver_file: Source) -> Solver:
     """Create the solver of a prototxt. Its class is that of the prototxt's `type`."""
     param = read_solver(solver_file)
     cls = _CLASSES.get(param.type, Solver)

@@ -24,7 +24,7 @@ from fcaffe.solvers.control import Observer
 from fcaffe.solvers.learning_rate import Schedule, learning_rate
 from fcaffe.solvers.losses import SmoothedLoss
 from fcaffe.solvers.memory_need import check_memory
-from fcaffe.solvers.nets import check_same, finetune, missing_fields, test_net_params, train_net_param
+from fcaffe.solvers.nets import check_same, finetune, missing_fields, tell_unshared, test_net_params, train_net_param
 from fcaffe.solvers.packed_slices import PackedSlices
 from fcaffe.solvers.rules import Rule, create_rule
 from fcaffe.solvers.snapshot.paths import check_layer_names, check_writable
@@ -190,6 +190,7 @@ class Run:
                 turns = Turns()
             nets.append(Net(net_param, self._context(inference=self.options.whole_passes, turns=turns)))
             finetune(nets[-1], self.param.weights)
+            tell_unshared(nets[-1], self.net, index)
             nets[-1].debug_info = self.param.debug_info
         check_evaluation(self.param, nets)
         return nets

@@ -14,7 +14,7 @@ import numpy as np
 from fcaffe import log
 from fcaffe.data.batches import decoding_threads
 from fcaffe.data.database import Record
-from fcaffe.data.datum import array_to_datum
+from fcaffe.data.datum import array_to_datum, set_labels
 from fcaffe.data.image_list import ListedImage
 from fcaffe.data.images import Color, decode_image, encode_image, opencv, read_file, resize_image
 from fcaffe.errors import DataError
@@ -114,13 +114,13 @@ def _value(
     if resizes := size != (height, width):
         pixels = resize_image(pixels, *size)
     datum = _datum(image, content, pixels, resizes, form)
+    set_labels(datum, NO_LABEL if isinstance(image.label, str) else image.label)
     return record(datum, image, height, width).SerializeToString(), pixels.shape
 
 
 def _datum(image: ListedImage, content: bytes, pixels: np.ndarray, resized: bool, form: PictureForm) -> Any:
-    label = image.label if isinstance(image.label, int) else NO_LABEL
     if not (form.encoded or form.encode_type):
-        datum = array_to_datum(np.ascontiguousarray(pixels), label)
+        datum = array_to_datum(np.ascontiguousarray(pixels))
         datum.encoded = False
         return datum
     ending = _ending(image.path)
@@ -130,7 +130,7 @@ def _datum(image: ListedImage, content: bytes, pixels: np.ndarray, resized: bool
     is_kind = kind.lower() in (ending, {"jpeg": "jpg"}.get(ending))
     if resized or not is_kind:
         content = encode_image(pixels, kind)
-    return pb.Datum(data=content, label=label, encoded=True)
+    return pb.Datum(data=content, encoded=True)
 
 
 def _ending(path: str) -> str:

@@ -29,7 +29,7 @@ def test_any_file_name_will_do(listed, tmp_path):
     assert [open(tmp_path / image.path, "wb").close() for image in listed(name + b" 1")] == [None]
 
 
-@pytest.mark.parametrize("label", ["cat", "1.5", "99999999999", "0x1"])
+@pytest.mark.parametrize("label", ["cat", "1.5.2", "99999999999", "0x1", "nan", "."])
 def test_a_label_that_is_none_is_named_with_its_line(listed, label):
     with pytest.raises(DataError, match=rf'list\.txt:3: "{label}" is no label'):
         listed(b"a.png 1\n\nb.png " + label.encode())

@@ -5,6 +5,7 @@ from tests.layers.examples_of_forks import EXAMPLES_OF_FORKS, FORK_FIELDS
 
 IMAGE = (2, 4, 5, 3)
 IMAGES = (IMAGE,)
+VOLUME = (2, 3, 3, 2, 4)
 MATRIX = (3, 4)
 
 # Types that read from elsewhere, with the tests that they have instead.
@@ -198,6 +199,9 @@ EXAMPLES: dict[str, list[Example]] = {
         Example("pooling_param { kernel_size: 2 pad: 1 }", IMAGES, tops=2),
         Example("pooling_param { pool: AVE kernel_size: 3 stride: 2 pad: 1 }", IMAGES),
         Example("pooling_param { pool: AVE global_pooling: true }", IMAGES),
+        Example("pooling_param { kernel_size: 2 stride: 2 pad: 1 }", (VOLUME,)),
+        Example("pooling_param { pool: AVE kernel_size_3d: [2, 1, 3] stride: 2 pad_3d: [1, 0, 1] }", (VOLUME,)),
+        Example("pooling_param { pool: AVE kernel_size: 3 stride: 2 pad: 1 }", ((2, 3, 6),)),
         Example("pooling_param { pool: STOCHASTIC kernel_size: 2 stride: 2 }", IMAGES, positive=True, smooth=False),
     ],
     "Power": [

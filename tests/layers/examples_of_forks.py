@@ -27,6 +27,10 @@ PLAIN: dict[str, list[Example]] = {
     "ConvolutionDepthwise": [
         Example(f"convolution_param {{ kernel_size: 3 stride: 2 pad: 1 {CONVOLUTION} }}", IMAGES),
     ],
+    "DeephiResize": [
+        Example("deephi_resize_param { scale_h: 2 scale_w: 1.5 }", IMAGES),
+        Example("deephi_resize_param { new_height: 9 new_width: 2 resize_type: BILINEAR }", IMAGES),
+    ],
     "DepthwiseConvolution": [
         Example(f"convolution_param {{ num_output: 4 group: 4 kernel_size: 3 {CONVOLUTION} }}", IMAGES),
     ],
@@ -39,6 +43,12 @@ PLAIN: dict[str, list[Example]] = {
     "MarginInnerProduct": [
         Example(f"{MARGIN} }}", (MATRIX, (3,)), labels={1: 3}, tops=2, smooth=False, batched=()),
         Example(f"{MARGIN} type: QUADRUPLE }}", (IMAGE, (2,)), labels={1: 3}, tops=2, smooth=False, batched=()),
+    ],
+    "MatMul": [
+        Example("", ((2, 3, 4), (2, 4, 5))),
+        Example("matmul_param { transpose_b: true }", ((2, 3, 4, 5), (2, 3, 2, 5))),
+        Example("matmul_param { transpose_a: true }", ((2, 1, 4, 3), (3, 4, 5)), batched=(0,)),
+        Example("matmul_param { transpose_a: true transpose_b: true }", ((4, 3), (1, 5, 4)), batched=(1,)),
     ],
     "Normalize": [
         Example("", IMAGES, in_place=True),

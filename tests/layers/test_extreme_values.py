@@ -67,7 +67,8 @@ class Function:
 
 
 def types_of(base: type) -> set[str]:
-    return {kind for kind, made in registry._registry.items() if isinstance(made, type) and issubclass(made, base)}
+    classes = {kind: registry.registered(kind) for kind in registry.layer_types()}
+    return {kind for kind, made in classes.items() if isinstance(made, type) and issubclass(made, base)}
 
 
 FUNCTIONS = {

@@ -290,3 +290,15 @@ def test_the_hardest_regions_of_each_image(count, per_image):
         hard = rank < per_image
         assert kept[region] == (labels[region] if hard else 9)
         np.testing.assert_array_equal(scaled[region], weights[region] * hard)
+
+
+@pytest.mark.parametrize("kind", ["NEAREST", "BILINEAR"])
+@pytest.mark.parametrize("size", [(4, 6), (8, 9), (3, 2), (10, 1), (5, 7)])
+def test_deephi_resize_is_opencvs(size, kind):
+    cv2 = pytest.importorskip("cv2")
+    x = np.random.default_rng(1).normal(size=(2, 3, 4, 6)).astype(np.float32)
+    fields = f"new_height: {size[0]} new_width: {size[1]} resize_type: {kind}"
+    (y,), _ = run("DeephiResize", f"deephi_resize_param {{ {fields} }}", [x])
+    how = cv2.INTER_NEAREST if kind == "NEAREST" else cv2.INTER_LINEAR
+    wanted = [[cv2.resize(plane, size[::-1], interpolation=how) for plane in image] for image in x]
+    np.testing.assert_allclose(y, wanted, atol=1e-5)

@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
 
+from fcaffe.cli import main
 from fcaffe.data import array_to_datum, write_lmdb
+from fcaffe.data.image_list import read_image_list
 from fcaffe.data.images import encode_image
 from fcaffe.errors import DataError, NetError
 from fcaffe.proto import caffe_pb2 as pb
@@ -138,3 +140,37 @@ def test_errors_at_setup_name_the_layer(pictures, arguments, kind, words):
     with pytest.raises(kind, match=words) as caught:
         image_data(**arguments)
     assert str(caught.value).startswith('layer "images" (ImageData): ')
+
+
+@pytest.mark.parametrize(("values", "more"), [(["0.25"], []), (["3", "-1", "7"], ["--encoded"]), (["0.5", "1e-3"], [])])
+def test_labels_of_a_line_come_from_lists_and_databases_alike(values, more, pictures):
+    size, rows = len(values), [[*values[1:], value] if k % 2 else values for k, value in enumerate(values[:1] * 13)]
+    wanted = np.array(rows, np.float32)
+    (pictures / "list.txt").write_text("".join(f"{k}.png {' '.join(row)}\n" for k, row in enumerate(rows)))
+    assert main(["convert_imageset", f"--label_size={size}", *more, "./", "list.txt", "db"]) == 0
+    for layer, top in (image_data(f"label_size: {size}", batch_size=13), data_layer("db", 13)):
+        assert top[1].shape == ((13, size) if size > 1 else (13,))
+        layer.forward([], top)
+        assert np.array_equal(top[1].data.reshape(13, size), wanted)
+        layer.close()
+    assert main(["lmdb", "export", "db", "again"]) == 0
+    assert np.array_equal(
+        np.float32([np.ravel(image.label) for image in read_image_list("again/list.txt", size)]), wanted
+    )
+
+
+@pytest.mark.parametrize("line", ["3.png 1", "3.png 1 2 3", "a 3.png x 1", "3.png"])
+def test_another_number_of_labels_is_named_with_its_line(line, pictures):
+    (pictures / "list.txt").write_text(f"0.png 1 2\n\n{line}\n")
+    with pytest.raises(DataError, match=r"list.txt:3: [013] numbers after the path, but label_size is 2"):
+        image_data("label_size: 2", batch_size=1)
+
+
+def test_a_record_with_another_number_of_labels_is_named(pictures):
+    datums = [pb.Datum(float_data=labels) for labels in ([1, 2], [0.5, 3], [4])]
+    for datum in datums:
+        datum.MergeFrom(array_to_datum(PIXELS[0], 5))
+    write_lmdb("db", ((b"%d" % index, datum.SerializeToString()) for index, datum in enumerate(datums)))
+    layer, top = data_layer("db", 3)
+    with pytest.raises(DataError, match=r'record "2" has 1 labels, and the first one 2'):
+        layer.forward([], top)

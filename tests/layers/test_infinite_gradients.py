@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("on_each_engine")
 # Types that multiply gradients by a derivative or a mask of 0, as Caffe and the forks do, which gives NaN.
 DERIVATIVES = {"Clip", "Dropout", "HingeLoss", "LSTM", "LSTMUnit", "Lstm", "RNN", "ReLU", "ReLU6", "SmoothL1Loss"}
 BOXES = {"DetectionLoss", "MultiBoxLoss", "RegionLoss", "TripletLoss", "Yolov3"}
-MATRICES = {"Interp", "PSROIPooling", "ROIAlign"}  # that are products with matrices in fcaffe
+MATRICES = {"DeephiResize", "Interp", "PSROIPooling", "ROIAlign"}  # that are products with matrices in fcaffe
 
 
 @each(lambda example: example.has_gradient)

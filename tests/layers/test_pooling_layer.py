@@ -15,34 +15,37 @@ from tests.engine_choice import engine, host
 pytestmark = pytest.mark.usefixtures("on_each_engine")
 
 
-def windows_of(n: int, kernel: int, stride: int, pad: int, places: int) -> list[tuple[int, int]]:
-    """Begin and end of each window along an axis, without what lies outside the image."""
-    starts = [place * stride - pad for place in range(places)]
-    return [(max(start, 0), min(start + kernel, n)) for start in starts]
-
-
-def by_definition(x: np.ndarray, dy: np.ndarray, rows: list, columns: list) -> tuple[np.ndarray, np.ndarray]:
-    """The maxima, and the gradient of x, in float64."""
+def by_definition(method: str, x: np.ndarray, dy: np.ndarray, starts: list, ends: list, pad: tuple) -> tuple:
+    """The maxima or averages, and the gradient of x, in float64. A window's area includes padding."""
     y, dx = np.full(dy.shape, np.finfo(np.float32).min, np.float64), np.zeros(x.shape)
-    for n, c, i, j in np.ndindex(*dy.shape):
-        (top, bottom), (left, right) = rows[i], columns[j]
-        window = x[n, c, top:bottom, left:right]
-        if window.size:
-            h, w = np.unravel_index(window.argmax(), window.shape)
-            y[n, c, i, j] = window[h, w]
-            dx[n, c, top + h, left + w] += dy[n, c, i, j]
+    for n, c, *at in np.ndindex(*dy.shape):
+        begin = [start[i] for start, i in zip(starts, at, strict=True)]
+        end = [min(e[i], n + p) for e, i, n, p in zip(ends, at, x.shape[2:], pad, strict=True)]
+        part = (n, c, *(slice(max(0, b), min(e, n)) for b, e, n in zip(begin, end, x.shape[2:], strict=True)))
+        window, index = x[part], (n, c, *at)
+        if method == "AVE":
+            area = np.prod([e - b for b, e in zip(begin, end, strict=True)], dtype=float)
+            y[index] = window.sum() / area if area else np.nan
+            dx[part] += dy[index] / area if window.size else 0
+        elif window.size:
+            where = np.unravel_index(window.argmax(), window.shape)
+            y[index] = window[where]
+            dx[part][where] += dy[index]
     return y, dx
 
 
-@pytest.mark.parametrize("seed", range(25))
-@pytest.mark.parametrize("tops", [1, 2])
-def test_maxima_and_their_gradient(tops, seed):
-    random = np.random.default_rng(seed)
-    kernel, stride, size = random.integers(1, 5, 2), random.integers(1, 6, 2), random.integers(4, 9, 2)
-    pad = random.integers(0, kernel) if seed % 2 else (0, 0)
-    fields = zip(("kernel", "stride", "pad"), (kernel, stride, pad), strict=True)
-    text = " ".join(f"{name}_h: {pair[0]} {name}_w: {pair[1]}" for name, pair in fields)
-    param = parse_text(f'name: "it" type: "Pooling" pooling_param {{ {text} }}', pb.LayerParameter)
+@pytest.mark.parametrize("seed", range(36))
+@pytest.mark.parametrize(("method", "tops"), [("MAX", 1), ("MAX", 2), ("AVE", 1)])
+def test_windows_over_one_two_or_three_axes(method, tops, seed):
+    random, axes = np.random.default_rng(seed), seed % 3 + 1
+    kernel, stride, size = random.integers(1, 5, axes), random.integers(1, 6, axes), random.integers(4, 9, axes)
+    pad = random.integers(0, kernel) if seed % 2 else (0,) * axes
+    each = {"kernel_size": kernel, "stride": stride, "pad": pad}
+    text = " ".join(f"{name}_3d: {number}" for name, numbers in each.items() for number in numbers)
+    if axes == 2:
+        fields = [(name.removesuffix("_size"), *pair) for name, pair in each.items()]
+        text = " ".join(f"{name}_h: {high} {name}_w: {wide}" for name, high, wide in fields)
+    param = parse_text(f'name: "it" type: "Pooling" pooling_param {{ pool: {method} {text} }}', pb.LayerParameter)
     layer = create_layer(param, Context(engine(), CaffeRandom(1)))
     xp = layer.context.engine.xp
     bottom = Blob(xp, (2, 3, *map(int, size)), channels_last=True)
@@ -50,13 +53,18 @@ def test_maxima_and_their_gradient(tops, seed):
     x = np.round(random.normal(size=bottom.shape), 1).astype(np.float32)  # with ties
     bottom.data[...] = xp.asarray(x)
     layer.initialize([bottom], made)
-    layer.forward([bottom], made)
     dy = random.normal(size=made[0].shape).astype(np.float32)
     made[0].diff[...] = xp.asarray(dy)
-    layer.backward(made, [True], [bottom])
-    spans = [windows_of(*numbers) for numbers in zip(size, kernel, stride, pad, dy.shape[2:], strict=True)]
-    y, dx = by_definition(x, dy, *spans)
-    np.testing.assert_array_equal(host(made[0].data), y)
+    with np.errstate(divide="ignore", invalid="ignore"):  # by areas of 0, as in a net's passes
+        layer.forward([bottom], made)
+        layer.backward(made, [True], [bottom])
+    starts = [np.arange(o) * s - p for o, s, p in zip(dy.shape[2:], stride, pad, strict=True)]
+    ends = [start + k for start, k in zip(starts, kernel, strict=True)]
+    for o, n, k, s, p in zip(dy.shape[2:], size, kernel, stride, pad, strict=True):
+        counted = -((k - n - 2 * p) // s) + 1  # ceil
+        assert o == counted - (any(pad) and (counted - 1) * s >= n + p)
+    y, dx = by_definition(method, x, dy, starts, ends, pad)
+    np.testing.assert_allclose(host(made[0].data), y, rtol=1e-5 * (method == "AVE"), atol=1e-6 * (method == "AVE"))
     np.testing.assert_allclose(host(bottom.diff), dx, atol=1e-5)
 
 

@@ -155,6 +155,7 @@ def test_blobs_of_nvidias_batch_norm(
         ("param { lr_mult: 2 } param { lr_mult: 3 }", [0, 0, 0, 2, 3]),
         ("param { lr_mult: 1 } " * 3 + "param { lr_mult: 2 } param { lr_mult: 3 }", [0, 0, 0, 2, 3]),
         ("param { lr_mult: 0 } " * 4, [0, 0, 0, 0, 1]),
+        ("param { lr_mult: 2 } param { lr_mult: 3 }" + "param { lr_mult: 0 }" * 2, [0, 0, 0, 2, 3]),  # 0.15
     ],
 )
 def test_rates_of_nvidias_batch_norm(specs: str, rates: list[float], net_from: Callable[..., Net]) -> None:

@@ -277,6 +277,14 @@ class PlacedNet:
             named = " ".join(f"order: {axis}" for axis in order)
             self._layer("Permute", [bottom], f"permute_param {{ {named} }}", tuple(shape[axis] for axis in order))
 
+    def _do_product(self) -> None:
+        if a := self._pick(range(2, 5)):
+            *batch, rows, columns = self.shapes[a]
+            fits = [b for b, shape in self.shapes.items() if shape in ((*batch, rows, columns), (rows, columns))]
+            side, n = self.random.choice([("a", columns), ("b", rows)])
+            ends = [a, self.random.choice(fits)]
+            self._layer("MatMul", ends, f"matmul_param {{ transpose_{side}: true }}", (*batch, n, n))
+
     def _do_reverse(self) -> None:
         if bottom := self._pick(range(1, 5)):
             shape = self.shapes[bottom]

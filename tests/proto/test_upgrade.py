@@ -41,7 +41,8 @@ def test_fields_and_log_lines_are_caffes(name, capsys):
 
 def test_type_names_are_caffes():
     v1 = {name: case["type"] for name, case in TYPES["V1 layers.type"].items()}
-    assert v1 | {"NONE": "", "BN": "BN", "CROP": "Crop", "INTERP": "Interp"} == V1_TYPES  # the last three are of forks
+    forks = {"BN": "BN", "CROP": "Crop", "INTERP": "Interp", "CONVOLUTION3D": "Convolution", "POOLING3D": "Pooling"}
+    assert v1 | {"NONE": ""} | forks == V1_TYPES
     assert set(V1_TYPES) == set(pb.V1LayerParameter.LayerType.keys())
     assert {name: V1_TYPES[v1_name] for name, v1_name in V0_TYPES.items()} == TYPES["V0 layers.layer.type"]
 

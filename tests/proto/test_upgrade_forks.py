@@ -45,6 +45,29 @@ def test_a_forks_field_is_as_caffes_own(layer: str, forks: str, caffes: str, tmp
     assert shapes[0] == shapes[1]
 
 
+SHAPES = "kernel_shape { dim: [1, 3, 2] } stride_shape { dim: [1, 2, 2] } pad_shape { dim: [0, 1, 1] }"
+C3D = "kernel_depth: 1 kernel_h: 3 kernel_w: 2 stride: 2 pad: 1"  # the depth's stride is 1, its padding 0
+
+
+@pytest.mark.parametrize("kind", ["Pooling", "Convolution"])
+def test_forks_notations_of_windows_over_three_axes_become_one_number_an_axis(kind: str) -> None:
+    own, param = "_3d" * (kind == "Pooling"), f"{kind.lower()}_param"
+    for layer, fields in (
+        (f'layer {{ type: "{kind}" {param}', f"kernel_size{own}: [1, 3, 2] stride{own}: [1, 2, 2] pad{own}: [0, 1, 1]"),
+        (f'layer {{ type: "{kind}" {param}', "kernel_size: 1 kernel_size: [3, 2] stride: [1, 2, 2] pad: 0 pad: [1, 1]"),
+        (f'layer {{ type: "Nd{kind}" {param}', SHAPES),
+        (f'layer {{ type: "{kind}" {param}', C3D),
+        (f'layer {{ type: "{kind}3D" {kind.lower()}3d_param', C3D),
+        (f"layers {{ type: {kind.upper()}3D {param}", C3D),
+        (f'layer {{ type: "{kind}" {param}', C3D.replace("kernel_depth", "kernel_d") + " stride_d: 1 pad_d: 0"),
+    ):
+        net = read_net(f"{layer} {{ {fields} }} }}")
+        p = getattr(net.layer[0], param)
+        numbers = [list(getattr(p, f"{field}{own}")) for field in ("kernel_size", "stride", "pad")]
+        assert (net.layer[0].type, numbers) == (kind, [[1, 3, 2], [1, 2, 2], [0, 1, 1]])
+        assert net_is_current(net) and len(p.ListFields()) == 3
+
+
 @pytest.mark.parametrize("ceil_mode", ["true", "false"])
 def test_the_size_of_a_pooling_is_rounded_as_said(ceil_mode: str, tmp_path: Path) -> None:
     """Down it is PyTorch's size, which DenseNets were made for."""

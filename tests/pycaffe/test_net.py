@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 import fcaffe as caffe
 from fcaffe.errors import NetError, SnapshotError, UsageError
+from fcaffe.pycaffe.net_spec import layers
 
 TEXT = """
 name: "small"
@@ -302,3 +304,52 @@ def test_errors_are_of_the_types_that_scripts_for_pycaffe_catch(net: caffe.Net, 
         net.forward(blobs=["conv9"])
     with pytest.raises(RuntimeError, match=r"missing\.prototxt"):
         caffe.get_solver("missing.prototxt")
+
+
+def spec() -> caffe.NetSpec:
+    n = caffe.NetSpec()
+    n.data, n.label = layers.DummyData(shape=[{"dim": [2, 3]}, {"dim": [2, 2]}], ntop=2, data_filler={"value": 2})
+    n.ip = layers.InnerProduct(n.data, num_output=2, weight_filler={"type": "xavier"})
+    n.loss = layers.EuclideanLoss(n.ip, n.label)
+    return n
+
+
+def test_nets_and_solvers_from_paths_texts_messages_and_specs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    message, losses = spec().to_proto(), []
+    solver = caffe.proto.caffe_pb2.SolverParameter(base_lr=0.1, lr_policy="fixed", net_param=message, random_seed=3)
+    (tmp_path / "n").write_text(str(message))
+    for source in ("n", tmp_path / "n", str(message), " ".join(str(message).split("\n")), message, spec()):
+        caffe.set_random_seed(3)
+        losses.append(float(caffe.Net(source, caffe.TEST).forward()["loss"]))
+    by_name = 'base_lr: 0.1 lr_policy: "fixed" random_seed: 3 net: "n"'
+    for kind, source in product((caffe.get_solver, caffe.SGDSolver, caffe.Solver), (str(solver), by_name, solver)):
+        trained = kind(source)
+        trained.step(1)
+        losses.append(float(trained.net.blobs["loss"].data))
+    trained.snapshot()
+    assert len(set(losses)) == 1 and (tmp_path / "solver_iter_1.caffemodel").exists()
+    assert not message.HasField("state") and not solver.HasField("snapshot_prefix"), "unchanged"
+    for make, wrongs in ((lambda x: caffe.Net(x, caffe.TEST), (None, b"n", solver)), (caffe.get_solver, (3, message))):
+        for wrong in wrongs:
+            with pytest.raises(TypeError, match=f"a prototxt's path or text, or a .*, not a {type(wrong).__name__}"):
+                make(wrong)
+    with pytest.raises(RuntimeError, match=r"net:\d+:1: .*foo"):
+        caffe.Net(f"{message}foo: 3", caffe.TEST)
+
+
+def test_several_memory_data_layers_by_name() -> None:
+    layer = 'layer {{ name: "{0}" type: "MemoryData" top: "{0}" top: "{0}_y" memory_data_param {{ {1} }} }}'
+    size = "batch_size: 2 channels: 1 height: 1 width: 3"
+    net = caffe.Net(layer.format("a", size) + layer.format("b", size), caffe.TEST)
+    given = np.arange(12, dtype=np.float32).reshape(4, 1, 1, 3)
+    net.set_input_arrays(given, np.zeros(4))
+    net.set_input_arrays(-given, np.ones(4), layer="b")
+    for part in (slice(2), slice(2, 4), slice(2)):
+        out = net.forward()
+        assert np.array_equal(out["a"], given[part]) and np.array_equal(out["b"], -given[part])
+        assert out["a_y"].sum() == 0 and out["b_y"].sum() == 2
+    with pytest.raises(NetError, match='"c" is not a MemoryData layer; the net has a, b'):
+        net.set_input_arrays(given, np.zeros(4), "c")
+    with pytest.raises(NetError, match=r'"b".*takes'):
+        net.set_input_arrays([["a"]], None, "b")

@@ -247,15 +247,15 @@ def test_operators(case: tuple[Any, ...], target: str, tmp_path: Path) -> None:
 
 REFUSED = [
     ("y = Erf (x)", "error function", "use nn.GELU"),
-    ("y, i = TopK (x, k)", "chooses values by their size", "export the model without its last part"),
+    ("y, i = TopK (x, k)", "chooses values by their size", "end the net before it by --cut"),
     ("y = MaxPool <kernel_shape = [2, 2], dilations = [2, 2]> (x)", "gaps in its windows", "use dilation 1"),
-    ('y = Einsum <equation = "nchw->nc"> (x)', "product of two blobs", "use a model without attention"),
+    ('y = Einsum <equation = "nchw->nc"> (x)', "product of two blobs", "write it by MatMul"),
     ("y = Sin (x)", "no such function", "make what it computes a constant"),
     ("y = Conv (x, x)", "weights depend on the input", "make the weights constants"),
     (
         "s = Softmax (x) t = Transpose <perm = [0, 1, 3, 2]> (x) y = MatMul (s, t)",
         "as attention does",
-        "without attention",
+        "by --forks",
     ),
     ("y = LRN <size = 4> (x)", "over 4 channels", "use an odd number"),
     ("y = GatherND (x, g)", "single indices", "whole rows and columns"),
@@ -274,16 +274,31 @@ def test_what_is_refused(body: str, reason: str, remedy: str, tmp_path: Path) ->
 
 
 L2 = "n = ReduceL2 <axes = [1]> (x) c = Clip (n, e) d = Expand (c, s) y = Div (x, d)"
+RESPONSE = (  # nn.LocalResponseNorm
+    "q = Mul (x, x) r = Reshape (q, t) p = Pad (r, w) a = AveragePool <kernel_shape = [3, 1, 1]> (p) "
+    "b = Reshape (a, s) c = Mul (b, alpha) d = Add (c, k) f = Pow (d, beta) y = Div (x, f)"
+)
 SQUARES = "n = ReduceSumSquare <axes = [1]> (x) c = Add (n, e) d = Sqrt (c) y = Div (x, d)"
 
 
 @pytest.mark.parametrize(
     ("body", "types"),
-    [(L2, ["Normalize"]), (SQUARES, ["Normalize"]), ("m = Mul (x, z) y = Add (x, m)", ["Input", "Axpy"])],
+    [
+        (L2, ["Normalize"]),
+        (SQUARES, ["Normalize"]),
+        (RESPONSE, ["LRN"]),
+        ("m = Mul (x, z) y = Add (x, m)", ["Input", "Axpy"]),
+        ("y = MaxPool <kernel_shape = [2, 1, 3], strides = [2, 1, 2], pads = [1, 0, 1, 1, 0, 1]> (x)", ["Pooling"]),
+        ("y = AveragePool <kernel_shape = [3, 3, 3], strides = [2, 2, 2], count_include_pad = 1> (x)", ["Pooling"]),
+        ("y = AveragePool <kernel_shape = [2, 3, 2], pads = [0, 1, 0, 0, 1, 0]> (x)", ["Pooling", "Scale"]),
+    ],
 )
 def test_layers_of_forks(body: str, types: list[str], tmp_path: Path) -> None:
-    inputs = {**IMAGE, **({"z": (2, 4, 1, 1)} if "z" in body else {})}
-    constants = {**floats(e=1e-12), **ints(s=IMAGE["x"])}
+    inputs = (
+        {"x": (2, 4, 5, 7, 6)} if "Pool <" in body[:20] else {**IMAGE, **({"z": (2, 4, 1, 1)} if "z" in body else {})}
+    )
+    constants = {**floats(e=1e-12, alpha=0.1, k=2, beta=0.6), **ints(s=IMAGE["x"])}
+    constants |= ints(t=[2, 1, 4, 9, 8], w=[0, 0, 1, 0, 0, 0, 0, 1, 0, 0])
     made, path = converted(tmp_path, model_of(body, inputs, constants=constants), "forks")
     assert [layer.type for layer in made.net.layer][1:] == types
     assert largest_difference(made, path) <= 1e-6

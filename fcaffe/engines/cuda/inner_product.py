@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from ctypes import c_int, c_size_t, c_void_p
+from ctypes import c_int, c_longlong, c_size_t, c_void_p
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,17 @@ WORKSPACE = 32 << 20  # bytes, as NVIDIA recommends for Hopper; cuBLAS would tak
 ONE, ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
 
 MATRIX = (c_void_p, c_int, c_int)  # address, type, leading dimension
+MATRICES = (*MATRIX, c_longlong)  # and the distance of two
 ARGUMENTS = {
     "cublasCreate_v2": (c_void_p,),
     "cublasDestroy_v2": (c_void_p,),
     "cublasSetStream_v2": (c_void_p, c_void_p),
     "cublasSetWorkspace_v2": (c_void_p, c_void_p, c_size_t),
     "cublasGemmEx": (c_void_p, *(c_int,) * 5, c_void_p, *MATRIX, *MATRIX, c_void_p, *MATRIX, c_int, c_int),
+    "cublasGemmStridedBatchedEx": (
+        *(c_void_p, *(c_int,) * 5, c_void_p, *MATRICES, *MATRICES, c_void_p, *MATRICES),
+        *(c_int, c_int, c_int),
+    ),
 }
 
 
@@ -72,6 +77,18 @@ class Cublas:
             DEFAULT,
         )
 
+    def multiply_each(self, a: Array, b: Array, c: Array, tf32: bool) -> None:
+        """c[i] = a[i] b[i] for three arrays of matrices in C order; types as in `multiply`. Not run on a GPU so far."""
+        (count, m, n), k = c.shape, a.shape[2]
+        self._call(
+            "cublasGemmStridedBatchedEx",
+            *(self._handle, KEEP, KEEP, n, m, k, ONE.ctypes.data),
+            *(b.data.ptr, TYPES[b.dtype.name], n, k * n),
+            *(a.data.ptr, TYPES[a.dtype.name], k, m * k),
+            *(ZERO.ctypes.data, c.data.ptr, TYPES[c.dtype.name], n, m * n),
+            *(count, COMPUTE_32F_FAST_TF32 if tf32 else COMPUTE_32F, DEFAULT),
+        )
+
     def _call(self, name: str, *arguments: Any) -> None:
         status = getattr(self._library, name)(*arguments)
         if status:
@@ -98,6 +115,19 @@ class InnerProduct(PlainInnerProduct):
         c = self.xp.empty((a.shape[0], b.shape[0 if transpose_b else 1]), a.dtype)
         self._multiply(a, b, c, transpose_b=transpose_b)
         return c
+
+    def products(self, a: Array, b: Array, c: Array) -> None:
+        if not a.size or not b.size:
+            c[...] = 0
+            return
+        kind = a.dtype if self.half_dtype is None else self.half_dtype
+        a, b = (self.xp.broadcast_to(factor, (*c.shape[:-2], *factor.shape[-2:])) for factor in (a, b))
+        a, b = (self.xp.ascontiguousarray(factor.astype(kind, copy=False)) for factor in (a, b))
+        made = c if c.flags.c_contiguous else self.xp.empty(c.shape, c.dtype)
+        left, right, products = (matrices.reshape(-1, *matrices.shape[-2:]) for matrices in (a, b, made))
+        self.cublas.multiply_each(left, right, products, tf32=self.math == "tf32")
+        if made is not c:
+            self.copy(made, c)
 
     def inner_product_forward(self, x: Array, weights: Array, bias: Array, y: Array, transpose: bool) -> None:
         if not _is_usual(x, weights, y):

@@ -18,20 +18,24 @@ LARGEST = 2**31 - 1
 
 
 class Pooling(Operands, PlainPooling):
-    """x (N, C, H, W), y (N, C, output_size...). Kernels have 32-bit indices."""
+    """x (N, C, H, W), y (N, C, output_size...). Kernels have 32-bit indices. Array code pools over other axes."""
 
     def max_pool_forward(self, x: Array, y: Array, memory: Array | None, windows: Windows) -> None:
-        if memory is None:
+        if memory is None and x.ndim == 4:
             self._pool("max_pool_forward", x, y, windows, NULL)
         else:
             super().max_pool_forward(x, y, memory, windows)
 
     def max_pool_with_indices(self, x: Array, y: Array, mask: Array, windows: Windows) -> None:
+        if x.ndim != 4:
+            return super().max_pool_with_indices(x, y, mask, windows)
         indices = self.result(mask, INT)
         self._pool("max_pool_forward", x, y, windows, indices)
         self.deliver(indices, mask)
 
     def index_backward(self, dy: Array, mask: Array, dx: Array, windows: Windows) -> None:
+        if dy.ndim != 4:
+            return super().index_backward(dy, mask, dx, windows)
         self._pool_backward("max_pool_backward", dy, dx, windows, self.operand(mask, INT))
 
     def scatter_to_plane(self, dy: Array, mask: Array, dx: Array) -> None:
@@ -45,9 +49,13 @@ class Pooling(Operands, PlainPooling):
         self.copy(out, dx)
 
     def average_pool_forward(self, x: Array, y: Array, windows: Windows) -> None:
+        if x.ndim != 4:
+            return super().average_pool_forward(x, y, windows)
         self._pool("average_pool_forward", x, y, windows)
 
     def average_pool_backward(self, dy: Array, dx: Array, windows: Windows) -> None:
+        if dy.ndim != 4:
+            return super().average_pool_backward(dy, dx, windows)
         self._pool_backward("average_pool_backward", dy, dx, windows)
 
     def _pool(self, kernel: str, x: Array, y: Array, windows: Windows, *indices: Any) -> None:

@@ -1,4 +1,4 @@
-"""Interp and Upsample: maps of another height and width."""
+"""Interp, DeephiResize and Upsample: maps of another height and width."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from fcaffe.engines.channels import channels_last
 from fcaffe.layers.labels import read_indices
 from fcaffe.net import Array, Blob, Context, Layer, Traits, placements, register
+from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import forks
 
 
@@ -48,7 +49,12 @@ class Interp(Resizing):
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
         sizes = zip(self.cropped, top[0].shape[2:], strict=True)
-        self.steps = [tuple(map(self.engine.from_numpy, interpolation(*pair))) for pair in sizes]
+        self.steps = [tuple(map(self.engine.from_numpy, interpolation(n, self.positions(n, to)))) for n, to in sizes]
+
+    def positions(self, size: int, count: int) -> np.ndarray:
+        """The position in the bottom of each of `count` positions of the top, along an axis."""
+        ratio = np.float32(size - 1) / np.float32(count - 1) if count > 1 else np.float32(0)
+        return np.arange(count, dtype=np.float32) * ratio
 
     def new_size(self, size: tuple[int, ...]) -> tuple[int, int]:
         p = self.param.interp_param
@@ -89,19 +95,42 @@ class Interp(Resizing):
         return self.engine.matmul(rows, matrix).reshape(*array.shape[:-1], matrix.shape[1])
 
 
-def interpolation(size: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """How each of `count` positions along an axis is interpolated between two of `size` positions.
+@register("DeephiResize")
+class DeephiResize(Interp):
+    """Resizes as OpenCV does: BILINEAR with the centres of pixels as their positions, or NEAREST, rounded down.
+
+    The size is `new_height` and `new_width`, or the bottom's times `scale_h` and `scale_w`.
+    """
+
+    fork = forks.XILINX
+
+    def new_size(self, size: tuple[int, ...]) -> tuple[int, int]:
+        p = self.param.deephi_resize_param
+        self.cropped, self.nearest = list(size), p.resize_type == pb.DeephiResizeParameter.NEAREST
+        if p.HasField("new_height") and p.HasField("new_width"):
+            return p.new_height, p.new_width
+        if 0 < p.scale_h * p.scale_w < math.inf:
+            return int(size[0] * p.scale_h), int(size[1] * p.scale_w)
+        raise self.error("deephi_resize_param needs new_height and new_width, or scale_h and scale_w")
+
+    def positions(self, size: int, count: int) -> np.ndarray:
+        if self.nearest:
+            return np.floor(np.arange(count) * (size / count)).astype(np.float32)
+        return np.clip((np.arange(count) + 0.5) * (size / count) - 0.5, 0, size - 1).astype(np.float32)
+
+
+def interpolation(size: int, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """How each of the positions along an axis is interpolated between two of `size` whole ones.
 
     Returns low, high, share and matrix. Position i is (1 - share[i]) * low[i] + share[i] * high[i]; the matrix
     (count, size) does the same as a product.
     """
-    ratio = np.float32(size - 1) / np.float32(count - 1) if count > 1 else np.float32(0)
-    positions = np.arange(count, dtype=np.float32) * ratio
     low = np.minimum(positions.astype(np.int64), size - 1)
     high, share = np.minimum(low + 1, size - 1), positions - low.astype(np.float32)
-    matrix = np.zeros((count, size), np.float32)
-    matrix[np.arange(count), low] += 1 - share
-    matrix[np.arange(count), high] += share
+    rows = np.arange(len(positions))
+    matrix = np.zeros((len(positions), size), np.float32)
+    matrix[rows, low] += 1 - share
+    matrix[rows, high] += share
     return low, high, share, matrix
 
 

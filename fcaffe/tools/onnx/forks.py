@@ -20,6 +20,15 @@ def permute(step: Step) -> list[str]:
     return [step.op("Transpose", step.x, perm=step.layer.order)]
 
 
+@writes("MatMul")
+def matmul(step: Step) -> list[str]:
+    factors = []
+    for name, shape, transposed in zip(step.inputs, step.bottoms, step.layer.transposed, strict=True):
+        *batch, rows, columns = range(len(shape))
+        factors.append(step.op("Transpose", name, perm=[*batch, columns, rows]) if transposed else name)
+    return [step.op("MatMul", *factors)]
+
+
 @writes("Reverse", "Flip")
 def reverse(step: Step) -> list[str]:
     axes = step.layer.axes
@@ -70,6 +79,13 @@ def interp(step: Step) -> list[str]:
         x = step.op("Slice", x, *(step.integers(values, what) for values, what in constants))
     sizes = step.integers(step.tops[0], "sizes")
     return [step.op("Resize", x, "", "", sizes, mode="linear", coordinate_transformation_mode="align_corners")]
+
+
+@writes("DeephiResize")
+def deephi_resize(step: Step) -> list[str]:
+    mode, where = ("nearest", "asymmetric") if step.layer.nearest else ("linear", "half_pixel")
+    how = {"mode": mode, "coordinate_transformation_mode": where, "nearest_mode": "floor"}
+    return [step.op("Resize", step.x, "", "", step.integers(step.tops[0], "sizes"), **how)]
 
 
 @writes("Upsample")

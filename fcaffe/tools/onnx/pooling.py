@@ -17,7 +17,7 @@ def pooling(step: Step) -> list[str]:
     layer, outputs = step.layer, step.tops[0][2:]
     if len(step.tops) > 1:
         return _with_indices(step, layer.windows, outputs)
-    if layer.windows.kernel == step.bottoms[0][2:] and layer.windows.pad == (0, 0) and layer.method in (MAX, AVE):
+    if layer.windows.kernel == step.bottoms[0][2:] and not any(layer.windows.pad) and layer.method in (MAX, AVE):
         return [step.op("GlobalMaxPool" if layer.method == MAX else "GlobalAveragePool", step.x)]
     return [_pool(step, layer, step.bottoms[0], outputs)]
 
@@ -55,14 +55,14 @@ def _slide(step: Step, kind: str, x: str, w: Windows, shape: Shape, outputs: Sha
     inside = tuple(min(o, -(-(n + p) // s)) for n, o, s, p in sizes)
     pads = _pads(w, shape[2:], inside)
     if kind == "AveragePool" and any(pads):  # some runtimes do not count asymmetric padding
-        x = step.op("Pad", x, step.integers([0, 0, *pads[:2], 0, 0, *pads[2:]], "pads"), step.array(0, "zero"))
-        pads = [0, 0, 0, 0]
+        x = step.op("Pad", x, step.integers([0, 0, *w.pad, 0, 0, *pads[len(w.pad) :]], "pads"), step.array(0, "zero"))
+        pads = [0] * len(pads)
     y = step.op(kind, x, kernel_shape=w.kernel, strides=w.stride, pads=pads)
     if inside == outputs:
         return y
     more = [o - i for o, i in zip(outputs, inside, strict=True)]
     nothing = step.array(-FLT_MAX if kind == "MaxPool" else 0, "nothing")
-    return step.op("Pad", y, step.integers([0, 0, 0, 0, 0, 0, *more], "more"), nothing)
+    return step.op("Pad", y, step.integers([*[0] * (len(shape) + 2), *more], "more"), nothing)
 
 
 def _by_area(step: Step, mean: str, w: Windows, shape: Shape, outputs: Shape) -> str:
@@ -91,7 +91,7 @@ def _with_indices(step: Step, w: Windows, outputs: Shape) -> list[str]:
 
 
 def _pads(w: Windows, size: Shape, outputs: Shape) -> list[int]:
-    """ONNX's pads, (top, left, bottom, right), for `outputs` complete windows."""
+    """ONNX's pads, those before each axis and then those behind each, for `outputs` complete windows."""
     ends = [
         max(0, (o - 1) * s + k - n - p) for n, o, k, s, p in zip(size, outputs, w.kernel, w.stride, w.pad, strict=True)
     ]

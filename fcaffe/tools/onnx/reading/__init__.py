@@ -4,8 +4,9 @@
    an order that has no cycle, attributes and tensors of known types.
 2. `convert.py` takes the nodes in order. onnx infers the shapes of a node's outputs, and computes them if all inputs
    are constants (`folding.py`). Any other node becomes Caffe layers, by the function that its operator is registered
-   with (`graph.py`). These functions are in the other files, by family. A layer is set up for shapes alone as soon as
-   it is added. At last the outputs are reshaped to the shapes that onnx gives.
+   with (`graph.py`). These functions are in the other files, by family. An operator without one is read by the simpler
+   operators of its definition in ONNX, if it has any. A layer is set up for shapes alone as soon as it is added.
+   At last the outputs are reshaped to the shapes that onnx gives.
 3. A node that Caffe cannot express gives a refusal, an error that stands for its outputs. A later node may do without:
    the last Mul of a GELU finds the Erf behind it and replaces all of it. If an output of the model needs a refused
    value, the conversion fails with that error. It names the node, the reason, and what to change in the model.

@@ -32,16 +32,11 @@ _FORMULAS: dict[str, Callable[[Step], Value]] = {
     "Selu": lambda step: step.power(
         step.layer("ELU", step.x, elu_param={"alpha": step.attribute("alpha")}), step.attribute("gamma")
     ),
-    "Celu": lambda step: step.power(
-        step.layer("ELU", step.power(step.x, 1 / step.attribute("alpha"))), step.attribute("alpha")
-    ),
     "HardSigmoid": lambda step: clipped(
         step, step.power(step.x, step.attribute("alpha"), step.attribute("beta")), 0, 1
     ),
-    "HardSwish": lambda step: step.product(step.x, step.power(clipped(step, step.power(step.x, 1, 3), 0, 6), 1 / 6)),
-    "Swish": lambda step: step.product(step.x, step.layer("Sigmoid", step.power(step.x, step.attribute("alpha")))),
-    "Mish": lambda step: step.product(step.x, step.layer("TanH", step.layer("BNLL", step.x))),
     "Softsign": lambda step: step.product(step.x, step.power(step.layer("AbsVal", step.x), shift=1, power=-1)),
+    "HardSwish": lambda step: step.product(step.x, step.power(clipped(step, step.power(step.x, 1, 3), 0, 6), 1 / 6)),
 }
 
 
@@ -79,11 +74,7 @@ def prelu(step: Step) -> Value:
 
 @reads("Clip")
 def clip(step: Step) -> Value:
-    limits = [step.attribute("min", -math.inf), step.attribute("max", math.inf)]
-    for index in (1, 2):
-        if step.has(index):
-            limits[index - 1] = float(step.weights(index, "limits").reshape(-1)[0])
-    return clipped(step, step.x, *limits)
+    return clipped(step, step.x, step.number(1, "min", -math.inf), step.number(2, "max", math.inf))
 
 
 def clipped(step: Step, x: Value, low: float, high: float) -> Value:

@@ -99,7 +99,7 @@ def combined(step: Step, x: Operand, y: Operand, kind: str, sign: float = 1) -> 
 
 @reads("Add", "Sub", "Mul", "Div")
 def arithmetic(step: Step) -> Value:
-    found = gelu_behind(step) or _normalized(step)
+    found = gelu_behind(step) or _normalized(step) or _response_normalized(step)
     if found is not None:
         return found
     x = step.value(0) if step.constant(0) is None or step.constant(1) is not None else step.weights(0, "operands")
@@ -128,6 +128,35 @@ def _normalized(step: Step) -> Value | None:
         return None
     p = {"across_spatial": False, "channel_shared": True, "eps": eps}
     return step.layer_if_taken("Normalize", step.x, blobs=[np.ones(())], norm_param=p)
+
+
+_RESPONSE = ("Div", "x", ("Pow", ("Add", ("Mul", "mean", "alpha"), "k"), "beta"))
+
+
+def _response_normalized(step: Step) -> Value | None:
+    """LRN for nn.LocalResponseNorm, whose mean is a pooling of the squares along the channels."""
+    found = match(step, _RESPONSE, step.node.outputs[0], {}) if step.op == "Div" else None
+    numbers = {field: number_of(step, found[field]) for field in ("alpha", "k", "beta")} if found else {}
+    x, y = (step.net.known[found[name]] if found else None for name in ("x", "mean"))
+    if None in numbers.values() or not isinstance(x, Value) or not isinstance(y, Value) or len(x.shape) != 4:
+        return None
+    pooling = _behind_reshapes(y)
+    size = pooling.param.pooling_param.kernel_h
+    window = {"pool": "AVE", "kernel_h": size, "kernel_w": 1, "pad_h": size // 2, "pad_w": 0}
+    if size % 2 == 0 or pooling.param.pooling_param != pb.PoolingParameter(**window):
+        return None
+    squares = _behind_reshapes(pooling.bottoms[0])
+    product = pb.EltwiseParameter(operation=pb.EltwiseParameter.PROD)
+    planes = (x.shape[0], 1, x.shape[1], math.prod(x.shape[2:]))
+    if pooling.bottoms[0].shape != planes or squares.bottoms != [x, x] or squares.param.eltwise_param != product:
+        return None
+    return step.layer("LRN", x, lrn_param={"local_size": size, **numbers})
+
+
+def _behind_reshapes(x: Value) -> Made:
+    while x.maker.kind in ("Reshape", "Flatten"):
+        x = x.maker.bottoms[0]
+    return x.maker
 
 
 @reads("Sum", "Mean")

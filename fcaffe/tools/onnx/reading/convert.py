@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from fcaffe.tools.onnx.reading import (  # noqa: F401 - each fills the registry
     resize,
 )
 from fcaffe.tools.onnx.reading.cut import cut
-from fcaffe.tools.onnx.reading.folding import fold, shapes_of
+from fcaffe.tools.onnx.reading.folding import definition, fold, shapes_of
 from fcaffe.tools.onnx.reading.graph import Draft, Known, Step, Value, readers
 from fcaffe.tools.onnx.reading.load import Node, Source, array_of, load, node_of
 from fcaffe.tools.onnx.reading.refused import REASONS
@@ -114,23 +115,27 @@ def _read_nodes(draft: Draft, nodes: Sequence[Node]) -> None:
 def _read(step: Step) -> Sequence[Known]:
     """The outputs of a node: constants, blobs, or an error that names the node, its refusal."""
     try:
-        if step.op == "If" and step.constant(0) is not None:
-            return _branch(step)
+        if step.op == "If" and step.constant(0) is not None:  # the other branch is never computed
+            return _graph(step, step.node.attributes["then_branch" if np.all(step.constant(0)) else "else_branch"])
         step.shapes = shapes_of(step)
-        return fold(step) or _layers(step)
+        found = fold(step)
+        if found is None and step.op not in readers and (graph := definition(step)) is not None:
+            return _graph(step, graph)
+        return found or _layers(step)
     except FcaffeError as problem:
         words = str(problem)
         refusal = NetError(words) if words.startswith("node ") else step.error(words)
-    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as problem:
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as problem:
         words = " ".join(f"{type(problem).__name__}: {problem}".split())[:200]
-        refusal = step.error(f"fcaffe cannot read its inputs or attributes ({words}), damaged or of an unknown form")
+        if isinstance(problem, (AttributeError, LookupError, TypeError)):
+            refusal = step.error(f"fcaffe fails to read it ({words}), which is a fault of fcaffe: please report it")
+        else:
+            refusal = step.error(f"its inputs or attributes do not fit together ({words})")
     return [refusal] * len(step.node.outputs)
 
 
-def _branch(step: Step) -> Sequence[Known]:
-    """The outputs of an If with a constant condition, whose other branch is never computed."""
-    chosen = np.all(step.constant(0))
-    graph = step.node.attributes["then_branch" if chosen else "else_branch"]
+def _graph(step: Step, graph: Any) -> Sequence[Known]:
+    """The outputs of a graph that stands for the node."""
     step.net.known.update({tensor.name: array_of(tensor) for tensor in graph.initializer})
     _read_nodes(step.net, [node_of(proto) for proto in graph.node])
     return [step.net.known[value.name] for value in graph.output]

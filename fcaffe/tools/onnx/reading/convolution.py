@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from fcaffe.tools.onnx.reading.arithmetic import with_constant
 from fcaffe.tools.onnx.reading.graph import Step, Value, reads, sizes
+from fcaffe.tools.onnx.reading.reorder import permuted
 
 
 @reads("Conv", "ConvTranspose")
@@ -105,15 +107,64 @@ def gemm(step: Step) -> Value:
 
 @reads("MatMul")
 def matmul(step: Step) -> Value:
-    matrix = step.constant(1)
-    if matrix is None and step.constant(0) is None:
+    """An InnerProduct if a factor is a constant matrix; else a MatMul, a layer of a fork."""
+    left, right = (step.constant(index) for index in (0, 1))
+    if right is not None and right.ndim == 2:
+        return _inner_product(step, step.x, step.weights(1, "weights").T, max(0, len(step.x.shape) - 1))
+    if left is not None and left.ndim == 2 and len(step.value(1).shape) > 1:
+        columns = _inner_product(step, swapped(step, step.value(1)), step.weights(0, "weights"), -1)
+        return swapped(step, columns)
+    return product(step, step.value(0), step.value(1))
+
+
+def swapped(step: Step, x: Value) -> Value:
+    """x with its last two axes exchanged."""
+    *batch, rows, columns = range(len(x.shape))
+    return permuted(step, x, [*batch, columns, rows])
+
+
+def product(step: Step, a: Value, b: Value) -> Value:
+    """The product of two blobs by a MatMul, which can exchange the last two axes of its factors."""
+    a = step.reshape(a, (1, *a.shape) if len(a.shape) == 1 else a.shape)
+    b = step.reshape(b, (*b.shape, 1) if len(b.shape) == 1 else b.shape)
+    factors, p = [], {}
+    for one, field in ((a, "transpose_a"), (b, "transpose_b")):
+        x, order = one.transposed or (one, [])
+        if order == [*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2]:
+            p[field], one = True, x
+        factors.append(one)
+    y = step.layer_if_taken("MatMul", *factors, matmul_param=p)
+    if y is None:
         raise step.refuse(
-            "it multiplies two matrices that both depend on the input, as attention does",
-            "Caffe has products with constant matrices only; use a model without attention, or cut it before",
+            f"it multiplies two blobs as matrices, as attention does, and {step.net.target.name} takes no MatMul",
+            "allow it by --forks or another target, use a model without attention, or end it before by --cut",
         )
-    if matrix is None or matrix.ndim != 2:
-        raise step.refuse("its second factor is no constant matrix", "multiply x by a constant matrix from the right")
-    return _inner_product(step, step.x, step.weights(1, "weights").T, max(0, len(step.x.shape) - 1))
+    return y
+
+
+@reads("Einsum")
+def einsum(step: Step) -> Value:
+    """A product of two blobs: axes of both and of the result count matrices, those of the operands alone are summed."""
+    terms, _, result = step.attribute("equation").replace(" ", "").partition("->")
+    names = terms.split(",")
+    if len(names) != 2 or not all(part.isalpha() and len(set(part)) == len(part) for part in (*names, result)):
+        raise step.refuse("it is no product of two blobs with named axes", "write it by MatMul and Transpose")
+    (a, b), values = names, (step.value(0), step.value(1))
+    batch, summed = ([axis for axis in a if axis in b and (axis in result) == kept] for kept in (True, False))
+    rows, columns = ([axis for axis in one if axis not in other] for one, other in ((a, b), (b, a)))
+    if {*rows, *columns} - {*result}:
+        raise step.refuse("it adds up an axis of one operand", "use ReduceSum before it")
+    lengths = {
+        axis: n for part, value in zip(names, values, strict=True) for axis, n in zip(part, value.shape, strict=True)
+    }
+    factors = []
+    for part, value, blocks in zip(names, values, ((batch, rows, summed), (batch, summed, columns)), strict=True):
+        moved = permuted(step, value, [part.index(axis) for block in blocks for axis in block])
+        shape = [math.prod(lengths[axis] for axis in block) for block in blocks]
+        factors.append(step.reshape(moved, (*(lengths[axis] for axis in batch), *shape[1:])))
+    order = [*batch, *rows, *columns]
+    y = step.reshape(product(step, *factors), tuple(lengths[axis] for axis in order))
+    return permuted(step, y, [order.index(axis) for axis in result])
 
 
 def _inner_product(step: Step, x: Value, weights: np.ndarray, axis: int) -> Value:

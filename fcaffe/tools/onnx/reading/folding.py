@@ -8,15 +8,17 @@ from typing import Any
 import numpy as np
 
 from fcaffe.errors import NetError
+from fcaffe.input_files import asking
 from fcaffe.tools.onnx.library import onnx
 from fcaffe.tools.onnx.reading.graph import Shape, Step
 from fcaffe.tools.onnx.reading.load import in_known_type
 
 SMALL = 1 << 12  # elements of a constant that a shape may depend on
 NAMES = (
-    "Abs Add And Cast Ceil Concat Constant ConstantOfShape Div Equal Exp Expand Flatten Floor Gather Greater "
-    "GreaterOrEqual Identity Less LessOrEqual Log Max Min Mod Mul Neg Not Or Pow Range Reciprocal ReduceMax ReduceMean "
-    "ReduceMin ReduceProd ReduceSum Reshape Round Slice Split Sqrt Squeeze Sub Tile Transpose Unsqueeze Where"
+    "Abs Add And Cast Ceil Concat Constant ConstantOfShape Cos CumSum Div Equal Exp Expand Flatten Floor Gather "
+    "Greater GreaterOrEqual Identity Less LessOrEqual Log Max Min Mod Mul Neg Not Or Pow Range Reciprocal ReduceMax "
+    "ReduceMean ReduceMin ReduceProd ReduceSum Reshape Round Sign Sin Slice Split Sqrt Squeeze Sub Tile Transpose "
+    "Trilu Unsqueeze Where"
 )
 FOLDED = set(NAMES.split())
 CHANGED = {"Clip", "Pad", "Resize", "Slice", "Upsample"}  # which have other inputs in version 11 than before
@@ -49,8 +51,23 @@ def fold(step: Step) -> list[np.ndarray] | None:
     from onnx.reference import ReferenceEvaluator
 
     step.net.take(sum(math.prod(shape) for shape in step.shapes if shape is not None))
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), asking():
         return [in_known_type(np.asarray(one)) for one in ReferenceEvaluator(_model(step)).run(None, inputs)]
+
+
+def definition(step: Step) -> Any:
+    """The graph of simpler operators by which ONNX defines this one; None for a primitive operator."""
+    schema = onnx().defs.get_schema(step.op, step.net.opset) if onnx().defs.has(step.op) else None
+    if schema is None or not (schema.has_function or schema.has_context_dependent_function):
+        return None
+    from onnx import inliner
+
+    graph = inliner.inline_selected_functions(_model(step), [("", step.op)], inline_schema_functions=True).graph
+    outer = {"", *step.node.inputs, *step.node.outputs}
+    for node in graph.node:  # whose other names are those of each node of this operator
+        for names in (node.input, node.output):
+            names[:] = [name if name in outer else f"{step.node.name}/{name}" for name in names]
+    return graph if all(node.op_type != step.op for node in graph.node) else None  # a definition in newer operators
 
 
 def _model(step: Step) -> Any:
@@ -59,7 +76,8 @@ def _model(step: Step) -> Any:
     given, small = [], []
     for name in dict.fromkeys(filter(None, step.node.inputs)):
         known, kind = step.net.known[name], types.FLOAT
-        assert not isinstance(known, NetError)
+        if isinstance(known, NetError):
+            raise known
         if isinstance(known, np.ndarray):
             kind = helper.np_dtype_to_tensor_dtype(known.dtype)
             small += [onnx().numpy_helper.from_array(known, name)] if known.size <= SMALL else []

@@ -144,6 +144,15 @@ class Step:
             raise self.refuse(f"its {what} are integers", f"export the model with {what} in float32")
         return found
 
+    def number(self, index: int, attribute: str, default: float) -> float:
+        """A number that is an attribute of older operators and a constant input of newer ones."""
+        if not self.has(index):
+            return float(self.node.attributes.get(attribute, default))
+        found = self.weights(index, attribute)
+        if found.size != 1:
+            raise self.error(f"its {attribute} has {found.size} numbers, not one")
+        return float(found.flat[0])
+
     def list_of(self, index: int, attribute: str = "") -> list[int] | None:
         """Integers that are an attribute of older operators and a constant input of newer ones; None without."""
         if attribute and attribute in self.node.attributes:

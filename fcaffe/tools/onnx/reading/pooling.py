@@ -7,6 +7,7 @@ FLOOR`). For maxima that is all. Averages are divided by different areas, which 
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -20,27 +21,24 @@ from fcaffe.tools.onnx.reading.reorder import padded, permuted
 from fcaffe.tools.onnx.shape import REDUCTIONS
 
 Windows = tuple[int, int, int, int, int]  # along an axis: its size, kernel, stride, padding at its begin and its end
+_NOT_POOLED = (1, 1, 0, 0)
 
 
 @reads("MaxPool", "AveragePool")
 def pooling(step: Step) -> Value:
     x, maximum, counted = step.x, step.op == "MaxPool", step.attribute("count_include_pad", 0)
     axes = len(x.shape) - 2
-    if axes not in (1, 2):
-        raise step.refuse(f"its input of shape {x.shape} is no image", "pool images (N, C, H, W)")
-    if any(step.node.outputs[1:]) or max(each(step, "dilations", axes)) > 1:
+    if any(step.node.outputs[1:]) or max(each(step, "dilations", axes), default=1) > 1:
         raise step.refuse("it gives indices, or has gaps in its windows", "use dilation 1, and no indices")
     kernel, strides = each(step, "kernel_shape", axes), each(step, "strides", axes)
     begins, ends = padding(step, kernel, strides)
-    if axes == 1:
-        x, kernel, strides = step.reshape(x, (*x.shape[:2], 1, x.shape[2])), [1, *kernel], [1, *strides]
-        begins, ends = [0, *begins], [0, *ends]
     if x.unpadded is not None and not maximum and not any((*begins, *ends)):
         counted, (x, begins, ends) = 1, x.unpadded
-    windows = list(zip(x.shape[2:], kernel, strides, begins, ends, strict=True))
+    x, windows = _image(step, x, list(zip(x.shape[2:], kernel, strides, begins, ends, strict=True)))
+    _, kernel, strides, begins, ends = (list(one) for one in zip(*windows, strict=True))
     counts = [_count(step, *one) for one in windows]
     p = {"pool": "MAX" if maximum else "AVE", **sizes("kernel", kernel), **sizes("stride", strides)}
-    areas = _areas(windows, counts, list(zip(begins, ends, strict=True)) if counted else [(0, 0)] * 2)
+    areas = _areas(windows, counts, list(zip(begins, ends, strict=True)) if counted else [(0, 0)] * len(windows))
     y = None
     if all(begin < k for begin, k in zip(begins, kernel, strict=True)):
         y = _pooled(step, x, {**p, **sizes("pad", begins)}, counts)
@@ -57,6 +55,24 @@ def pooling(step: Step) -> Value:
     return y if (own == areas).all() else with_constant(step, y, np.float32(own / np.maximum(areas, 1)), "Scale")
 
 
+def _image(step: Step, x: Value, windows: list[Windows]) -> tuple[Value, list[Windows]]:
+    """x with two spatial axes. Successive axes that are not pooled become one, and first ones become channels."""
+    merged = windows[:1]
+    for window in windows[1:]:
+        if len(windows) > 2 and window[1:] == merged[-1][1:] == _NOT_POOLED:
+            merged[-1] = (merged[-1][0] * window[0], *_NOT_POOLED)
+        else:
+            merged.append(window)
+    if len(merged) > 2 and merged[0][1:] == _NOT_POOLED:
+        del merged[0]
+    three = step.takes("Pooling", pooling_param={"kernel_size_3d": [1]})
+    if not windows or len(merged) > 2 + three:
+        raise step.refuse(f"it pools {len(merged)} axes of {x.shape}", "pool images, or three axes with --forks")
+    merged = [(1, *_NOT_POOLED)] * (2 - len(merged)) + merged
+    sizes_of = [n for n, *_ in merged]
+    return step.reshape(x, (x.shape[0], math.prod(x.shape[1:]) // math.prod(sizes_of), *sizes_of)), merged
+
+
 def _count(step: Step, n: int, kernel: int, stride: int, begin: int, end: int) -> int:
     """ONNX's number of windows: with ceil_mode none begins in the padding at the end."""
     more = (stride - 1) * step.attribute("ceil_mode", 0)
@@ -69,7 +85,8 @@ def _pooled(step: Step, x: Value, p: dict[str, Any], counts: list[int]) -> Value
 
     If the target's toolchain cannot round down, a Convolution with weights 0 and 1 drops the last row and column.
     """
-    p = {name: value[0] if isinstance(value, list) else value for name, value in p.items()}
+    one = {name: value[0] for name, value in p.items() if isinstance(value, list) and len(value) == 1}
+    p = {f"{name}_3d" if isinstance(value, list) else name: value for name, value in p.items() if name not in one} | one
     rounding = step.net.target.rounding
     for mode in ({}, {"round_mode": "FLOOR"}) if rounding else ({},):
         y = step.layer("Pooling", x, pooling_param={**p, **mode})
@@ -91,7 +108,7 @@ def _areas(windows: list[Windows], counts: list[int], counted: list[tuple[int, i
     for (n, k, stride, begin, _), count, (before, behind) in zip(windows, counts, counted, strict=True):
         start = np.arange(count) * stride - begin
         lengths.append(np.minimum(start + k, n + behind) - np.maximum(start, -before))
-    return np.outer(*lengths).astype(np.float64)
+    return functools.reduce(np.multiply.outer, lengths).astype(np.float64)
 
 
 # --- reductions ---

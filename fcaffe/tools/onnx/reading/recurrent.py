@@ -24,6 +24,8 @@ def lstm(step: Step) -> list[Value]:
     if step.has(4) or step.has(7) or step.attribute("input_forget", 0):
         raise step.refuse("it has lengths of sequences, peepholes or input_forget", "use nn.LSTM with its defaults")
     biases = step.weights(3, "biases") if step.has(3) else np.zeros((len(directions), 8 * size))
+    if not len(directions) == len(weights) == len(hidden) == len(biases):
+        raise step.error(f"its weights are not those of {len(directions)} directions")
     outputs = []
     for number, backwards in enumerate(directions):
         bias = biases[number].reshape(2, 4 * size).sum(0)

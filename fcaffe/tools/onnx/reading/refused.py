@@ -1,6 +1,6 @@
 """Operators that Caffe cannot express, with the reasons and what to change in the exporting model."""
 
-_AFTER = "export the model without its last part, and do that in the program that runs the net"
+_AFTER = "end the net before it by --cut BLOB,... or --cut auto, and do the rest in the program that runs the net"
 _BY_REASON = {
     "NonMaxSuppression TopK Unique NonZero Compress": ("it chooses values by their size", _AFTER),
     "Equal Greater Less Not And Or GreaterOrEqual LessOrEqual IsNaN If Loop Scan": (
@@ -16,7 +16,6 @@ _BY_REASON = {
         "export the model in float32, before it is quantised",
     ),
     "Sin Cos Tan Floor Ceil Round Sign Mod": ("Caffe has no such function", "make what it computes a constant"),
-    "Attention Einsum": ("Caffe has no product of two blobs as matrices", "use a model without attention"),
     "GRU RNN": ("Caffe has no GRU, and its RNN has an output layer of its own", "use nn.LSTM"),
     "Erf": ("Caffe has no error function, but for GELU, x * (1 + erf(x / sqrt(2))) / 2", "use nn.GELU"),
 }

@@ -33,7 +33,7 @@ def reshape(step: Step) -> Value:
 
 @reads("Dropout")
 def dropout(step: Step) -> Value:
-    ratio = float(step.weights(1, "ratio").reshape(-1)[0]) if step.has(1) else step.attribute("ratio", 0.5)
+    ratio = step.number(1, "ratio", 0.5)
     return step.layer("Dropout", step.x, dropout_param={"dropout_ratio": ratio}) if 0 < ratio < 1 else step.x
 
 
@@ -146,7 +146,7 @@ def cut(step: Step, x: Value, axis: int, points: Sequence[int]) -> list[Value]:
 
 def chosen(step: Step, x: Value, axis: int, indices: Sequence[int]) -> Value:
     """The elements of an axis with these indices, in their order. Negative ones count from the end."""
-    n = x.shape[axis]
+    n = x.shape[step.axis(axis, x.shape)]
     indices = [index + n * (index < 0) for index in indices]
     if not indices or not all(0 <= index < n for index in indices):
         raise step.error(f"it takes no elements, or some beyond axis {axis} of {x.shape}")
@@ -192,22 +192,27 @@ def split(step: Step) -> list[Value]:
 
 @reads("Gather")
 def gather(step: Step) -> Value:
-    table, indices = step.constant(0), step.constant(1)
+    table = step.constant(0)
     if table is not None and table.ndim == 2 and step.attribute("axis", 0) == 0:
         p = {"input_dim": table.shape[0], "num_output": table.shape[1], "bias_term": False}
         return step.layer("Embed", step.value(1), blobs=[step.weights(0, "rows")], embed_param=p)
+    return chosen(step, step.x, step.axis(step.attribute("axis", 0), step.x.shape), _indices(step).reshape(-1).tolist())
+
+
+def _indices(step: Step) -> np.ndarray:
+    indices = step.constant(1)
     if indices is None:
-        raise step.refuse("it chooses values by indices that depend on the input", "cut the model before it")
-    return chosen(step, step.x, step.axis(step.attribute("axis", 0), step.x.shape), indices.reshape(-1).tolist())
+        raise step.refuse("it chooses values by indices that depend on the input", "end the model before it by --cut")
+    if indices.dtype.kind not in "iu":
+        raise step.error("its indices are no whole numbers")
+    return indices
 
 
 @reads("GatherND")
 def gather_grid(step: Step) -> Value:
     """Indices of a grid, such as those of adaptive pooling: rows that vary over the first axes, columns over others."""
-    indices = step.constant(1)
-    if indices is None or step.attribute("batch_dims"):
-        raise step.refuse("it chooses values by indices that depend on the input", "cut the model before it")
-    for split in range(indices.ndim if indices.shape[-1] == 2 else 0):
+    indices = _indices(step)
+    for split in range(indices.ndim if indices.shape[-1:] == (2,) and not step.attribute("batch_dims") else 0):
         grid = indices.reshape(math.prod(indices.shape[:split]), -1, 2)
         rows, columns = grid[:, 0, 0], grid[0, :, 1]
         if np.array_equal(grid, np.stack(np.meshgrid(rows, columns, indexing="ij"), -1)):
@@ -236,7 +241,7 @@ def pad(step: Step) -> Value:
     for axis, begin, end in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
         begins[axis], ends[axis] = begin, end
     if mode == "constant":
-        value = float(step.weights(2, "values").flat[0]) if step.has(2) else step.attribute("value", 0.0)
+        value = step.number(2, "value", 0.0)
         y = padded(step, x, begins, ends, value)
         if y is not x and not value and not any((*begins[:2], *ends[:2])) and min(*begins, *ends) == 0:
             y.unpadded = x, begins[2:], ends[2:]

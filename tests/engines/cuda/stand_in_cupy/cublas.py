@@ -70,6 +70,7 @@ class Library:
             ("cublasSetStream_v2", self._set_stream),
             ("cublasSetWorkspace_v2", lambda handle, pointer, size: int(handle != HANDLE or pointer % 256 or not size)),
             ("cublasGemmEx", self._gemm_ex),
+            ("cublasGemmStridedBatchedEx", self._gemm_each),
         ):
             setattr(self, name, functools.partial(function))  # which takes the attribute argtypes
 
@@ -84,6 +85,16 @@ class Library:
         except CUBLASError:
             return 7
         return int(algorithm != -1)
+
+    def _gemm_each(self, *arguments: int) -> int:
+        """The three distances of matrices are behind their leading dimensions, and the count behind the last one."""
+        failed = 0
+        for index in range(arguments[20]):
+            moved = list(arguments)
+            for at in (7, 11, 16):
+                moved[at] += index * arguments[at + 3] * ITEM[arguments[at + 1]]
+            failed |= self._gemm_ex(*(one for at, one in enumerate(moved) if at not in (10, 14, 19, 20)))
+        return failed
 
 
 def _create(handle: Any) -> int:
