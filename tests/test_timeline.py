@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from fcaffe.cli.progress import Stragglers, Timing
 from fcaffe.jobs.world import World
 from fcaffe.timeline import BACKWARD, DATA, EXCHANGE, FORWARD, KINDS, OTHER, WAIT, Event, Timeline, straggler, summarize
-from fcaffe.tools.trace import Stragglers, Timing
 
 
 def test_own_times_add_up_to_the_whole() -> None:

@@ -94,7 +94,8 @@ def _tell(error: BaseException, trace: bool, world: Any = None) -> int:
         raise error
     if trace:
         traceback.print_exception(error)
-    (world or log).fatal(_one_line(error), _source(error))
+    frame = traceback.extract_tb(error.__traceback__)[-1]  # where the error arose, for the tag of the log line
+    (world or log).fatal(_one_line(error), f"{os.path.basename(frame.filename)}:{frame.lineno}")
     return FATAL
 
 
@@ -103,7 +104,9 @@ def _run(words: list[str]) -> int:
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
     if words[:1] == ["version"] or "version" in map(gflags.flag_name, words):
-        print(_version())
+        engine = "oneDNN" if find_onednn() else "NumPy"
+        is_caffe, number = glog.program() == "caffe", fcaffe.__version__
+        print(f"caffe version 1.0.0 (fcaffe {number})" if is_caffe else f"fcaffe version {number}, {engine} engine")
         return 0
     name = words[0] if words else "--help"
     if name.startswith("-"):
@@ -117,8 +120,9 @@ def _run(words: list[str]) -> int:
         log.unknown_action(name, sorted(COMMANDS))
         return FATAL
     try:
-        command = _load(name)
-        return _invoke(command, command.make_context(_called(name), words[1:]))
+        command, program = _load(name), glog.program()
+        called = name if program == name else f"{program} {name}"  # convert_imageset, or fcaffe train
+        return _invoke(command, command.make_context(called, words[1:]))
     except click.exceptions.Exit as done:  # --help
         return done.exit_code
 
@@ -173,11 +177,6 @@ def _command_first(words: list[str]) -> list[str]:
     return [words[index], *words[:index], *words[index + 1 :]]
 
 
-def _called(name: str) -> str:
-    """The words that call this command: `fcaffe train`, or only `convert_imageset`."""
-    return name if glog.program() == name else f"{glog.program()} {name}"
-
-
 def _load(name: str) -> click.Command:
     from fcaffe import as_caffe
 
@@ -200,12 +199,6 @@ def _usage() -> str:
     return formatter.getvalue().rstrip()
 
 
-def _version() -> str:
-    if glog.program() == "caffe":
-        return f"caffe version 1.0.0 (fcaffe {fcaffe.__version__})"
-    return f"fcaffe version {fcaffe.__version__}, {'oneDNN' if find_onednn() else 'NumPy'} engine"
-
-
 def _one_line(error: Exception) -> str:
     if isinstance(error, FcaffeError):
         return str(error)
@@ -221,9 +214,3 @@ def _one_line(error: Exception) -> str:
     return (
         f"{type(error).__name__}: {message} (this is a fault in fcaffe or in a layer of yours; --traceback shows where)"
     )
-
-
-def _source(error: BaseException) -> str:
-    """File and line where the error arose, for the tag of the log line."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{os.path.basename(frame.filename)}:{frame.lineno}"

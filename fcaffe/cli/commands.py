@@ -45,19 +45,20 @@ OTHERS = {
 }
 COMMANDS = {**CAFFE_COMMANDS, **TOOLS, **OTHERS}
 
-_MODULES = {name: "cli.upgrade" for name in TOOLS if name.startswith("upgrade")}
-_MODULES |= dict.fromkeys(("extract_seconds", "parse_log", "plot", "plot_training_log", "report"), "cli.logs")
-_MODULES |= {name: "cli.convert_data" for name in TOOLS if name.endswith("_data")}
-_MODULES |= {
-    "classify": "cli.pictures",
-    "compress": "deep_compression.command",
-    "convert_annoset": "cli.convert_imageset",
-    "detect": "cli.pictures",
-    "resize_and_crop_images": "cli.convert_imageset",
-    "summarize": "cli.summary",
+_SHARED = {  # modules of several commands, or under other names
+    "cli.convert_data": [name for name in TOOLS if name.endswith("_data")] + ["compute_image_mean"],
+    "cli.convert_imageset": ["convert_annoset", "resize_and_crop_images"],
+    "cli.engine": ["device_query"],
+    "cli.logs": ["extract_seconds", "parse_log", "plot", "plot_training_log", "report"],
+    "cli.net_files": [name for name in TOOLS if name.startswith("upgrade")] + ["draw_net", "merge-bn"],
+    "cli.pictures": ["classify", "detect"],
+    "cli.run_net": ["extract_features", "test", "time"],
+    "cli.summary": ["summarize"],
+    "deep_compression.command": ["compress"],
 }
 
 
 def module_of(command: str) -> str:
     """Return the module that defines the command, under its name with `_` for `-`."""
-    return f"fcaffe.{_MODULES.get(command, 'cli.' + command.replace('-', '_'))}"
+    shared = (module for module, names in _SHARED.items() if command in names)
+    return f"fcaffe.{next(shared, 'cli.' + command.replace('-', '_'))}"

@@ -1,7 +1,8 @@
-"""The converters of Caffe's examples: `convert_mnist_data`, `convert_mnist_siamese_data` and `convert_cifar_data`."""
+"""Databases: the converters of Caffe's examples, of MNIST and CIFAR-10, and `compute_image_mean`."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 
@@ -9,13 +10,18 @@ import click
 import numpy as np
 
 from fcaffe import log
-from fcaffe.cli.flags import command, log_flags
-from fcaffe.cli.usage import required
+from fcaffe.cli.flags import command, log_flags, required
+from fcaffe.cli.progress import counted
+from fcaffe.data import open_database
 from fcaffe.data.backends import write_database
 from fcaffe.data.database import Record
+from fcaffe.data.mean import mean_of_records, mean_to_blob
 from fcaffe.data.raw_images import cifar_images, image_records, read_mnist
 from fcaffe.errors import DataError
 from fcaffe.input_files import read_input, reading
+from fcaffe.output_files import check_output
+from fcaffe.proto import write_binary
+from fcaffe.proto.binary import BLOB
 from fcaffe.rng import CaffeRandom
 
 CIFAR_BATCH = 10_000  # records; keys of a later batch begin there
@@ -78,4 +84,24 @@ def convert_cifar_data(words: tuple[str, ...]) -> int:
     write_database(os.path.join(target, f"cifar10_train_{backend}"), records(batches), backend)
     log.cifar_testing()
     write_database(os.path.join(target, f"cifar10_test_{backend}"), records(["test_batch.bin"]), backend)
+    return 0
+
+
+@command(
+    example="compute_image_mean train_lmdb mean.binaryproto",
+    help="Compute the mean image of the records of INPUT_DB, write it to OUTPUT_FILE if that is given, and print the "
+    "mean of each channel.",
+    flags=log_flags,
+)
+@click.argument("words", nargs=-1, metavar="INPUT_DB [OUTPUT_FILE]")
+@click.option("--backend", default="", metavar="KIND", help="Kind of database: lmdb or leveldb (detected).")
+def compute_image_mean(words: tuple[str, ...], backend: str) -> int:
+    source, target = (*required(words, 1, 2), "")[:2]
+    check_output(target, BLOB)
+    with contextlib.closing(open_database(source)) as database:
+        mean = mean_of_records(counted(database, database.entries, "records"))
+    if target:
+        log.writing_mean(target)
+        write_binary(target, mean_to_blob(mean))
+    log.channel_means([float(channel.mean(dtype=float)) for channel in mean])
     return 0

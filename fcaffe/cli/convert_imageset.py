@@ -12,10 +12,8 @@ from typing import Any
 import click
 
 from fcaffe import log
-from fcaffe.cli import usage
-from fcaffe.cli.flags import Decorator, command, log_flags, with_options
+from fcaffe.cli.flags import OWN, Decorator, command, log_flags, required, with_options
 from fcaffe.cli.progress import counted
-from fcaffe.cli.usage import required
 from fcaffe.data.backends import write_database
 from fcaffe.data.batches import decoding_threads
 from fcaffe.data.image_list import ListedImage, read_image_list, read_pair_list
@@ -23,8 +21,7 @@ from fcaffe.errors import UsageError
 from fcaffe.output_files import PICTURE, check_output
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.rng import CaffeRandom
-from fcaffe.tools.annotation_sets import READERS, annotated_record, labels_by_name
-from fcaffe.tools.image_sets import PictureForm, crop_images, picture_records
+from fcaffe.tools.image_sets import READERS, PictureForm, annotated_record, crop_images, labels_by_name, picture_records
 
 OPTIONS: list[Decorator] = [
     click.option("--shuffle", is_flag=True, help="In random order, which differs each time."),
@@ -46,7 +43,7 @@ OPTIONS: list[Decorator] = [
 )
 @click.argument("words", nargs=-1, metavar="ROOTFOLDER/ LISTFILE DB_NAME")
 @click.option("--label_size", default=1, metavar="N", help="Number of labels of each line (1).")
-@with_options(OPTIONS, usage.OWN)
+@with_options(OPTIONS, OWN)
 def convert_imageset(words: tuple[str, ...], label_size: int, **options: Any) -> int:
     root, list_file, database = required(words, 3)
     build_database(database, root, read_image_list(list_file, label_size), **options)
@@ -93,7 +90,7 @@ KINDS = ["classification", "detection"]
 @click.option("--check_label", is_flag=True, help="Refuse a label map that repeats a name.")
 @click.option("--min_dim", default=0, metavar="N", help="Least length of the shorter side; the aspect ratio stays.")
 @click.option("--max_dim", default=0, metavar="N", help="Largest length of the longer side; the aspect ratio stays.")
-@with_options(OPTIONS, usage.OWN)
+@with_options(OPTIONS, OWN)
 def convert_annoset(
     words: tuple[str, ...],
     anno_type: str,

@@ -12,9 +12,8 @@ import click
 import numpy as np
 
 from fcaffe import log
-from fcaffe.cli.engine import EngineFlags, engine_flags
+from fcaffe.cli.engine import EngineFlags, engine_flags, first_gpu
 from fcaffe.cli.flags import command
-from fcaffe.cli.gpus import first_gpu
 from fcaffe.data.annotated import read_label_map
 from fcaffe.data.boxes import falling
 from fcaffe.data.images import Color, decode_image, encode_image, opencv, read_file
@@ -22,7 +21,7 @@ from fcaffe.data.transformer import Transformer
 from fcaffe.errors import DataError, UsageError
 from fcaffe.input_files import reading, require_inputs
 from fcaffe.layers.forks.detection_files import ImageSize, in_pixels
-from fcaffe.net import Net
+from fcaffe.net import Blob, Net
 from fcaffe.net.weights import load_weights, tell_untouched
 from fcaffe.output_files import PICTURE, check_output, replacing
 from fcaffe.proto import caffe_pb2 as pb
@@ -52,9 +51,7 @@ GOLDEN_RATIO = 0.618
     metavar="X,...|FILE",
     help="Subtract these values of the channels blue, green and red, or a mean image (104,117,123: VGG's; '': none).",
 )
-@click.option(
-    "--scale", type=float, default=1.0, metavar="X", help="Multiply by this after the mean is subtracted (1)."
-)
+@click.option("--scale", default=1.0, metavar="X", help="Multiply by this after the mean is subtracted (1).")
 @engine_flags
 def detect_objects(
     engines: EngineFlags,
@@ -73,17 +70,22 @@ def detect_objects(
     require_inputs(weights)
     targets = _targets(images, out)
     names = read_label_map(labelmap) if labelmap else {}
-    transform = _transform(mean, scale)
     device = first_gpu(gpu)
     engine = engines.create(device and device[0])
     with log.quiet():
         net = new_net(read_net_for(model, pb.TEST), engine)
     with contextlib.closing(net), engine.fixed_weights():
         tell_untouched(net, {layer.name for layer in load_weights(net, weights).layers}, weights)
-        detector = ObjectDetector(net, transform)
+        pictures, rows = _ends(net)
+        transformer = _transformer(mean, scale, pictures.shape[1:])
         for path, target in zip(images, targets, strict=True):
-            pixels = detector.read(path)
-            objects = detector.find(pixels, threshold)
+            pixels = decode_image(read_file(path), f'"{path}"', Color.COLOR if pictures.shape[1] == 3 else Color.GRAY)
+            (decision,) = transformer.decide(1)
+            values = np.empty(pictures.shape[1:], np.float32)
+            transformer.apply(transformer.augment(pixels, decision), decision, values)
+            pictures.data[...] = engine.from_numpy(values)
+            net.forward()
+            objects = _objects(engine.to_numpy(rows.data).reshape(-1, ROW), threshold, pixels.shape[1:])
             for found in objects:
                 print(f"{path}: {name_of(found.label, names)} {found.score:.4f} {' '.join(map(str, found.box))}")
             log.info(f"{path}: {len(objects)} object(s)")
@@ -108,14 +110,30 @@ def _targets(images: tuple[str, ...], out: str) -> list[str]:
     return targets
 
 
-def _transform(mean: str, scale: float) -> pb.TransformationParameter:
-    """The TransformationParameter of these flags."""
-    transform = pb.TransformationParameter(scale=scale)
+def _ends(net: Net) -> tuple[Blob, Blob]:
+    """The net's input, for one picture, and the output with the rows of objects. Raises UsageError if it lacks one."""
+    inputs = [blob for node in net.nodes if node.layer.type == "Input" for blob in node.tops]
+    pictures = [blob for blob in inputs if len(blob.shape) == 4 and blob.shape[1] in (1, 3)]
+    rows = [blob for _, blob, _ in net.outputs() if blob.shape[:2] == (1, 1) and blob.shape[-1] == ROW]
+    if not pictures or not rows:
+        missing = "output of a DetectionOutput layer" if pictures else "Input layer for pictures, N x 3 x H x W"
+        raise UsageError(f'the net "{net.name}" has no {missing}; give the deploy net of a detector')
+    pictures[0].reshape(1, *pictures[0].shape[1:])
+    net.reshape()
+    return pictures[0], rows[0]
+
+
+def _transformer(mean: str, scale: float, shape: tuple[int, ...]) -> Transformer:
+    """Resizes pictures to this shape (C, H, W), subtracts the mean and scales."""
+    resize = pb.ResizeParameter(resize_mode=pb.ResizeParameter.WARP, height=shape[1], width=shape[2])
+    settings = pb.TransformationParameter(resize_param=[resize], scale=scale)
     try:
-        transform.mean_value.extend(float(word) for word in mean.split(",") if mean)
+        settings.mean_value.extend(float(word) for word in mean.split(",") if mean)
     except ValueError:
-        transform.mean_file = mean
-    return transform
+        settings.mean_file = mean
+    transformer = Transformer(settings, pb.TEST)
+    transformer.output_shape(shape)
+    return transformer
 
 
 class Found(NamedTuple):
@@ -126,49 +144,12 @@ class Found(NamedTuple):
     box: tuple[int, int, int, int]
 
 
-class ObjectDetector:
-    """A deploy net whose output has the rows of a DetectionOutput or Yolov3DetectionOutput layer.
-
-    Pictures are resized to the net's input. `transform` is a TransformationParameter, with mean and scale.
-    Raises UsageError if the net has no input for pictures or no such output.
-    """
-
-    def __init__(self, net: Net, transform: Any) -> None:
-        self.net = net
-        inputs = [blob for node in net.nodes if node.layer.type == "Input" for blob in node.tops]
-        pictures = [blob for blob in inputs if len(blob.shape) == 4 and blob.shape[1] in (1, 3)]
-        rows = [blob for _, blob, _ in net.outputs() if blob.shape[:2] == (1, 1) and blob.shape[-1] == ROW]
-        if not pictures or not rows:
-            missing = "output of a DetectionOutput layer" if pictures else "Input layer for pictures, N x 3 x H x W"
-            raise UsageError(f'the net "{net.name}" has no {missing}; give the deploy net of a detector')
-        self.input, self.rows = pictures[0], rows[0]
-        channels, height, width = self.input.shape[1:]
-        self.input.reshape(1, channels, height, width)
-        net.reshape()
-        resize = pb.ResizeParameter(resize_mode=pb.ResizeParameter.WARP, height=height, width=width)
-        settings = pb.TransformationParameter(resize_param=[resize])
-        settings.MergeFrom(transform)
-        self.transformer = Transformer(settings, pb.TEST)
-        self.transformer.output_shape((channels, height, width))
-
-    def read(self, path: str) -> np.ndarray:
-        """The picture as channels x height x width pixels, with the channels of the net's input."""
-        color = Color.COLOR if self.input.shape[1] == 3 else Color.GRAY
-        return decode_image(read_file(path), f'"{path}"', color)
-
-    def find(self, pixels: np.ndarray, threshold: float) -> list[Found]:
-        """The objects in a picture with scores from `threshold` on, best first."""
-        (decision,) = self.transformer.decide(1)
-        values = np.empty(self.input.shape[1:], np.float32)
-        self.transformer.apply(self.transformer.augment(pixels, decision), decision, values)
-        engine = self.net.context.engine
-        self.input.data[...] = engine.from_numpy(values)
-        self.net.forward()
-        rows = engine.to_numpy(self.rows.data).reshape(-1, ROW)
-        rows = rows[(rows[:, 1] >= 0) & (rows[:, 2] >= threshold)]
-        rows = rows[falling(rows[:, 2])]
-        boxes = in_pixels(rows[:, 3:], ImageSize("", *pixels.shape[1:]), pb.ResizeParameter()).round().astype(int)
-        return [Found(int(row[1]), float(row[2]), tuple(box)) for row, box in zip(rows, boxes.tolist(), strict=True)]
+def _objects(rows: np.ndarray, threshold: float, size: tuple[int, ...]) -> list[Found]:
+    """The objects of these rows in a picture of this height and width, with scores from `threshold` on, best first."""
+    rows = rows[(rows[:, 1] >= 0) & (rows[:, 2] >= threshold)]
+    rows = rows[falling(rows[:, 2])]
+    boxes = in_pixels(rows[:, 3:], ImageSize("", *size), pb.ResizeParameter()).round().astype(int)
+    return [Found(int(row[1]), float(row[2]), tuple(box)) for row, box in zip(rows, boxes.tolist(), strict=True)]
 
 
 def name_of(label: int, names: dict[int, Any]) -> str:

@@ -1,27 +1,43 @@
-"""Caffe's flags, glog's flags, and the flags of every command."""
+"""Click commands in gflags' spellings, with groups of flags: Caffe's flags, glog's, and the flags of every command."""
 
 from __future__ import annotations
 
-import functools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from fcaffe import log
-from fcaffe.cli import glog, usage
+from fcaffe.cli import glog
 from fcaffe.cli.commands import COMMANDS
+from fcaffe.cli.gflags import asks_for_help, spell
 from fcaffe.errors import UsageError
+
+# The groups of flags, in the order in which help shows them. A command's own groups come after Caffe's.
+HEADINGS = CAFFE, OWN, WORKERS, ENGINE, LOG, COMMON = [
+    "Caffe's flags",
+    "Flags",
+    "Several workers",
+    "Engine",
+    "Log",
+    "Any command",
+]
 
 IMPORTS = "fcaffe.imports"  # in a context's `meta`: the modules of --import
 PHASES = ("TRAIN", "TEST")  # by their numbers in caffe.proto
 Decorator = Callable[[Callable[..., int]], Callable[..., int]]
 
 
-def flag(metavar: str | None, text: str, *names: str, default: Any = "", **settings: Any) -> Any:
-    """A field of a dataclass of flags: a click option of these names, or of the field's own, for `options_of`."""
-    settings = {"metavar": metavar, "help": text, "default": default, **settings}
+def flag(metavar: str | list[str] | None, text: str, *names: str, default: Any = "", **settings: Any) -> Any:
+    """A field of a dataclass of flags: a click option of these names, or of the field's own, for `options_of`.
+
+    A list as `metavar` has the possible values. An option with a default of True or False has no value.
+    """
+    values = {"type": click.Choice(metavar)} if isinstance(metavar, list) else {"metavar": metavar}
+    settings = {**values, "help": text, "default": default, "is_flag": isinstance(default, bool), **settings}
     return field(default=default, metadata={"names": names, "settings": settings})
 
 
@@ -69,12 +85,15 @@ def phase_number(phase: str) -> int:
     return PHASES.index(phase or "TRAIN")
 
 
-def numbers(flag: str, text: str, least: int = 1) -> list[int]:
-    """Return the whole numbers of a flag, such as "256,256"; none for an empty text. Raises UsageError."""
-    words = [word.strip() for word in text.split(",")] if text else []
-    if not all(word.isdecimal() and int(word) >= least for word in words):
+def numbers(flag: str, text: str, least: int = 1, kind: type[Any] = int) -> list[Any]:
+    """Return the numbers of a flag, such as "256,256"; none for an empty text. Raises UsageError."""
+    try:
+        found = [kind(word) for word in text.split(",") if text]
+    except ValueError:
+        found = [-1]
+    if not all(number >= least for number in found):
         raise UsageError(f"{flag} takes {'positive ' * least}numbers with commas between them, not '{text}'")
-    return [int(word) for word in words]
+    return found
 
 
 def numbers_of_shape(text: str) -> tuple[int, ...] | None:
@@ -102,19 +121,15 @@ _WITHOUT_EFFECT: list[tuple[str, Any]] = [
 ]
 
 
-def _silent(name: str, default: Any) -> Decorator:
-    kind = {"is_flag": True} if isinstance(default, bool) else {"type": type(default)}
-    return click.option(f"--{name}", name, default=default, hidden=True, expose_value=False, **kind)
-
-
-LOG: list[Decorator] = [
+_LOG_OPTIONS: list[Decorator] = [
     click.option("--log", default="", metavar="FILE", help="Append the log to FILE as well."),
     click.option("--minloglevel", type=int, metavar="N", help="Lowest level to log: 0 info, 1 warning, 2 error."),
-    click.option(
-        "--log_dir", "log_dir", default="", metavar="FOLDER", help="Write glog's file of all lines there too."
-    ),
+    click.option("--log_dir", default="", metavar="FOLDER", help="Write glog's file of all lines there too."),
     click.option("--logtostderr", is_flag=True, help="Write no file to log_dir."),
-    *(_silent(name, default) for name, default in _WITHOUT_EFFECT),
+    *(
+        click.option(f"--{name}", default=default, is_flag=isinstance(default, bool), hidden=True, expose_value=False)
+        for name, default in _WITHOUT_EFFECT
+    ),
 ]
 
 
@@ -126,7 +141,7 @@ def _load_plugins(context: click.Context, param: click.Parameter, modules: tuple
         plugins.load(modules)
 
 
-COMMON: list[Decorator] = [
+_COMMON_OPTIONS: list[Decorator] = [
     click.option(
         "--import",
         "imports",
@@ -143,60 +158,126 @@ COMMON: list[Decorator] = [
 ]
 
 
-def with_options(options: Sequence[Decorator], heading: str) -> Decorator:
-    """Return a decorator that adds these options to a click command, under this heading of its help."""
+def with_options(options: Sequence[Decorator], heading: str, group: tuple[str, Any] | None = None) -> Decorator:
+    """Return a decorator that adds these options to a click command, under this heading of its help.
+
+    With a `group` (argument, dataclass) the command's function gets their values as this one argument.
+    """
 
     def decorate(function: Callable[..., int]) -> Callable[..., int]:
         for option in reversed(options):
             function = option(function)
-            function.__click_params__[-1].heading = heading  # type: ignore[attr-defined]
+            vars(function.__click_params__[-1]).update(heading=heading, group=group)  # type: ignore[attr-defined]
         return function
 
     return decorate
 
 
 def with_flags(argument: str, kind: Any, heading: str) -> Decorator:
-    """Return a decorator that adds the options of a dataclass of flags to a click command.
+    """Return a decorator that adds the options of a dataclass of flags, an instance of which is this argument."""
+    return with_options(options_of(kind), heading, (argument, kind))
 
-    The command's function gets an instance of `kind` as its `argument`; help shows the options under the heading.
+
+class Command(click.Command):
+    """A click command whose help ends with an example, and lists its flags in groups.
+
+    An option's group in help is its `heading`, which `with_options` sets; options without one belong to OWN.
+    `file_flag` is the flag that an error proposes for a file name without a flag.
     """
 
-    def decorate(function: Callable[..., int]) -> Callable[..., int]:
-        @functools.wraps(function)
-        def with_instance(**values: Any) -> int:
-            flags = kind(**{one.name: values.pop(one.name) for one in fields(kind)})
-            return function(**{argument: flags}, **values)
+    def __init__(self, *args: Any, example: str = "", file_flag: str = "", **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.example = example
+        self.file_flag = file_flag
+        for param in self.params:  # so that the shell completes files
+            named = isinstance(param, click.Argument) or re.search("FILE|FOLDER", param.metavar or "")
+            if named and param.type is click.STRING and param._custom_shell_complete is None:
+                param.type = click.Path()
 
-        return with_options(options_of(kind), heading)(with_instance)
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Parse `args`, in gflags' spellings. The root context's `obj` gets the command's name and click's words."""
+        if context.resilient_parsing:  # a line that the shell completes
+            return super().parse_args(context, args)
+        if asks_for_help(args):
+            return super().parse_args(context, ["--help"])
+        words = spell(args, self.params)
+        context.find_root().obj = [self.name, *words]
+        context.allow_extra_args = True
+        program = context.command_path.split()[0]
+        try:
+            rest = super().parse_args(context, words)
+        except click.MissingParameter as problem:
+            assert problem.param is not None
+            missing = problem.param.metavar or str(problem.param.name).upper()
+            raise click.UsageError(f"{self.name} needs {missing}, such as: {program} {self.example}") from None
+        if rest:
+            flag = f"; did you mean {self.file_flag} {rest[0]}?" if self.file_flag else ""
+            raise click.UsageError(
+                f"{self.name} cannot use '{rest[0]}'{flag} ({program} help {self.name} shows its flags)"
+            )
+        return rest
 
-    return decorate
+    def invoke(self, context: click.Context) -> Any:
+        """Set up the log, warn of flags without effect, and call the function with a dataclass for each group."""
+        values = dict(context.params)
+        glog.begin({name: values.pop(name) for name in glog.FLAGS if name in values})
+        for param in self.params:
+            given = context.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
+            if given and getattr(param, "without_effect", False):
+                log.warning(f"--{param.name} has no effect on {self.name}")
+        for argument, kind in {group for param in self.params if (group := getattr(param, "group", None))}:
+            values[argument] = kind(**{one.name: values.pop(one.name) for one in fields(kind)})
+        assert self.callback is not None
+        return context.invoke(self.callback, **values)
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        given = dict.fromkeys(getattr(param, "heading", OWN) for param in self.params)
+        at = HEADINGS.index(OWN) + 1
+        for heading in (*HEADINGS[:at], *(own for own in given if own not in HEADINGS), *HEADINGS[at:]):
+            shown = [param for param in self.params if getattr(param, "heading", OWN) == heading]
+            records = [record for param in shown if (record := param.get_help_record(context))]
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+    def format_epilog(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.example:
+            program = context.command_path.split()[0]
+            with formatter.section("Example"):
+                formatter.write_text(f"{program} {self.example}")
 
 
-common_flags = with_options(COMMON, usage.COMMON)
+def required(words: Sequence[str], least: int, most: int | None = None) -> Sequence[str]:
+    """Return `words` if there are `least` to `most` of them (exactly `least` without `most`).
+
+    Otherwise print the command's help and exit with 1, as Caffe's tools do.
+    """
+    if least <= len(words) <= (most or least):
+        return words
+    context = click.get_current_context()
+    click.echo(context.get_help())
+    context.exit(1)
+
+
+common_flags = with_options(_COMMON_OPTIONS, COMMON)
 
 
 def command(
     example: str, help: str, file_flag: str = "", flags: Decorator = common_flags, name: str = ""
 ) -> Callable[[Callable[..., int]], click.Command]:
-    """Return a decorator that makes a function a command with these flags beside its own; see `usage.Command`."""
+    """Return a decorator that makes a function a command with these flags beside its own; see `Command`."""
 
     def decorate(function: Callable[..., int]) -> click.Command:
         own = function.__name__
         called = name or (own if own in COMMANDS else own.replace("_", "-"))
-        return click.command(called, usage.Command, example=example, help=help, file_flag=file_flag)(flags(function))
+        return click.command(called, Command, example=example, help=help, file_flag=file_flag)(flags(function))
 
     return decorate
 
 
 def log_flags(function: Callable[..., int]) -> Callable[..., int]:
-    """Add glog's flags and the common ones to a click command, and set up the log before its function runs."""
-
-    @functools.wraps(function)
-    def with_log(log: str, minloglevel: int | None, log_dir: str, logtostderr: bool, **values: Any) -> int:
-        glog.begin(log, minloglevel, log_dir, logtostderr)
-        return function(**values)
-
-    return with_options(LOG, usage.LOG)(common_flags(with_log))
+    """Add glog's flags and the common ones to a click command."""
+    return with_options(_LOG_OPTIONS, LOG)(common_flags(function))
 
 
 def caffe_flags(*used: str) -> Decorator:
@@ -207,15 +288,10 @@ def caffe_flags(*used: str) -> Decorator:
     """
 
     def decorate(function: Callable[..., int]) -> Callable[..., int]:
-        @functools.wraps(function)
-        def with_warnings(**values: Any) -> int:
-            context = click.get_current_context()
-            for one in fields(Flags):
-                given = context.get_parameter_source(one.name) is click.core.ParameterSource.COMMANDLINE
-                if given and one.name not in used:
-                    log.warning(f"--{one.name} has no effect on {context.command.name}")
-            return function(**values)
-
-        return with_flags("flags", Flags, usage.CAFFE)(log_flags(with_warnings))
+        function = with_flags("flags", Flags, CAFFE)(log_flags(function))
+        unused = {one.name for one in fields(Flags)}.difference(used)
+        for param in function.__click_params__:  # type: ignore[attr-defined]
+            param.without_effect = param.name in unused
+        return function
 
     return decorate

@@ -98,8 +98,12 @@ def spell(words: Iterable[str], params: Iterable[click.Parameter]) -> list[str]:
         else:
             spelled.append(f"{option.opts[0]}={_value(word, rest, options)}")
     refused = [name for name in unknown if not {key := name.replace("-", "_"), key.removeprefix("no")} & allowed]
-    if refused:
-        lines = (f"unknown command line flag '{name}'{_hint(name, options)}" for name in refused)
+    lines = []
+    for name, key in ((name, name.replace("-", "_")) for name in refused):
+        known = [flag for flag, option in options.items() if not option.hidden]
+        negates = key.removeprefix("no") in options  # a flag with a value, which has no negation
+        lines.append(f"unknown command line flag '{name}'{'' if negates else did_you_mean(key, known, '--')}")
+    if lines:
         raise click.UsageError("\n".join(lines))
     return spelled
 
@@ -114,10 +118,3 @@ def _value(word: str, rest: Iterator[str], flags: Container[str] = ()) -> str:
 
 def _is_boolean(option: click.Option | None) -> bool:
     return option is not None and option.is_flag
-
-
-def _hint(name: str, options: dict[str, click.Option]) -> str:
-    name = name.replace("-", "_")
-    if name.removeprefix("no") in options:  # a flag with a value has no negation
-        return ""
-    return did_you_mean(name, (flag for flag, option in options.items() if not option.hidden), "--")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from fcaffe import log
 from fcaffe.errors import UsageError
@@ -12,6 +14,7 @@ from fcaffe.interruption import PROGRAMS, program_name
 from fcaffe.jobs.started import started_as
 from fcaffe.output_files import check_output, remove_leftovers, starting, temporary_name
 
+FLAGS = ("log", "log_dir", "minloglevel", "logtostderr")
 LOG = starting("log", rb".*?^[IWEF](\d{4})?\d{4} \d\d:\d\d:\d\d\.\d+ ")
 
 
@@ -21,8 +24,8 @@ def program() -> str:
     return name if name in PROGRAMS else "fcaffe"
 
 
-def begin(file: str, minimum: int | None, folder: str, to_stderr: bool) -> None:
-    """Set the log's lowest level, a file to append to, and a folder for glog's own file; '' or None changes nothing.
+def begin(flags: Mapping[str, Any]) -> None:
+    """Set the log's lowest level, a file to append to, and a folder for glog's own file, by those FLAGS that are there.
 
     Of several ranks, rank 0 logs; the others log fatal errors only.
     """
@@ -30,13 +33,13 @@ def begin(file: str, minimum: int | None, folder: str, to_stderr: bool) -> None:
     if start is not None and start.rank > 0:
         log.set_minimum(log.LEVELS.index("F"))
         return
-    if minimum is not None:
-        log.set_minimum(minimum)
-    if file:
+    if flags.get("minloglevel") is not None:
+        log.set_minimum(flags["minloglevel"])
+    if file := flags.get("log"):
         check_output(file, LOG)
         log.add_file(file)
-    folder = folder or os.environ.get("GLOG_log_dir", "")  # noqa: SIM112 - glog's name
-    if folder and not to_stderr:
+    folder = flags.get("log_dir") or os.environ.get("GLOG_log_dir", "")  # noqa: SIM112 - glog's name
+    if folder and not flags.get("logtostderr", True):
         _add_glog_file(folder)
 
 

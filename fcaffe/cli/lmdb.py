@@ -7,7 +7,7 @@ import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import click
@@ -62,45 +62,36 @@ def lmdb(action: str, paths: tuple[str, ...], count: int, seed: int, backend: st
     sources = paths if most == 1 else paths[:-1]
     with log.quiet(), contextlib.ExitStack() as opened:
         databases = [opened.enter_context(contextlib.closing(open_database(path))) for path in sources]
+        total = sum(database.entries for database in databases)
+        total = min(count, total) if count > 0 and action in ("cat", "export") else total
+        records: Iterable[Record] = itertools.islice(itertools.chain(*databases), total)
+        if action == "cat":
+            for key, value in records:
+                datum = parse_datum(key, value)
+                label = _labels(datum) if datum.HasField("label") else "-"
+                print(f"{key.decode(errors='backslashreplace')}  {label}  {_shape(shape_of(datum))}  {form_of(datum)}")
+            return 0
+        records = counted(records, total, "records")
         if action == "info":
-            _info(databases[0])
-        elif action == "cat":
-            _cat(_first(databases[0], count))
+            _info(records, databases[0])
         elif action == "export":
-            total = min(count or databases[0].entries, databases[0].entries)
-            number = export(counted(_first(databases[0], count), total, "records"), paths[1])
-            print(f"{paths[1]}: {number} pictures")
+            print(f"{paths[1]}: {export(records, paths[1])} pictures")
         else:
-            made = shuffled(databases[0], seed) if action == "shuffle" else merged(databases)
-            _write(made, databases, paths[-1], backend)
+            shuffles = action == "shuffle"
+            numbers = np.random.default_rng(seed).permutation(total).tolist() if shuffles else range(total)
+            kind = backend or databases[0].kind.lower()
+            print(f"{paths[-1]}: {write_database(paths[-1], renumbered(records, numbers), kind)} records")
     return 0
-
-
-def _write(records: Iterator[Record], sources: Sequence[Database], path: str, backend: str) -> None:
-    total = sum(database.entries for database in sources)
-    count = write_database(path, counted(records, total, "records"), backend or sources[0].kind.lower())
-    print(f"{path}: {count} records")
-
-
-def _first(database: Database, count: int) -> Iterator[Record]:
-    return itertools.islice(database, count) if count > 0 else iter(database)
-
-
-def _cat(records: Iterator[Record]) -> None:
-    for key, value in records:
-        datum = parse_datum(key, value)
-        label = _labels(datum) if datum.HasField("label") else "-"
-        print(f"{key.decode(errors='backslashreplace')}  {label}  {_shape(shape_of(datum))}  {form_of(datum)}")
 
 
 def _labels(datum: Any) -> str:
     return " ".join(str(label).removesuffix(".0") for label in labels_of(datum))
 
 
-def _info(database: Database) -> None:
+def _info(records: Iterable[Record], database: Database) -> None:
     shapes, forms, counts = Counter[tuple[int, ...]](), Counter[str](), Counter[int]()
     size = 0
-    for key, value in counted(database, database.entries, "records"):
+    for key, value in records:
         datum = parse_datum(key, value)
         size += len(value)
         shapes[shape_of(datum)] += 1
@@ -119,8 +110,8 @@ def _info(database: Database) -> None:
     few, many = min(counts.values()), max(counts.values())
     print(f"Labels     {len(labels):,} from {labels[0][0]} to {labels[-1][0]}, each of {few:,} to {many:,} records")
     print()
-    for label, records in labels[:MOST_LABELS]:
-        print(f"{label:>8}  {records:>9,}  {bar(records / many)}")
+    for label, number in labels[:MOST_LABELS]:
+        print(f"{label:>8}  {number:>9,}  {bar(number / many)}")
     if len(labels) > MOST_LABELS:
         print(f"     ...  {len(labels) - MOST_LABELS:,} more")
 
@@ -153,26 +144,11 @@ def shape_of(datum: Any) -> tuple[int, ...]:
     return _jpeg_shape(datum.data) if kind == "jpg" else ()
 
 
-def renumbered(index: int, key: bytes) -> bytes:
-    """A key with this index as its leading number."""
-    name = _NUMBER.sub(b"", key, count=1)
-    return b"%08d" % index + (b"_" + name if name else b"")
-
-
-def shuffled(database: Database, seed: int) -> Iterator[Record]:
-    """Yields all records, with keys whose order is a permutation by the seed."""
-    order = np.random.default_rng(seed).permutation(database.entries).tolist()
-    for index, (key, value) in zip(order, database, strict=True):
-        yield renumbered(index, key), value
-
-
-def merged(databases: Iterable[Database]) -> Iterator[Record]:
-    """Yields the records of all databases, with keys that preserve this order."""
-    index = 0
-    for database in databases:
-        for key, value in database:
-            yield renumbered(index, key), value
-            index += 1
+def renumbered(records: Iterable[Record], numbers: Iterable[int]) -> Iterator[Record]:
+    """Yields the records with these leading numbers in their keys."""
+    for number, (key, value) in zip(numbers, records, strict=True):
+        name = _NUMBER.sub(b"", key, count=1)
+        yield b"%08d" % number + (b"_" + name if name else b""), value
 
 
 def export(records: Iterable[Record], folder: str) -> int:

@@ -16,8 +16,7 @@ from collections.abc import Iterable
 import click
 
 from fcaffe.cli.engine import EngineFlags, engine_flags
-from fcaffe.cli.flags import command
-from fcaffe.cli.usage import required
+from fcaffe.cli.flags import command, required
 from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.log.reader import OUTPUT, RATE, Message, is_start, lines_of, messages
 from fcaffe.output_files import PICTURE, check_output, replacing, starting
@@ -78,12 +77,7 @@ def extract_seconds(words: tuple[str, ...]) -> int:
 )
 @click.argument("words", nargs=-1, metavar="LOG...")
 @click.option("--out", default="", metavar="FILE", help="The picture: .png, .pdf or .svg (the first LOG's name, .png).")
-@click.option(
-    "--x",
-    type=click.Choice(["iteration", "time"]),
-    default="iteration",
-    help="Horizontal axis (iteration).",
-)
+@click.option("--x", type=click.Choice(["iteration", "time"]), default="iteration", help="Horizontal axis (iteration).")
 def plot(words: tuple[str, ...], out: str, x: str) -> int:
     logs = required(words, 1, 1000)
     picture = out or f"{os.path.splitext(os.path.basename(logs[0]))[0]}.png"

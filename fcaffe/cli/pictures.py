@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 import click
 import numpy as np
 
-from fcaffe.cli import usage
-from fcaffe.cli.flags import command, flag, numbers, with_flags
+from fcaffe.cli.flags import OWN, command, flag, numbers, with_flags
 from fcaffe.cli.progress import counted
 from fcaffe.errors import UsageError
 from fcaffe.input_files import read_input, reading
@@ -43,12 +42,8 @@ class PictureFlags:
 
     model_def: str = flag("FILE", "Prototxt of the net.", default=f"{REFERENCE}deploy.prototxt")
     pretrained_model: str = flag("FILE", "The net's weights.", default=f"{REFERENCE}bvlc_reference_caffenet.caffemodel")
-    gpu: bool = flag(None, "Compute on the GPU.", default=False, is_flag=True)
-    mean_file: str = flag(
-        "FILE",
-        "The mean to subtract (.npy), channels x height x width; '' for none.",
-        default=MEAN,
-    )
+    gpu: bool = flag(None, "Compute on the GPU.", default=False)
+    mean_file: str = flag("FILE", "The mean to subtract (.npy), channels x height x width; '' for none.", default=MEAN)
     input_scale: float | None = flag("X", "Multiply by this after the mean is subtracted.", default=None, type=float)
     raw_scale: float = flag(
         "X", "Multiply values in [0, 1] by this before the mean is subtracted (255).", default=255.0
@@ -73,7 +68,7 @@ class PictureFlags:
         return kind(self.model_def, self.pretrained_model, mean=mean, channel_swap=channels, **scales, **settings)
 
 
-picture_flags = with_flags("flags", PictureFlags, usage.OWN)
+picture_flags = with_flags("flags", PictureFlags, OWN)
 
 
 @command(
@@ -83,10 +78,8 @@ picture_flags = with_flags("flags", PictureFlags, usage.OWN)
 )
 @click.argument("source", metavar="IN")
 @click.argument("target", metavar="OUT")
-@click.option("--center_only", "center_only", is_flag=True, help="Classify the centre alone, not ten crops.")
-@click.option(
-    "--images_dim", "images_dim", default="256,256", metavar="H,W", help="Resize pictures to this first (256,256)."
-)
+@click.option("--center_only", is_flag=True, help="Classify the centre alone, not ten crops.")
+@click.option("--images_dim", default="256,256", metavar="H,W", help="Resize pictures to this first (256,256).")
 @click.option("--ext", default="jpg", metavar="EXT", help="Which files of a folder are pictures (jpg).")
 @picture_flags
 def classify(source: str, target: str, flags: PictureFlags, center_only: bool, images_dim: str, ext: str) -> int:
@@ -141,15 +134,12 @@ def _pictures(source: str, ext: str) -> list[str] | np.ndarray:
 @click.argument("target", metavar="OUT")
 @click.option(
     "--crop_mode",
-    "crop_mode",
     type=click.Choice(CROP_MODES),
     default="selective_search",
     help="Source of the windows (selective_search, which needs MATLAB).",
 )
 @click.option(
     "--context_pad",
-    "context_pad",
-    type=int,
     default=16,
     metavar="N",
     help="Pixels of context around the window, at each border of the net's input (16).",
@@ -162,10 +152,8 @@ def detect(source: str, target: str, flags: PictureFlags, crop_mode: str, contex
         )
     check_output(target, SCORES if target.lower().endswith("csv") else HDF5, source)
     mean = flags.mean()
-    if mean is not None and mean.ndim == 3 and mean.shape[1:] != (1, 1):
-        mean = mean.mean(1).mean(1)
-    elif mean is not None:
-        mean = mean.ravel()
+    if mean is not None:
+        mean = mean.mean(1).mean(1) if mean.ndim == 3 else mean.ravel()
     detector = flags.create(Detector, mean, context_pad=context_pad)
     start = time.monotonic()
     print("Loading input...")
@@ -174,7 +162,8 @@ def detect(source: str, target: str, flags: PictureFlags, crop_mode: str, contex
         pictures = counted(windows, len(windows), "pictures")
         detections = [found for one in pictures for found in detector.detect_windows([one])]
     else:
-        detections = detector.detect_selective_search(_read_names(source))
+        lines = _text(source, "txt", "selective_search").splitlines()
+        detections = detector.detect_selective_search([line.strip() for line in lines if line.strip()])
     print(f"Processed {len(detections)} windows in {time.monotonic() - start:.3f} s.")
     start = time.monotonic()
     if target.lower().endswith("csv"):
@@ -190,10 +179,6 @@ def _text(path: str, extension: str, mode: str) -> str:
         raise UsageError(f"{path}: with --crop_mode {mode} the input is a .{extension}")
     with reading(path, UsageError, "list"):
         return read_input(path).decode("utf-8-sig", "surrogateescape")
-
-
-def _read_names(path: str) -> list[str]:
-    return [name for line in _text(path, "txt", "selective_search").splitlines() if (name := line.strip())]
 
 
 def _read_windows(path: str) -> Windows:

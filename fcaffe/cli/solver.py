@@ -9,9 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
-import numpy as np
 from google.protobuf import json_format
-from google.protobuf.descriptor import FieldDescriptor
 
 from fcaffe import log
 from fcaffe.cli.flags import command
@@ -20,10 +18,7 @@ from fcaffe.proto import read_solver
 from fcaffe.solvers.learning_rate import learning_rate, warm_up_end
 
 SAMPLES = 16
-UPGRADED = ("solver_type",)  # older fields, which reading a solver turns into newer ones
-
 FIRST_OWN_NUMBER = 100000  # of the fields that BVLC Caffe's schema does not have
-NUMBERS = (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE)
 
 
 @command(
@@ -41,17 +36,13 @@ def solver(solver: str, as_json: bool) -> int:
         print(json.dumps(fields, indent=2))
     else:
         curve = rates(param)  # first, since it may refuse the policy
-        _print(param, fields)
+        width = max(map(len, fields))
+        for name, value in fields.items():
+            given = isinstance(value, list) or param.HasField(name)
+            shown = value if isinstance(value, str) else json.dumps(value)
+            print(f"{name:{width}}  {shown}{'' if given else '  (default)'}")
         _print_rates(param, curve)
     return 0
-
-
-def _print(param: Any, fields: dict[str, Any]) -> None:
-    width = max(map(len, fields))
-    for name, value in fields.items():
-        given = isinstance(value, list) or param.HasField(name)
-        shown = value if isinstance(value, str) else json.dumps(value)
-        print(f"{name:{width}}  {shown}{'' if given else '  (default)'}")
 
 
 def _print_rates(param: Any, curve: list[tuple[int, float]]) -> None:
@@ -67,22 +58,21 @@ def _print_rates(param: Any, curve: list[tuple[int, float]]) -> None:
 
 
 def solver_fields(param: Any) -> dict[str, Any]:
-    """Field name to value, in the order of the schema.
+    """Field name to value, in the order of the schema, as JSON has it.
 
     Fields that are not given are there with their default, if they are numbers, booleans or enums, or have one in the
-    schema. Enums are by name, messages are dictionaries.
+    schema. Of the fields that BVLC Caffe lacks, only given ones are there.
     """
-    fields = {}
+    whole = type(param)()
     for field in param.DESCRIPTOR.fields:
-        if field.name in UPGRADED:
-            continue
-        value = getattr(param, field.name)
-        if hasattr(value, "extend"):  # a repeated field
-            if value:
-                fields[field.name] = [_plain(field, item) for item in value]
-        elif param.HasField(field.name) or _has_default(field):
-            fields[field.name] = _plain(field, value)
-    return fields
+        plain = field.has_default_value or field.cpp_type not in (field.CPPTYPE_STRING, field.CPPTYPE_MESSAGE)
+        if plain and field.number < FIRST_OWN_NUMBER and not hasattr(getattr(whole, field.name), "extend"):
+            setattr(whole, field.name, field.default_value)
+    whole.MergeFrom(param)
+    whole.ClearField("solver_type")  # reading a solver turns it into `type`
+    found = json_format.MessageToDict(whole, preserving_proto_field_name=True)
+    found["random_seed"] = int(found["random_seed"])  # JSON's numbers have no 64 bits
+    return {field.name: found[field.name] for field in param.DESCRIPTOR.fields if field.name in found}
 
 
 def rates(param: Any) -> list[tuple[int, float]]:
@@ -106,26 +96,3 @@ def _drops(step_values: Iterable[int], warm: int) -> Iterator[int]:
     for value in step_values:
         iteration = max(iteration + 1, value)
         yield iteration
-
-
-def _has_default(field: Any) -> bool:
-    """A field that BVLC Caffe lacks is shown only where it is given."""
-    return field.number < FIRST_OWN_NUMBER and (
-        field.has_default_value
-        or field.cpp_type
-        not in (
-            FieldDescriptor.CPPTYPE_STRING,
-            FieldDescriptor.CPPTYPE_MESSAGE,
-        )
-    )
-
-
-def _plain(field: Any, value: Any) -> Any:
-    """As JSON has it; a float32 with as few digits as tell it from others."""
-    if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
-        return json_format.MessageToDict(value, preserving_proto_field_name=True)
-    if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
-        return field.enum_type.values_by_number[value].name
-    if field.cpp_type in NUMBERS:
-        return float(str(np.float32(value)))
-    return value

@@ -13,7 +13,7 @@ import sys
 from typing import Any, TextIO
 
 from fcaffe import log
-from fcaffe.log.outlet import Outlet
+from fcaffe.log.lines import Outlet
 
 _output: Outlet | None = None
 _error: Outlet | None = None

@@ -12,9 +12,8 @@ from typing import Any
 import click
 
 from fcaffe import log
-from fcaffe.cli.flags import command, numbers_of_shape, phase_number
+from fcaffe.cli.flags import command, numbers_of_shape, phase_number, required
 from fcaffe.cli.table import print_table
-from fcaffe.cli.usage import required
 from fcaffe.errors import UsageError
 from fcaffe.model_files import Model, read_model
 from fcaffe.proto import file_start, is_text, read_net

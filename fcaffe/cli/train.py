@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import base64
 import os
+import signal
 import sys
-from collections.abc import Callable
+import time
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import click
 
 from fcaffe import log, pycaffe  # noqa: F401 - pycaffe registers the types of layers
-from fcaffe.cli import usage
-from fcaffe.cli.engine import EngineFlags, engine_flags
-from fcaffe.cli.flags import Flags, caffe_flags, command, flag, with_flags
-from fcaffe.cli.gpus import TrainingGpus
-from fcaffe.cli.progress import Heartbeat, progress_of, recorded
-from fcaffe.cli.signals import Signals
-from fcaffe.cli.workers import (
-    LaunchFlags,
-    SharingFlags,
-    check_same_flags,
-    launch_flags,
-    order_of_command,
-    sharing_flags,
-)
+from fcaffe.cli.engine import EngineFlags, TrainingGpus, engine_flags
+from fcaffe.cli.flags import OWN, WORKERS, Flags, caffe_flags, command, flag, with_flags
+from fcaffe.cli.progress import TRACE, Heartbeat, Timing, progress_of, recorded
+from fcaffe.cli.workers import LaunchFlags, SharingFlags, check_same_flags, order_of_command
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
 from fcaffe.input_files import require_inputs
@@ -39,9 +32,7 @@ from fcaffe.proto import read_solver
 from fcaffe.solvers import Action, Solver
 from fcaffe.solvers.learning_rate import SCALES, scale_rate
 from fcaffe.solvers.snapshot.paths import remove_temporary, states
-from fcaffe.timeline import Timeline
 from fcaffe.tools.report import PAGE
-from fcaffe.tools.trace import TRACE, Timing
 
 AUTO = "auto"
 TERMINATED = 143  # what a shell sees of a process that SIGTERM ended
@@ -52,25 +43,20 @@ class SolverFlags:
     """The flags that configure the solver, beside its prototxt."""
 
     on_nan: str = flag(
-        None,
+        ["stop", "snapshot", "continue"],
         "If the loss is not finite: stop, stop after a snapshot of the last good state (up to 100 iterations old), or "
         "continue (stop).",
         "--on-nan",
         default="stop",
-        type=click.Choice(["stop", "snapshot", "continue"]),
     )
     rng: str = flag(
-        None,
-        "Stream that Dropout and other noise in the net draw from (counter).",
-        default="counter",
-        type=click.Choice(["caffe", "counter"]),
+        ["caffe", "counter"], "Stream that Dropout and other noise in the net draw from (counter).", default="counter"
     )
     scale_lr: str | None = flag(
-        None,
+        list(SCALES),
         "Scale base_lr from the solver's batch to the effective one, which --batch per-worker makes larger.",
         "--scale-lr",
         default=None,
-        type=click.Choice(list(SCALES)),
     )
     grow_batch: int | None = flag(
         "SAMPLES",
@@ -80,34 +66,8 @@ class SolverFlags:
         type=click.IntRange(min=1),
     )
     recompute: bool = flag(
-        None,
-        "Save only some activations and recompute the others for backward: less memory, more time.",
-        default=False,
-        is_flag=True,
+        None, "Save only some activations and recompute the others for backward: less memory, more time.", default=False
     )
-
-    def solver(
-        self, param: Any, engine: Engine, timeline: Timeline, requested: Callable[[], Action], options: dict[str, Any]
-    ) -> Solver:
-        """Create the solver, after --scale-lr has changed `param.base_lr`. Collective.
-
-        Args:
-            requested: Returns the action that a signal asks for.
-            options: Solver's arguments about other workers.
-        """
-        if self.scale_lr:
-            _scale_rate(param, self.scale_lr, options.get("workers", Workers()))
-        return Solver(
-            param,
-            engine,
-            self.rng,
-            timeline=timeline,
-            recompute=self.recompute,
-            grow_batch=self.grow_batch or 0,
-            on_nan=self.on_nan,
-            requested_action=requested,
-            **options,
-        )
 
 
 @command(
@@ -117,7 +77,7 @@ class SolverFlags:
     f"and ends with exit code {TERMINATED}.",
     flags=caffe_flags("solver", "weights", "snapshot", "gpu", "level", "stage", "sigint_effect", "sighup_effect"),
 )
-@with_flags("solving", SolverFlags, usage.OWN)
+@with_flags("solving", SolverFlags, OWN)
 @click.option("--report", default="", metavar="FILE.html", help="Write a page about the training, while it goes on.")
 @click.option("--tensorboard", default="", metavar="DIR", help="Write the curves for TensorBoard.")
 @click.option("--trace", default="", metavar="FILE", help="Write what each worker did when, for chrome://tracing.")
@@ -135,8 +95,8 @@ class SolverFlags:
     help="Also write temporary snapshots; the last two stay until the training has ended well.",
 )
 @click.option("--gpus", "gpu_count", default="", metavar="N", help="Train with N workers, each on a GPU of its own.")
-@launch_flags
-@sharing_flags
+@with_flags("launching", LaunchFlags, WORKERS)
+@with_flags("sharing", SharingFlags, WORKERS)
 @engine_flags
 def train(
     flags: Flags,
@@ -200,7 +160,19 @@ def train(
         engine = _create_engine(gpu, solving.rng, world, engines)
         timing = Timing(trace, world)
         options = sharing.for_solver(world, timing.timeline, engine.xp)
-        solver = solving.solver(param, engine, timing.timeline, signals.requested, options)
+        if solving.scale_lr:
+            _scale_rate(param, solving.scale_lr, options.get("workers", Workers()))
+        solver = Solver(
+            param,
+            engine,
+            solving.rng,
+            timeline=timing.timeline,
+            recompute=solving.recompute,
+            grow_batch=solving.grow_batch or 0,
+            on_nan=solving.on_nan,
+            requested_action=signals.requested,
+            **options,
+        )
         _tell_sharing(solver, sharing, world)
         solver.observers.append(Heartbeat(solver, world.watchdog))
         try:
@@ -347,3 +319,53 @@ def _scale_rate(param: Any, scale: str, workers: Workers) -> None:
     scale_rate(param, scale, workers.size)
     change = f"base_lr {before} becomes {log.number(param.base_lr)}"
     log.info(f"--scale-lr {scale}: {change}, since the batch is {workers.size} times the solver's")
+
+
+EFFECTS = {"stop": Action.STOP, "snapshot": Action.SNAPSHOT, "none": Action.NONE}
+
+
+class Signals:
+    """Within a `with`, signal handlers only record what was asked for; the training loop calls `requested`.
+
+    Batch systems send SIGTERM some time before they kill. A temporary snapshot is asked for every `save_every` seconds,
+    unless that is 0.
+    """
+
+    def __init__(self, sigint_effect: str, sighup_effect: str) -> None:
+        self._effects = {signal.SIGTERM: Action.TERMINATE}
+        for name, effect in (("sigint", sigint_effect), ("sighup", sighup_effect)):
+            if effect not in EFFECTS:
+                problem = f'Invalid signal effect "{effect}" was specified'
+                raise UsageError(f"{problem}; give --{name}_effect one of {', '.join(EFFECTS)}")
+            if hasattr(signal, name.upper()):  # Windows has no SIGHUP
+                self._effects[signal.Signals[name.upper()]] = EFFECTS[effect]
+        self._noted: deque[Action] = deque()  # appending is atomic, whenever a signal arrives
+        self._before: dict[signal.Signals, Any] = {}
+        self.terminated = False
+        self.save_every = 0.0
+        self._saved = time.monotonic()
+
+    def requested(self) -> Action:
+        """Return the most urgent effect of the signals since the last call."""
+        action = Action.NONE
+        if self.save_every and time.monotonic() > self._saved + self.save_every:
+            self._saved, action = time.monotonic(), Action.SAVE
+        while self._noted:
+            action = max(action, self._noted.popleft())
+        self.terminated |= action is Action.TERMINATE
+        return action
+
+    def stopping(self) -> list[signal.Signals]:
+        """Return the signals that end a training."""
+        return [number for number, action in self._effects.items() if action in (Action.STOP, Action.TERMINATE)]
+
+    def __enter__(self) -> Signals:
+        def note(number: int, frame: FrameType | None) -> None:
+            self._noted.append(self._effects[signal.Signals(number)])
+
+        self._before = {number: signal.signal(number, note) for number in self._effects}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)

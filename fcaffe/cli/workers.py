@@ -13,9 +13,9 @@ import click
 import numpy as np
 
 from fcaffe import log
-from fcaffe.cli import usage
-from fcaffe.cli.flags import IMPORTS, flag, with_flags
-from fcaffe.cli.gpus import NO_GPUS, TrainingGpus
+from fcaffe.cli import glog
+from fcaffe.cli.engine import NO_GPUS, TrainingGpus
+from fcaffe.cli.flags import IMPORTS, flag
 from fcaffe.errors import UsageError
 from fcaffe.jobs.hosts import (
     DEFAULT_TIMEOUT,
@@ -191,11 +191,10 @@ class SharingFlags:
     """The flags that say how workers share a batch and sum their gradients."""
 
     batch: str | None = flag(
-        None,
+        ["global", "per-worker"],
         "What a batch_size is: the batch that the workers split, or that of each worker (global; with --gpu and "
         "several GPUs per-worker).",
         default=None,
-        type=click.Choice(["global", "per-worker"]),
     )
     reduce: str = flag(
         "NAME",
@@ -215,10 +214,9 @@ class SharingFlags:
     )
     overlap: bool = flag(None, "Send gradients after backward only.", "--no-overlap", default=True, flag_value=False)
     bn: str | None = flag(
-        None,
+        ["sync", "local"],
         "BatchNorm over the batch of all workers, or of each (sync where the batch is split).",
         default=None,
-        type=click.Choice(["sync", "local"]),
     )
     reproducible: int = flag(
         "S",
@@ -338,9 +336,6 @@ def order_of_command(**more: Any) -> dict[str, Any]:
     }
 
 
-LOGGING = ("log", "log_dir", "minloglevel", "logtostderr")
-
-
 def check_same_flags(world: World) -> None:
     """Raises UsageError on each rank that was started with other flags than rank 0, but for the log. Collective.
 
@@ -349,7 +344,7 @@ def check_same_flags(world: World) -> None:
     """
     if world.size == 1 or world.order is not None:
         return
-    own = {name: value for name, value in click.get_current_context().params.items() if name not in LOGGING}
+    own = {name: value for name, value in click.get_current_context().params.items() if name not in glog.FLAGS}
     with world.watchdog.waiting("the comparison of flags"):
         others = world.comm.bcast(own)
     if differing := sorted(name for name in own if own[name] != others[name]):
@@ -357,7 +352,3 @@ def check_same_flags(world: World) -> None:
             "this rank and rank 0 were started with different flags: "
             + "; ".join(f"--{name.replace('_', '-')} {own[name]} and {others[name]}" for name in differing)
         )
-
-
-launch_flags = with_flags("launching", LaunchFlags, usage.WORKERS)
-sharing_flags = with_flags("sharing", SharingFlags, usage.WORKERS)

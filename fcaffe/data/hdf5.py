@@ -11,8 +11,7 @@ import numpy as np
 from fcaffe import log
 from fcaffe.data.lines import numbered_lines
 from fcaffe.errors import DataError
-from fcaffe.hdf5.reading import check_sizes, h5py, member, names_in, opened, shape_of, values_of
-from fcaffe.hdf5.writing import new_file
+from fcaffe.hdf5 import check_sizes, h5py, member, names_in, new_file, opened, shape_of, values_of
 from fcaffe.input_files import asking
 from fcaffe.proto.binary import HDF5_MAGIC
 

@@ -1,7 +1,8 @@
-"""`fcaffe compress`: Deep Compression into a .dcmodel, or layers of low rank (fcaffe/cli/low_rank.py)."""
+"""`fcaffe compress`: Deep Compression into a .dcmodel, or layers of low rank (fcaffe/tools/low_rank.py)."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,20 +11,20 @@ from typing import Any
 import click
 
 from fcaffe import log
-from fcaffe.cli import low_rank
-from fcaffe.cli.engine import EngineFlags, engine_flags
+from fcaffe.cli.engine import EngineFlags, engine_flags, first_gpu
 from fcaffe.cli.flags import command, flag, log_flags, with_flags, with_options
-from fcaffe.cli.gpus import first_gpu
 from fcaffe.cli.solver import rates
 from fcaffe.cli.table import print_table
-from fcaffe.deep_compression import dcmodel
-from fcaffe.deep_compression.pruning import MOST_BITS, Aim, aims, pruned, shared, weight_counts
+from fcaffe.deep_compression import dcmodel, pruning
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
-from fcaffe.model_files import Model, read_model
+from fcaffe.model_files import Model, read_model, write_model
 from fcaffe.output_files import check_output
-from fcaffe.proto import read_solver
+from fcaffe.proto import read_net, read_solver, write_text
+from fcaffe.proto.text import PROTOTXT
 from fcaffe.tools.convert import target_kind
+from fcaffe.tools.low_rank import low_rank
+from fcaffe.tools.nets import model_scores
 
 _DEFAULT = "a tenth of max_iter"
 
@@ -66,6 +67,19 @@ class DeepFlags:
     )
 
 
+LOW_RANK = [
+    click.option(
+        "--rank", "ranks", multiple=True, metavar="LAYER=N", help="A layer and its rank; no other is changed."
+    ),
+    click.option(
+        "--energy",
+        type=float,
+        metavar="SHARE",
+        help="Without --rank: the share of the squares of singular values that stays in each layer (0.95).",
+    ),
+]
+
+
 @command(
     example="compress lenet.caffemodel lenet.dcmodel --solver lenet_solver.prototxt --density 0.33,ip1=0.08 --bits 5",
     help="With two files: write the model WEIGHTS as OUT.dcmodel, by Deep Compression: small weights become 0, others "
@@ -78,7 +92,7 @@ class DeepFlags:
 @click.argument("files", nargs=-1, metavar="WEIGHTS OUT.dcmodel | NET WEIGHTS NEW_NET NEW_WEIGHTS")
 @click.option("--solver", "solver_path", default="", metavar="FILE", help="Test by the test nets of this solver.")
 @click.option("--gpu", default="", metavar="ID", help="With --solver: the GPU to use (the CPU).")
-@with_options(low_rank.OPTIONS, "Flags for layers of low rank")
+@with_options(LOW_RANK, "Flags for layers of low rank")
 @with_flags("deep", DeepFlags, "Flags for .dcmodel files")
 @engine_flags
 def compress(
@@ -107,9 +121,7 @@ def compress(
     if len(files) == 2:
         compress_deeply(files[0], files[1], deep, solver, engine)
     else:
-        low_rank.factor(
-            files, dict(map(low_rank.parse_rank, ranks)), 0.95 if energy is None else energy, solver, engine
-        )
+        _factor(files, dict(map(_rank_of, ranks)), 0.95 if energy is None else energy, solver, engine)
     return 0
 
 
@@ -128,86 +140,89 @@ def compress_deeply(source: str, target: str, flags: DeepFlags, solver: Any, eng
         raise UsageError("--retrain, --tune and --rate are for --solver, by which the net trains on")
     with log.quiet():
         model = read_model(source)
-    wanted = aims(model, *_numbers_of(flags))
-    rows: list[tuple[str, list[tuple[str, float]]]] = []
-    if solver is None:
+    wanted = pruning.aims(model, *_numbers_of(flags))
+    training = None
+    with contextlib.ExitStack() as stack:
+        if solver is not None:
+            assert engine is not None
+            # The solver's rate half-way to max_iter: its first, larger ones would undo the training before.
+            first_half = [rate for iteration, rate in rates(solver) if iteration <= solver.max_iter // 2]
+            half_way = first_half[-1] if first_half else float(solver.base_lr)
+            training = pruning.Retraining(solver, engine, half_way if flags.rate is None else flags.rate)
+            stack.callback(training.close)
+            training.test(model, "as it was")
         for step in range(flags.rounds):
-            model = pruned(model, wanted, (step + 1) / flags.rounds)
-        model = shared(model, wanted)
-    else:
-        assert engine is not None
-        model = _with_training(model, wanted, flags, solver, engine, rows)
+            model = pruning.pruned(model, wanted, (step + 1) / flags.rounds)
+            if training is not None:
+                what = f"pruned, step {step + 1} of {flags.rounds}" if flags.rounds > 1 else "pruned"
+                model = training.step(model, what, flags.retrain, pruning.Masked, wanted)
+        model = pruning.shared(model, wanted)
+        if training is not None:
+            model = training.step(model, "with shared weights", flags.tune, pruning.Shared, wanted)
     sizes = dcmodel.write(target, model)
     _print_sizes(source, target, model, wanted, sizes)
-    if rows:
-        names = [name for name, _ in rows[0][1]]
-        print_table("Test nets", ("", *names), [(what, *(f"{v:.4f}" for _, v in found)) for what, found in rows], 1)
+    if training is not None:
+        rows = [(what, *(f"{value:.4f}" for _, value in scores)) for what, scores in training.scores]
+        print_table("Test nets", ("", *(name for name, _ in training.scores[0][1])), rows, numbers_from=1)
     before, after = os.path.getsize(source), os.path.getsize(target)
     print(f"{target}: {after} bytes, {before / after:.1f} times fewer than the {before} of {source}")
 
 
-def _with_training(
-    model: Model,
-    wanted: dict[str, Aim],
-    flags: DeepFlags,
-    solver: Any,
-    engine: Engine,
-    rows: list[tuple[str, list[tuple[str, float]]]],
-) -> Model:
-    """Compress with training between the steps. The scores after each step are appended to `rows`."""
-    from fcaffe.deep_compression.retraining import Masked, Retraining, Shared
-    from fcaffe.tools.nets import model_scores  # which loads all layers
-
-    def tell(what: str) -> None:
-        scores = model_scores(solver, model, engine)
-        rows.append((what, scores))
-        log.info(f"{what}: {', '.join(f'{name} = {value:.4f}' for name, value in scores)}")
-
-    def iterations(given: int | None) -> int:
-        return max(1, solver.max_iter // 10) if given is None else given
-
-    tell("as it was")
-    training = Retraining(solver, engine, _rate_half_way(solver) if flags.rate is None else flags.rate)
-    try:
-        for step in range(flags.rounds):
-            model = pruned(model, wanted, (step + 1) / flags.rounds)
-            tell(f"pruned, step {step + 1} of {flags.rounds}" if flags.rounds > 1 else "pruned")
-            if count := iterations(flags.retrain):
-                model = training.train(model, count, Masked, wanted)
-                tell(f"after {count} iterations")
-        model = shared(model, wanted)
-        tell("with shared weights")
-        if count := iterations(flags.tune):
-            model = training.train(model, count, Shared, wanted)
-            tell(f"after {count} iterations")
-    finally:
-        training.close()
-    return model
-
-
-def _rate_half_way(solver: Any) -> float:
-    """The solver's learning rate half-way to max_iter: its first, larger rates would undo the training before."""
-    first_half = [rate for iteration, rate in rates(solver) if iteration <= solver.max_iter // 2]
-    return first_half[-1] if first_half else float(solver.base_lr)
-
-
 def _print_sizes(
-    source: str, target: str, model: Model, wanted: dict[str, Aim], sizes: dict[tuple[str, int], int]
+    source: str, target: str, model: Model, wanted: dict[str, pruning.Aim], sizes: dict[tuple[str, int], int]
 ) -> None:
-    rows, left = [], [os.path.getsize(source), os.path.getsize(target)]
-
-    def add(name: str, density: str, kinds: str, bits: str, before: int, after: int) -> None:
-        rows.append((name, density, kinds, bits, str(before), str(after), f"{before / max(after, 1):.1f}"))
-
-    for name, size, nonzero, kinds in weight_counts(model, wanted):
-        after = sizes[name, 0]
-        bits = f"{8 * after / nonzero:.1f}" if nonzero else "0"
-        add(name, f"{100 * nonzero / max(size, 1):.1f} %", str(kinds), bits, 4 * size, after)
-        left = [left[0] - 4 * size, left[1] - after]
-    add("all else", "", "", "", left[0], left[1])
-    add("the file", "", "", "", os.path.getsize(source), os.path.getsize(target))
+    before, after = os.path.getsize(source), os.path.getsize(target)
+    rows: list[tuple[Any, ...]] = []
+    for name, size, nonzero, kinds in pruning.weight_counts(model, wanted):
+        own = sizes[name, 0]
+        bits = f"{8 * own / nonzero:.1f}" if nonzero else "0"
+        rows.append((name, f"{100 * nonzero / max(size, 1):.1f} %", str(kinds), bits, 4 * size, own))
+    left = [whole - sum(row[column] for row in rows) for column, whole in ((4, before), (5, after))]
+    rows += [("all else", "", "", "", *left), ("the file", "", "", "", before, after)]
     columns = ("weights of", "not 0", "values", "bits each", "bytes before", "after", "times fewer")
-    print_table(target, columns, rows, numbers_from=1)
+    shown = [(*texts, str(old), str(new), f"{old / max(new, 1):.1f}") for *texts, old, new in rows]
+    print_table(target, columns, shown, numbers_from=1)
+
+
+def _factor(files: Sequence[str], ranks: dict[str, int], energy: float, solver: Any, engine: Engine | None) -> None:
+    """Write the net and the model of low rank (see `low_rank`); `files` are net, weights, new net and new weights.
+
+    With an engine, the test nets of the SolverParameter score the model before and after.
+    """
+    net, weights, new_net, new_weights = files
+    check_output(new_net, PROTOTXT, net, weights, new_weights)
+    check_output(new_weights, target_kind(new_weights), net, weights)
+    with log.quiet():
+        old = read_model(weights)
+        model, done = low_rank(read_net(net), old, ranks, energy)
+    scores = []
+    if engine is not None:
+        chosen = {one.layer: one.rank for one in done}
+
+        def factored(test_net: Any) -> Any:
+            here = {layer.name for layer in test_net.layer}
+            own = {name: rank for name, rank in chosen.items() if name in here}
+            return low_rank(test_net, old, own, energy)[0].net() if own else test_net
+
+        scores = [model_scores(solver, old, engine), model_scores(solver, model, engine, factored)]
+    write_text(new_net, model.net())
+    write_model(new_weights, model)
+    rows = [(one.layer, str(one.rank), str(one.full), f"{100 * one.error:.2f} %") for one in done]
+    if rows:
+        print_table(new_net, ("layer", "rank", "of", "error of weights"), rows, numbers_from=1)
+    if scores:
+        pairs = zip(*scores, strict=True)
+        shown = [(name, f"{before:.4f}", f"{after:.4f}") for (name, before), (_, after) in pairs]
+        print_table("Test nets", ("output", "before", "after"), shown, numbers_from=1)
+    print(f"{new_net}: {len(done)} layers were factored; fcaffe summary shows the multiply-adds")
+
+
+def _rank_of(word: str) -> tuple[str, int]:
+    """The layer and rank of LAYER=N. Raises UsageError."""
+    layer, equals, number = word.rpartition("=")
+    if not equals or not number.isdecimal():
+        raise UsageError(f"--rank takes LAYER=N, such as fc6=256, not '{word}'")
+    return layer, int(number)
 
 
 def _numbers_of(flags: DeepFlags) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
@@ -221,8 +236,8 @@ def _numbers_of(flags: DeepFlags) -> tuple[dict[str, float], dict[str, float], d
         if value < 0:
             raise UsageError(f"--quality is 0 or more standard deviations, not {value:g}")
     for value in bits.values():
-        if value not in range(1, MOST_BITS + 1):
-            raise UsageError(f"--bits is a whole number from 1 to {MOST_BITS}, not {value:g}")
+        if value not in range(1, pruning.MOST_BITS + 1):
+            raise UsageError(f"--bits is a whole number from 1 to {pruning.MOST_BITS}, not {value:g}")
     if both := sorted(set(densities) & set(qualities)):
         raise UsageError(f"--density and --quality are both for {both[0] or 'all layers'}: give one of them")
     return densities, qualities, bits

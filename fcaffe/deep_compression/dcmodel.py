@@ -70,12 +70,22 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Contents]:
     """The contents of a file. Raises SnapshotError if it is damaged or truncated."""
     with reading(path, SnapshotError):
         file = read_input(path, most=1 << 40)
-    body = _Bytes(memoryview(file)[_HEAD.size : -_CRC.size])
-    content, _ = unpack(body.take(_checked_head(file)), _LARGEST_OUTLINE)
+    size = _checked_head(file)
+    body = memoryview(file)[_HEAD.size : -_CRC.size]
+
+    def take(size: int) -> memoryview:
+        """The next bytes of the body. Raises SnapshotError if fewer are left."""
+        nonlocal body
+        taken, body = body[:size], body[size:]
+        if len(taken) < size:
+            raise SnapshotError("it claims more bytes than it has; it is damaged")
+        return taken
+
+    content, _ = unpack(take(size), _LARGEST_OUTLINE)
     outline = outline_from(content)
     arrays: dict[ArrayName, Packed] = {}
     for name, blob in arrays_in(outline):
-        form, itemsize, size = _ARRAY.unpack(body.take(_ARRAY.size))
+        form, itemsize, size = _ARRAY.unpack(take(_ARRAY.size))
         if form == _ABSENT:
             continue
         if form > _CODED or itemsize not in _DTYPES or min(blob.shape, default=0) < 0:
@@ -83,7 +93,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Contents]:
         nbytes = math.prod(blob.shape) * itemsize
         if form == _RAW and size != nbytes:
             raise SnapshotError(f'blob {name.blob} of layer "{name.layer}" has {size} bytes, not {nbytes}')
-        read = functools.partial(_array, body.take(size), form, _DTYPES[itemsize], blob.shape)
+        read = functools.partial(_array, take(size), form, _DTYPES[itemsize], blob.shape)
         arrays[name] = Packed(blob.shape, nbytes, read)
     yield Contents(outline, arrays)
 
@@ -117,20 +127,6 @@ def _encoded(values: np.ndarray | None) -> tuple[int, int, bytes]:
     if coded is None or len(coded) >= flat.nbytes:
         return _RAW, dtype.itemsize, flat.tobytes()
     return _CODED, dtype.itemsize, coded
-
-
-class _Bytes:
-    """A reader of bytes."""
-
-    def __init__(self, content: memoryview) -> None:
-        self._content, self._offset = content, 0
-
-    def take(self, size: int) -> memoryview:
-        """The next `size` bytes. Raises SnapshotError if fewer are left."""
-        begin, self._offset = self._offset, self._offset + size
-        if self._offset > len(self._content):
-            raise SnapshotError("it claims more bytes than it has; it is damaged")
-        return self._content[begin : self._offset]
 
 
 def pack(content: bytes) -> bytes:

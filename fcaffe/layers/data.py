@@ -130,7 +130,7 @@ class ReadingLayer(Reader):
         rows = self.workers.rows(self.share)
         images = rows.stop - rows.start
         self._reshape(top, (images, *source.shape[1:]), self.label_shape(images))
-        log.output_data_size(source.shape, self.size_logged_at)
+        log.output_data_size(",".join(map(str, source.shape)), self.size_logged_at)
 
     def _open(self, top: list[Blob]) -> Prefetcher:
         random, depth = self.context.random, self.param.data_param.prefetch
@@ -255,7 +255,7 @@ class WindowData(ReadingLayer):
         super().setup(bottom, top)
         transform = self.param.transform_param
         if transform.mean_file:
-            log.loading_mean(transform.mean_file, "window_data_layer.cpp:196")  # Caffe reads it a second time
+            log.loading_window_mean(transform.mean_file)  # Caffe reads it a second time
         if transform.scale != 1:
             log.warning(
                 f"layer {self.name}: transform_param.scale is ignored, as in Caffe; "

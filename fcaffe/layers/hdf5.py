@@ -9,7 +9,7 @@ from fcaffe import log
 from fcaffe.data.hdf5 import Hdf5Rows, write_rows
 from fcaffe.data.prefetch import check_batches
 from fcaffe.errors import DataError
-from fcaffe.hdf5.reading import h5py
+from fcaffe.hdf5 import h5py
 from fcaffe.layers.data import Reader, reading_errors, state_of
 from fcaffe.net import ALL_BOTTOMS, Blob, Layer, Traits, register
 from fcaffe.net.layer import State

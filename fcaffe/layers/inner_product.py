@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from fcaffe.net import Blob, Half, Layer, Traits, placements, register
+from fcaffe.proto import forks
 
 
 @register("InnerProduct")
 class InnerProduct(Layer):
     """top (M, num_output) = bottom, flattened from `axis` on to (M, K), times weights (num_output, K) plus bias.
 
-    With `transpose` the weights are (K, num_output). The axes before `axis` stay as they are.
+    With `transpose` the weights are (K, num_output). The axes before `axis` stay as they are. With `normalize`, of
+    caffe-windows, each pass scales the rows of the weights to length 1; their gradient ignores that, as there.
     """
 
     traits = Traits(
@@ -24,6 +27,10 @@ class InnerProduct(Layer):
         p = self.param.inner_product_param
         if p.num_output < 1:
             raise self.error("inner_product_param.num_output must be positive")
+        if p.normalize:
+            self.fork, self.traits = forks.WINDOWS, replace(self.traits, repeatable=False)
+            if p.transpose or self.context.workers.in_shards:
+                raise self.error("normalize: true goes neither with transpose: true nor with --reproducible")
         self.axis = bottom[0].canonical_axis(p.axis)
         self.inputs = math.prod(bottom[0].shape[self.axis :])
         shape = (self.inputs, p.num_output) if p.transpose else (p.num_output, self.inputs)
@@ -41,6 +48,8 @@ class InnerProduct(Layer):
         p, y = self.param.inner_product_param, top[0].data
         x, rows = self.engine.flattened(bottom[0].data, self.inputs), y.reshape(-1, p.num_output)
         bias = self.blobs[1].data if p.bias_term else None
+        if p.normalize:
+            self.normalize_weights()
         if (wide := self.context.wide_products.get(self.key)) and self.context.workers.in_step:
             wide.forward(self.engine, x, self.blobs[0].data, rows)
             if bias is not None:
@@ -49,6 +58,10 @@ class InnerProduct(Layer):
             self.engine.inner_product_forward(x, self.blobs[0].data, bias, rows, p.transpose)
         if y.ndim > 3:  # of channels-last memory `rows` is a copy
             y[...] = rows.reshape(y.shape)
+
+    def normalize_weights(self) -> None:
+        weights = self.blobs[0].data
+        weights /= self.xp.sqrt((weights * weights).sum(axis=1, keepdims=True) + self.xp.float32(1e-6))
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return bottom if self.param_propagate_down[0] else []

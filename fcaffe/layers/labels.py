@@ -74,6 +74,12 @@ def read_labels(layer: Layer, bottom: list[Blob], axis: int, ignored: int | None
     return _read(layer, bottom, limits, _positions(bottom[0], axis), ignored)
 
 
+def read_classes(layer: Layer, bottom: list[Blob], axis: int, ignored: int | None) -> Integers:
+    """The same in the shape of the scores with one class."""
+    labels = read_labels(layer, bottom, axis, ignored)
+    return Integers(*(part if part is None else layer.xp.expand_dims(part, axis) for part in labels))  # type: ignore[arg-type]
+
+
 def read_sample_labels(layer: Layer, bottom: list[Blob]) -> Integers:
     """The same with one label per sample, (N, 1), of which each value of a sample's scores is a class."""
     classes = math.prod(bottom[0].shape[1:])

@@ -6,12 +6,15 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from fcaffe import log
 from fcaffe.engines.elementwise import FLT_MIN
 from fcaffe.layers.c_order import copy_values
-from fcaffe.layers.labels import check_label_count, read_labels, total_of_labels
+from fcaffe.layers.labels import Integers, check_label_count, read_classes, total_of_labels
 from fcaffe.net import Array, Blob, Half, Layer, Traits, placements, register
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import forks
 
 FULL, VALID, BATCH_SIZE, NONE, PRE_FIXED = (
     getattr(pb.LossParameter, name) for name in ("FULL", "VALID", "BATCH_SIZE", "NONE", "PRE_FIXED")
@@ -32,6 +35,7 @@ class LossLayer(Layer):
     rule = placements.summed
     counts_by_default = True  # has the loss weight 1 without loss_weight
     knows_pre_fixed = False  # supports R-FCN's normalization: PRE_FIXED
+    weighted = False  # the third bottom has weights of the losses
     mode: int  # of the divisor, where there is a choice
     samples: Any = FromForward()  # by whose number, as a float, the loss was divided
 
@@ -65,13 +69,37 @@ class LossLayer(Layer):
                 "normalization: PRE_FIXED belongs to the OHEM losses of R-FCN; use SoftmaxWithLossOHEM or "
                 "SmoothL1LossOHEM, or set normalization: NONE and divide loss_weight by pre_fixed_normalizer"
             )
-        if mode == VALID and self.ignored_label() is not None:
+        if self.depends_on_values(mode):  # so the workers exchange the divisor in each pass
             self.workers.run_shards_in_step()
+            self.traits = replace(self.traits, needs_host=self.traits.needs_host or self.workers.size > 1)
         return mode
 
-    def counts_over_workers(self) -> bool:
-        """Whether the workers exchange the divisor in each pass."""
-        return self.mode == VALID and self.ignored_label() is not None and self.workers.size > 1
+    def depends_on_values(self, mode: int) -> bool:
+        """Whether the divisor of this mode depends on the values of labels or weights."""
+        return mode == VALID and (self.ignored_label() is not None or self.weighted)
+
+    def factors(self, bottom: list[Blob], shape: tuple[int, ...]) -> tuple[Array, Array] | None:
+        """By what the losses, of this shape, are multiplied, and their gradients. None: by 1."""
+        if not self.weighted:
+            return None
+        weights, xp = bottom[2].data, self.xp
+        if weights.size != math.prod(shape):
+            if weights.size != shape[0]:
+                raise self.error(f"needs a weight for each label, or for each sample: {self.named_shapes(bottom)}")
+            weights = xp.broadcast_to(weights.reshape(-1, *(1,) * (len(shape) - 1)), shape)
+        return (weights.reshape(shape),) * 2
+
+    def add_up(self, bottom: list[Blob], losses: Array, ignored: Array | None) -> tuple[Array, int | Array]:
+        """The sum of the losses that are not ignored, and their number or the sum of their weights."""
+        xp, factors = self.xp, self.factors(bottom, losses.shape)
+        if factors is not None:
+            losses = xp.where(factors[0] == 0, 0, losses * factors[0])
+        if ignored is not None:
+            losses = xp.where(ignored, 0, losses)
+        if not self.depends_on_values(VALID):
+            return losses.sum(), losses.size
+        counted = factors[0] if factors and self.weighted else xp.ones(losses.shape, "float32")
+        return losses.sum(), (counted if ignored is None else xp.where(ignored, 0, counted)).sum()
 
 
 def normalization(p: Any, default: int) -> int:
@@ -81,9 +109,9 @@ def normalization(p: Any, default: int) -> int:
     return p.normalization if p.HasField("normalization") else default
 
 
-def divisor(layer: LossLayer, labels: Blob, valid: int | Array, batch: int) -> float | Array:
-    """What a loss is divided by: the number of labels, of those not ignored, of the batch, a number that the prototxt
-    gives, or nothing; at least 1.
+def divisor(layer: LossLayer, labels: Blob, valid: int | Array, batch: int, full: int) -> float | Array:
+    """What a loss is divided by: the number of labels (`full`), of those not ignored, of the batch, a number that the
+    prototxt gives, or nothing; at least 1.
 
     They count over all workers, so that the losses of the workers add up to that of the whole batch. `valid` may be an
     array without axes; see `total_of_labels`.
@@ -92,24 +120,34 @@ def divisor(layer: LossLayer, labels: Blob, valid: int | Array, batch: int) -> f
         return 1.0
     if layer.mode == PRE_FIXED:
         return max(1.0, layer.param.loss_param.pre_fixed_normalizer)
-    return total_of_labels(layer, {FULL: labels.count, VALID: valid, BATCH_SIZE: batch}[layer.mode], labels)
+    return total_of_labels(layer, {FULL: full, VALID: valid, BATCH_SIZE: batch}[layer.mode], labels)
 
 
+@register("SoftmaxWithLoss")
 class SoftmaxWithLoss(LossLayer):
     """top = -log(softmax(x)[label]), summed over all positions and normalised (VALID unless loss_param says else).
 
-    Bottoms: scores, with the classes on softmax_param.axis; one label per position of the other axes.
+    Bottoms: scores, with the classes on softmax_param.axis; one label per position of the other axes, or targets t of
+    the shape of the scores, for -sum of t log(softmax(x)); and, if given, weights of the positions or samples, by whose
+    sum VALID divides. `weight_by_label_freqs`, SegNet's, weighs classes by `class_weighting`, which VALID ignores.
     """
 
-    traits = replace(LossLayer.traits, half=Half.FIRST)
+    traits = replace(LossLayer.traits, bottoms=(2, 3), labels=(1, 2), half=Half.FIRST)
     divisor: Any = FromForward()  # of the loss, a float; None: the number of positions that count
-    rule = placements.positions_summed(lambda layer: layer.class_axis())
+    takes_targets = True  # and weights
+    class_weights: Any = None
+    smallest: Any = FLT_MIN  # probabilities below it count as this
+    rule = placements.positions_summed(lambda layer: layer.class_axis(), alike=3)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
         log.making_layer(self.name)  # Caffe has a Softmax layer of this name in here
+        self.weighted = self.takes_targets and len(bottom) > 2
+        p = self.param.loss_param
+        if p.weight_by_label_freqs and self.takes_targets:
+            self.check_count(len(bottom), 2, "bottom", "input")
+            self.fork, self.class_weights = forks.SEGNET, self.engine.from_numpy(np.float32(p.class_weighting))
         self.mode = self.read_normalization(VALID)
-        self.traits = replace(self.traits, needs_host=self.traits.needs_host or self.counts_over_workers())
         self.probability = Blob(self.xp, (), channels_last=True)
         self.valid = Blob(self.xp)  # how many positions count
 
@@ -118,36 +156,57 @@ class SoftmaxWithLoss(LossLayer):
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
-        self.axis = bottom[0].canonical_axis(self.class_axis())
-        check_label_count(self, bottom, self.axis)
-        self.probability.reshape(*bottom[0].shape)
+        self.axis, shape = bottom[0].canonical_axis(self.class_axis()), bottom[0].shape
+        self.positions = (*shape[: self.axis], 1, *shape[self.axis + 1 :])
+        self.soft = self.takes_targets and bottom[1].count == bottom[0].count != math.prod(self.positions)
+        if not self.soft:
+            check_label_count(self, bottom, self.axis)
+        elif self.ignored_label() is not None or self.class_weights is not None:
+            raise self.error(f"ignore_label and class_weighting are for labels: {self.named_shapes(bottom)}")
+        given = shape[self.axis] if self.class_weights is None else self.class_weights.size
+        if given != shape[self.axis]:
+            raise self.error(f"class_weighting is given {given} times for the {shape[self.axis]} classes of {shape}")
+        self.probability.reshape(*shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        classes, skipped, wrong = self._classes(bottom)
         xp, probability, valid = self.xp, self.probability.data, self.valid.data
         self.engine.softmax_forward(self.engine.as_float32(bottom[0].data), probability, self.axis)
-        true = xp.take_along_axis(probability, classes, self.axis)
-        losses = xp.where(wrong, xp.float32("nan"), -xp.log(xp.maximum(true, FLT_MIN)))
-        valid[...] = losses.size
-        if skipped is not None:
-            losses = xp.where(skipped, 0, losses)
-            valid -= skipped.sum()
-        counts = self.mode == VALID and self.ignored_label() is not None
+        if self.soft:
+            targets, skipped = self.targets(bottom)
+            losses = -(targets * xp.log(xp.maximum(probability, self.smallest))).sum(axis=self.axis, keepdims=True)
+        else:
+            classes, skipped, wrong = self.classes(bottom)
+            losses = xp.where(wrong, xp.float32("nan"), self.losses(classes))
+        total, valid[...] = self.add_up(bottom, losses, skipped)
+        counts = self.depends_on_values(self.mode)
         if counts and self.workers.size == 1:
             self.divisor = None
         else:
             batch = math.prod(bottom[0].shape[: self.axis])
-            self.divisor = divisor(self, bottom[1], valid if counts else bottom[1].count, batch)
-        top[0].data[...] = losses.sum() / self._divisor()
+            self.divisor = divisor(self, bottom[1], valid if counts else losses.size, batch, losses.size)
+        top[0].data[...] = total / self._divisor()
 
     def _divisor(self) -> Any:
         """The divisor of the loss, as a number or an array without axes."""
         return self.xp.maximum(self.valid.data, 1) if self.divisor is None else self.divisor
 
-    def _classes(self, bottom: list[Blob]) -> list[Array | None]:
-        """The `Integers` of the labels, in the shape of the scores with one class."""
-        integers = read_labels(self, bottom, self.axis, self.ignored_label())
-        return [None if part is None else self.xp.expand_dims(part, self.axis) for part in integers]
+    def factors(self, bottom: list[Blob], shape: tuple[int, ...]) -> tuple[Array, Array] | None:
+        if self.class_weights is None:
+            return super().factors(bottom, shape)
+        return (self.class_weights[self.classes(bottom).values],) * 2
+
+    def targets(self, bottom: list[Blob]) -> tuple[Array, Array | None]:
+        """The factors of the logarithms, if `soft`, and where they are ignored, in the shape of `classes`."""
+        return bottom[1].data.reshape(bottom[0].shape), None
+
+    def classes(self, bottom: list[Blob]) -> Integers:
+        """The labels, in the shape of the scores with one class."""
+        return read_classes(self, bottom, self.axis, self.ignored_label())
+
+    def losses(self, classes: Array) -> Array:
+        """-log of the probabilities of these classes."""
+        true = self.xp.take_along_axis(self.probability.data, classes, self.axis)
+        return -self.xp.log(self.xp.maximum(true, self.smallest))
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [*bottom[1:], self.probability]
@@ -156,12 +215,17 @@ class SoftmaxWithLoss(LossLayer):
         if not propagate_down[0]:
             return
         xp, probability, dx = self.xp, self.probability.data, bottom[0].diff
-        scale = top[0].diff / self._divisor()
-        classes, skipped, _ = self._classes(bottom)
+        factors = self.factors(bottom, self.positions)
+        scale = top[0].diff / self._divisor() * (1 if factors is None else factors[1])
         gradients = dx if dx.dtype == probability.dtype else xp.empty_like(probability)
-        xp.multiply(probability, scale, out=gradients)
-        true = xp.take_along_axis(probability, classes, self.axis)
-        xp.put_along_axis(gradients, classes, scale * (true - 1), self.axis)
+        if self.soft:
+            targets, skipped = self.targets(bottom)
+            xp.multiply(probability * targets.sum(axis=self.axis, keepdims=True) - targets, scale, out=gradients)
+        else:
+            classes, skipped, _ = self.classes(bottom)
+            xp.multiply(probability, scale, out=gradients)
+            true = xp.take_along_axis(probability, classes, self.axis)
+            xp.put_along_axis(gradients, classes, scale * (true - 1), self.axis)
         if skipped is not None:
             xp.copyto(gradients, 0, where=skipped)
         if gradients is not dx:
@@ -173,12 +237,15 @@ class SigmoidCrossEntropyLoss(LossLayer):
     """top = -(t log s(x) + (1 - t) log(1 - s(x))), s the sigmoid, summed and normalised (BATCH_SIZE by default).
 
     Bottoms: scores x, and targets t in [0, 1] of the same count; ignore_label is compared with t cut to an integer.
+    Then, if given, weights of the scores or of the samples, by whose sum VALID divides.
     """
+
+    traits = replace(LossLayer.traits, bottoms=(2, 3), labels=(1, 2))
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
+        self.weighted = len(bottom) > 2
         self.mode = self.read_normalization(BATCH_SIZE)
-        self.traits = replace(self.traits, needs_host=self.counts_over_workers())
         self.divisor = Blob(self.xp)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -187,17 +254,16 @@ class SigmoidCrossEntropyLoss(LossLayer):
             raise self.error(f"inputs must have the same count: {self.named_shapes(bottom)}")
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        xp = self.xp
-        x, target = bottom[0].data, bottom[1].data.reshape(bottom[0].shape)
+        x = bottom[0].data
+        total, valid = self.add_up(bottom, self.losses(bottom), self._ignored(bottom[1].data.reshape(x.shape)))
+        self.divisor.data[...] = divisor(self, bottom[1], valid, x.shape[0], x.size)
+        top[0].data[...] = total / self.divisor.data
+
+    def losses(self, bottom: list[Blob]) -> Array:
+        """The loss of each score; for infinite ones NaN, as in Caffe."""
+        xp, x = self.xp, bottom[0].data
         positive = x >= 0
-        losses = xp.log1p(xp.exp(x - 2 * x * positive)) - x * (target - positive)  # for infinite x NaN, as in Caffe
-        valid: int | Array = x.size
-        ignored = self._ignored(target)
-        if ignored is not None:
-            losses = xp.where(ignored, 0, losses)
-            valid = (x.size - ignored.sum()).astype(xp.float32)
-        self.divisor.data[...] = divisor(self, bottom[1], valid, x.shape[0])
-        top[0].data[...] = losses.sum() / self.divisor.data
+        return xp.log1p(xp.exp(x - 2 * x * positive)) - x * (bottom[1].data.reshape(x.shape) - positive)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if not propagate_down[0]:
@@ -206,7 +272,8 @@ class SigmoidCrossEntropyLoss(LossLayer):
         target = bottom[1].data.reshape(x.shape)
         self.engine.sigmoid(x, dx)
         dx -= target
-        dx *= top[0].diff / self.divisor.data
+        factors = self.factors(bottom, x.shape)
+        dx *= top[0].diff / self.divisor.data * (1 if factors is None else factors[1])
         ignored = self._ignored(target)
         if ignored is not None:
             self.xp.copyto(dx, 0, where=ignored)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from fcaffe.layers.c_order import copy_values, rows_of
 from fcaffe.layers.labels import check_sample_labels, read_sample_labels
 from fcaffe.layers.loss import LossLayer
-from fcaffe.net import Blob, register
+from fcaffe.net import Array, Blob, register
 from fcaffe.proto import caffe_pb2 as pb
 
 TINY = 1e-4  # added to a distance before dividing by it
@@ -21,29 +21,27 @@ class HingeLoss(LossLayer):
     Bottoms: scores (N, classes); labels (N,).
     """
 
-    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        super().setup(bottom, top)
-        self.signs, self.violations = Blob(self.xp), Blob(self.xp)  # (N, classes)
-
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
         check_sample_labels(self, bottom)
-        for blob in (self.signs, self.violations):
-            blob.reshape(bottom[0].shape[0], math.prod(bottom[0].shape[1:]))
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        xp, signs, violations = self.xp, self.signs.data, self.violations.data
-        labels, _, wrong = read_sample_labels(self, bottom)
-        signs[...] = xp.where(xp.arange(signs.shape[1]) == labels, -1, 1)
-        xp.fmax(0, 1 + signs * rows_of(bottom[0].data), out=violations)  # NaN counts as 0, as in Caffe
+        _, violations, wrong = self._violations(bottom)
         total = (violations**2 if self._is_squared() else violations).sum()
         self.samples = self.count_samples(bottom)
-        top[0].data[...] = xp.where(wrong.any(), xp.nan, total / self.samples)
+        top[0].data[...] = self.xp.where(wrong.any(), self.xp.nan, total / self.samples)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        violations = self.violations.data
+        signs, violations, _ = self._violations(bottom)
         slope = 2 * violations if self._is_squared() else self.xp.sign(violations)
-        copy_values(top[0].diff / self.samples * slope * self.signs.data, bottom[0].diff)
+        copy_values(top[0].diff / self.samples * slope * signs, bottom[0].diff)
+
+    def _violations(self, bottom: list[Blob]) -> tuple[Array, ...]:
+        """The signs of the scores and by how much they violate the margin, (N, classes), and where labels are wrong."""
+        labels, _, wrong = read_sample_labels(self, bottom)
+        x = rows_of(bottom[0].data)
+        signs = self.xp.where(self.xp.arange(x.shape[1]) == labels, self.xp.float32(-1), self.xp.float32(1))
+        return signs, self.xp.fmax(0, 1 + signs * x), wrong  # NaN counts as 0, as in Caffe
 
     def _is_squared(self) -> bool:
         return self.param.hinge_loss_param.norm == pb.HingeLossParameter.L2

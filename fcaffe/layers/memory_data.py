@@ -11,7 +11,6 @@ import numpy as np
 from fcaffe import log
 from fcaffe.data.datum import datum_to_array
 from fcaffe.data.transformer import Transformer
-from fcaffe.layers.data import state_of
 from fcaffe.net import Blob, Layer, Traits, register
 from fcaffe.net.layer import State
 
@@ -83,7 +82,8 @@ class MemoryData(Layer):
     def state(self) -> State:
         """Which image is next, and where the generator of crops and mirrors stands; the images are the script's."""
         random = self.transformer.random
-        return state_of(self._position, b"" if random is None else random.state())
+        state = b"" if random is None else random.state()
+        return {"position": np.array(self._position, np.int64), "random": np.frombuffer(state, np.uint8)}
 
     def restore_state(self, state: State) -> None:
         """The script has to hand over the same arrays before, since `reset` and `add` begin at their first image."""

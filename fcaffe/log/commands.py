@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fcaffe.log.lines import Sentence, error, fatal, info, weighted
+from fcaffe.log.lines import Sentence, error, fatal, info
 from fcaffe.suggestions import did_you_mean
 
 use_cpu_to_test = Sentence("Use CPU.", "caffe.cpp:275")
@@ -19,12 +19,7 @@ not_using_gpu = Sentence("Not using GPU #{gpu:d} for single-GPU function", "caff
 running_for = Sentence("Running for {iterations:d} iterations.", "caffe.cpp:281")
 batch_output = Sentence("Batch {batch:d}, {name} = {value:.6g}", "caffe.cpp:304")
 mean_loss = Sentence("Loss: {loss:.6g}", "caffe.cpp:309")
-
-
-def mean_output(name: str, value: float, loss_weight: float) -> None:
-    info(weighted(name, value, loss_weight), "caffe.cpp:321")
-
-
+mean_output = Sentence("{output}", "caffe.cpp:321")  # see `weighted`
 performing_forward = Sentence("Performing Forward", "caffe.cpp:351")
 initial_loss = Sentence("Initial loss: {loss:.6g}", "caffe.cpp:356")
 performing_backward = Sentence("Performing Backward", "caffe.cpp:357")

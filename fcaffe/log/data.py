@@ -12,15 +12,11 @@ restarting_prefetch = Sentence("Restarting data prefetching from start.", "data_
 waiting_for_data = Sentence("Waiting for data", "blocking_queue.cpp:49")
 
 
-def output_data_size(shape: tuple[int, ...], source: str = "data_layer.cpp:45") -> None:
-    """`source` depends on the type of the layer."""
-    info("output data size: " + ",".join(map(str, shape)), source)
-
-
-def loading_mean(path: str, source: str = "data_transformer.cpp:25") -> None:
-    info(f"Loading mean file from: {path}", source)
-
-
+output_data_size = Sentence(
+    "output data size: {shape}", "{source}"
+)  # numbers with commas; the source of a layer's type
+loading_mean = Sentence("Loading mean file from: {path}", "data_transformer.cpp:25")
+loading_window_mean = Sentence("Loading mean file from: {path}", "window_data_layer.cpp:196")
 opening_image_list = Sentence("Opening file {path}", "image_data_layer.cpp:38")
 shuffling_images = Sentence("Shuffling data", "image_data_layer.cpp:53")
 number_of_images = Sentence("A total of {count:d} images.", "image_data_layer.cpp:63")
@@ -49,9 +45,10 @@ window_data = Sentence(
 )
 
 
-def windows_of_image(index: int, path: str, shape: tuple[int, int, int], windows: int) -> None:
-    sizes = " ".join(map(str, shape))
-    info(f"num: {index} {path} {sizes} windows to process: {windows}", "window_data_layer.cpp:148")
+windows_of_image = Sentence(
+    "num: {index:d} {path} {shape[0]} {shape[1]} {shape[2]} windows to process: {windows:d}",
+    "window_data_layer.cpp:148",
+)
 
 
 def windows_read(images: int, samples: dict[int, int]) -> None:
@@ -119,9 +116,5 @@ cannot_upgrade = Sentence("Failed to parse input {kind}: {path}", "{tool}.cpp:30
 problems_while_upgrading = Sentence(
     "Encountered error(s) while upgrading prototxt; see details above.", "{tool}.cpp:39", level="E"
 )
-
-
-def wrote_upgraded(tool: str, kind: str, path: str) -> None:
-    """`kind` is the message and the format, such as `NetParameter text`."""
-    line = 48 if tool.endswith("binary") else 49
-    info(f"Wrote upgraded {kind} proto to {path}", f"{tool}.cpp:{line}")
+# `kind` is the message and the format, such as `NetParameter text`.
+wrote_upgraded = Sentence("Wrote upgraded {kind} proto to {path}", "{tool}.cpp:{line:d}")

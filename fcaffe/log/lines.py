@@ -1,4 +1,4 @@
-"""Log lines in glog's format, written to standard error and to log files; Sentence and Caffe's formats of values.
+"""Log lines in glog's format, written to Outlets: standard error and log files; Sentence and Caffe's formats of values.
 
 A prefix is `LMMDD HH:MM:SS.uuuuuu TID file:line] `: level, month and day, time, thread. Only the first line of a
 message has it.
@@ -8,19 +8,85 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import io
 import math
 import os
 import re
+import select
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from fcaffe.errors import CONTROLS, FcaffeError
-from fcaffe.log.outlet import Outlet
 
 LEVELS = "IWEF"
 FULL = (errno.ENOSPC, errno.EDQUOT)  # a run goes on, and starts, without a log file
+
+
+class Outlet(io.RawIOBase):
+    """An open file whose disk may fill up, whose terminal may close, or whose reader may exit.
+
+    A `lasting` outlet ignores write errors. It discards the text, tries again with the next one, and after a success
+    first writes `notice(lines, reason)`, which says how many lines are missing. Another outlet raises the OSError with
+    its own name as the file name. `problem` is the error of the last write, or None.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        name: str,
+        lasting: bool = True,
+        notice: Callable[[int, str], str] = lambda lines, reason: "",
+    ) -> None:
+        self.name = name
+        self.lasting = lasting
+        self.problem: OSError | None = None
+        self._descriptor = descriptor
+        self._notice = notice
+        self._missing = 0  # lines
+        self._torn = False  # whether the last write ended within a line
+
+    def write(self, data: Any) -> int:
+        content = bytes(data)
+        try:
+            if self.problem is not None:
+                reason = self.problem.strerror or str(self.problem)
+                notice = self._notice(self._missing, reason) if self._missing else ""
+                self._put(b"\n" * self._torn + notice.encode())
+                self.problem, self._missing = None, 0
+            self._put(content)
+        except OSError as problem:
+            self.problem = problem
+            self._missing += content.count(b"\n")
+            if not self.lasting:
+                reason = f"{problem.strerror}; send it to where it can be written"
+                raise OSError(problem.errno, reason, self.name) from problem
+        return len(content)
+
+    def _put(self, content: bytes) -> None:
+        while content:
+            try:
+                done = os.write(self._descriptor, content)
+            except BlockingIOError:  # another program has set it to non-blocking: wait for it
+                waiting = select.poll()
+                waiting.register(self._descriptor, select.POLLOUT)
+                waiting.poll()
+                continue
+            self._torn = content[done - 1] != ord("\n")
+            content = content[done:]
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
 
 _lock = threading.Lock()
 if hasattr(os, "register_at_fork"):  # a thread that is not in the forked process may hold it
@@ -37,12 +103,12 @@ def prefix(level: str, source: str) -> str:
     return f"{level}{stamp}.{int(now % 1 * 1e6):06d} {threading.get_native_id():5d} {source}] "
 
 
-def write(level: str, message: str, source: str | None = None, depth: int = 2) -> None:
+def write(level: str, message: str, source: str | None = None) -> None:
     """Write a message to stderr and to the log files. `source` defaults to the caller's file and line."""
     if LEVELS.index(level) < _minimum:
         return
     if source is None:
-        frame = sys._getframe(depth)
+        frame = sys._getframe(1)
         source = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
     line = prefix(level, source) + message.translate(CONTROLS) + ("" if message.endswith("\n") else "\n")
     with _lock:
@@ -79,21 +145,10 @@ def _here() -> str:
 _own_stderr = Outlet(2, "standard error", notice=lines_missing)
 
 
-def info(message: str, source: str | None = None) -> None:
-    write("I", message, source)
-
-
-def warning(message: str, source: str | None = None) -> None:
-    write("W", message, source)
-
-
-def error(message: str, source: str | None = None) -> None:
-    write("E", message, source)
-
-
-def fatal(message: str, source: str | None = None) -> None:
-    """Write the last line before an exit. The caller exits."""
-    write("F", message, source)
+info = functools.partial(write, "I")
+warning = functools.partial(write, "W")
+error = functools.partial(write, "E")
+fatal = functools.partial(write, "F")  # the last line before an exit; the caller exits
 
 
 def add_file(path: str) -> None:

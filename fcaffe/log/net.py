@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from fcaffe.log.lines import Sentence, info, message_string, number, shape_string
+from fcaffe.log.lines import Sentence, info, number, shape_string
 
-
-def initializing_net(text: str) -> None:
-    info(f"Initializing net from parameters: \n{message_string(text)}", "net.cpp:53")
-
-
+initializing_net = Sentence("Initializing net from parameters: \n{text}", "net.cpp:53")
 rule_differs = Sentence("{message}", "net.cpp:{line:d}")
 # Also for an inner layer, such as the softmax of SoftmaxWithLoss.
 making_layer = Sentence("Creating layer {name}", "layer_factory.hpp:77")

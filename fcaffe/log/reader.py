@@ -65,11 +65,6 @@ class TrainingLog:
             curves += [net.loss, net.seconds, *(output.curve for output in net.outputs.values())]
         return curves
 
-    def forget_from(self, iteration: int) -> None:
-        for curve in self.curves():
-            for later in [index for index in curve if index >= iteration]:
-                del curve[later]
-
 
 def lines_of(path: str | os.PathLike[str]) -> list[str]:
     """The lines of the log at `path`. Raises FcaffeError."""
@@ -135,7 +130,9 @@ def parse_log(lines: Iterable[str]) -> TrainingLog:
                 continue
             iteration = int(match[1])
             if begins:  # a run may resume before the last iteration of the run above it
-                log.forget_from(iteration)
+                for curve in log.curves():
+                    for later in [index for index in curve if index >= iteration]:
+                        del curve[later]
                 begins = False
             if match.re is _TESTING:
                 testing = log.test_nets.setdefault(int(match[2]), NetCurves())

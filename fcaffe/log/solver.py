@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fcaffe.log.lines import Sentence, info, message_string, number, weighted
+from fcaffe.log.lines import Sentence, info, number, weighted
 
 use_cpu = Sentence("Use CPU.", "caffe.cpp:197")
 
@@ -17,10 +17,7 @@ def using_gpus(gpus: list[int], names: Sequence[str]) -> None:
         info(f"GPU {gpu}: {names[gpu]}", "caffe.cpp:209")
 
 
-def initializing_solver(text: str) -> None:
-    info(f"Initializing solver from parameters: \n{message_string(text)}", "solver.cpp:45")
-
-
+initializing_solver = Sentence("Initializing solver from parameters: \n{text}", "solver.cpp:45")
 # Line of solver.cpp for each field of the solver that can have the training net.
 _TRAIN_NET_FIELDS = {"train_net_param": 88, "train_net": 92, "net_param": 97, "net": 102}
 

@@ -17,10 +17,8 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from fcaffe import hdf5
 from fcaffe.errors import SnapshotError
-from fcaffe.hdf5.reading import address, attribute, check_stored, h5py, member, names_in, shape_of, values_of
-from fcaffe.hdf5.reading import opened as opened_hdf5
-from fcaffe.hdf5.writing import Hdf5Writer, new_file
 from fcaffe.model_files.arrays import ArrayName, Contents, Packed, stored_arrays
 from fcaffe.model_files.model import Model, check_text
 from fcaffe.proto import caffe_pb2 as pb
@@ -34,10 +32,10 @@ _LARGEST_ATTRIBUTE = 60000  # bytes; HDF5 allows a little more
 @contextlib.contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[Contents]:
     """The contents of an HDF5 file: layers in order, or by name in a file that Caffe wrote. Raises SnapshotError."""
-    with opened_hdf5(path, SnapshotError) as file:
+    with hdf5.opened(path, SnapshotError) as file:
         data = _group(file, "data")
         if data is None:
-            state = member(file, "iter") is not None and member(file, "history") is not None
+            state = hdf5.member(file, "iter") is not None and hdf5.member(file, "history") is not None
             raise SnapshotError(
                 "this is a solver state, not a model; give it as --snapshot" if state else "there is no model in it"
             )
@@ -46,13 +44,13 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Contents]:
         for name, group in _layers(data):
             outline = _message(group, _LAYER, pb.LayerParameter)
             outline.name = name
-            order = attribute(group, _ORDER, "iu")
+            order = hdf5.attribute(group, _ORDER, "iu")
             outlines.append((len(outlines) if order is None else int(order), outline))
             for kind, parent in (("data", group), ("diff", _group(file, f"diff/{name}"))):
                 for index, dataset in _datasets(parent) if parent is not None else ():
-                    size = check_stored(dataset)
-                    read = functools.partial(values_of, dataset)
-                    arrays[ArrayName(name, index, kind)] = Packed(shape_of(dataset), size, read)
+                    size = hdf5.check_stored(dataset)
+                    read = functools.partial(hdf5.values_of, dataset)
+                    arrays[ArrayName(name, index, kind)] = Packed(hdf5.shape_of(dataset), size, read)
         net = _message(data, _NET, pb.NetParameter)
         check_text(net)
         net.layer.extend(outline for _, outline in sorted(outlines, key=lambda item: item[0]))
@@ -64,7 +62,7 @@ def write(path: str | os.PathLike[str], model: Model) -> None:
     owners = {(layer.name, index): owner.blobs[owned] for layer, index, owner, owned in model.shared()}
     with_diffs = any(blob.has_diff for layer in model.layers for blob in layer.blobs)
     check_names(model.layers)
-    with new_file(path, "model", SnapshotError) as file:
+    with hdf5.new_file(path, "model", SnapshotError) as file:
         data = file.group(file.root, "data")
         _put_message(file, data, _NET, without_fork_fields(model.param))
         for order, layer in enumerate(model.layers):
@@ -85,22 +83,22 @@ def _layers(data: Any) -> Iterator[tuple[str, Any]]:
     A name with slashes is a group within a group. A group with several links, such as one that contains itself, is
     yielded once.
     """
-    library = h5py()
+    library = hdf5.h5py()
     seen = set()
     waiting = [("", data)]
     while waiting:
         prefix, parent = waiting.pop(0)
-        for key in names_in(parent):
-            group = member(parent, key)
+        for key in hdf5.names_in(parent):
+            group = hdf5.member(parent, key)
             if not isinstance(group, library.Group):
                 if not prefix:
                     raise SnapshotError(f'"{parent.name}/{key}" is no group with the blobs of a layer; it is no model')
                 continue
-            if address(group) in seen:
+            if hdf5.address(group) in seen:
                 continue
-            seen.add(address(group))
+            seen.add(hdf5.address(group))
             name = prefix + key
-            if attribute(group, _LAYER, "V") is not None or not names_in(group) or any(_datasets(group)):
+            if hdf5.attribute(group, _LAYER, "V") is not None or not hdf5.names_in(group) or any(_datasets(group)):
                 yield name, group
             waiting.append((f"{name}/", group))
     if not seen:
@@ -108,26 +106,26 @@ def _layers(data: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _datasets(group: Any) -> Iterator[tuple[int, Any]]:
-    for key in names_in(group):
-        if key.isdecimal() and len(key) < 10 and isinstance(dataset := member(group, key), h5py().Dataset):
+    for key in hdf5.names_in(group):
+        if key.isdecimal() and len(key) < 10 and isinstance(dataset := hdf5.member(group, key), hdf5.h5py().Dataset):
             yield int(key), dataset
 
 
 def _group(group: Any, path: str) -> Any:
     """The group at this path, or None."""
-    found = member(group, path)
-    return found if isinstance(found, h5py().Group) else None
+    found = hdf5.member(group, path)
+    return found if isinstance(found, hdf5.h5py().Group) else None
 
 
 def _message(group: Any, name: str, message_class: Any) -> Any:
     """The message in an attribute; an empty one if there is no such attribute."""
     try:
-        return message_class.FromString(bytes(attribute(group, name, "V") or b""))
+        return message_class.FromString(bytes(hdf5.attribute(group, name, "V") or b""))
     except DecodeError as problem:
         raise SnapshotError(f'attribute "{name}" of "{group.name}" cannot be read: it is damaged') from problem
 
 
-def _put_message(file: Hdf5Writer, group: Any, name: str, message: Any) -> None:
+def _put_message(file: hdf5.Hdf5Writer, group: Any, name: str, message: Any) -> None:
     """Write a message as an attribute. One that is too long is omitted, as in a file that Caffe wrote."""
     content = message.SerializeToString()
     if 0 < len(content) <= _LARGEST_ATTRIBUTE:

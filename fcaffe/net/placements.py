@@ -154,22 +154,23 @@ def total_of(placement: Placement) -> Placement:
     return PARTIAL if isinstance(placement, Shard) else placement
 
 
-def positions_summed(axis: Callable[[Any], int], of_classes: bool = False) -> Rule:
+def positions_summed(axis: Callable[[Any], int], of_classes: bool = False, alike: int = 2) -> Rule:
     """The rule of layers that compare scores, with classes along `axis`, with a label for each other position.
 
-    Tops: the sum over the positions; one like the scores, or the sum of each class; one like the labels.
+    Bottoms from `alike` on are whole. Tops: the sum; one like the scores, or sums of the classes; one like the labels.
     """
 
     def rule(layer: Any, bottom: list[Any]) -> Placements:
         among = bottom[0].canonical_axis(axis(layer))
-        scores, labels = (layer.context.whole_shape(blob) for blob in bottom[:2])
+        scores, *others = (layer.context.whole_shape(blob) for blob in bottom[:alike])
 
         def fits(shard: Shard) -> bool:
-            return shard.axis < among and scores[: shard.axis + 1] == labels[: shard.axis + 1]
+            end = shard.axis + 1
+            return shard.axis < among and all(other[:end] == scores[:end] for other in others)
 
-        placement = common(bottom[:2], fits)
+        placement = common(bottom[:alike], fits)
         total = total_of(placement)
-        needed = [placement, placement, *[REPLICATE] * (len(bottom) - 2)]
+        needed = [placement] * min(len(bottom), alike) + [REPLICATE] * (len(bottom) - alike)
         return needed, [total, total if of_classes else placement, placement]
 
     return rule

@@ -42,6 +42,10 @@ YOLO_V1 = "the YOLO fork (yeahkun/caffe-yolo)"
 YOLO_V2 = "the YOLOv2 fork (gklz1982/caffe-yolov2)"
 SYNOPSYS = "Synopsys' fork (foss-for-synopsys-dwc-arc-processors/synopsys-caffe)"
 SPP_NET = "the SPP-net fork (dsisds/caffe-SPPNet)"
+WARP_CTC = "the CTC fork (xmfbit/warpctc-caffe)"
+FOCAL = "the focal loss layers (zimenglan-sysu-512/Focal-Loss, liuyuisanai/Focal-Loss)"
+ARCFACE = "the ArcFace layers (xialuxi/arcface-caffe)"
+DICE = "the Dice loss layers (HolmesShuan/A-Variation-of-Dice-coefficient-Loss-Caffe-Layer, jolibrain/caffe)"
 C3D = "the C3D fork (facebookarchive/C3D)"
 VIDEO = "the video-caffe fork (chuckcho/video-caffe)"
 XILINX = "the Vitis AI fork (Xilinx/caffe-xilinx)"
@@ -75,6 +79,10 @@ _FORKS: dict[int, tuple[str, ...]] = {
     123: (OCR,),
     124: (WINDOWS,),
     125: (MASK_RCNN,),
+    126: (WARP_CTC,),
+    127: (FOCAL,),
+    128: (ARCFACE,),
+    129: (DICE,),
     131: (C3D,),
     132: (VIDEO,),
     133: (LABELS,),
@@ -95,6 +103,7 @@ _LAYER_TYPES = {
     L_SOFTMAX: "LargeMarginInnerProduct",
     RISTRETTO: "ConvolutionRistretto DeconvolutionRistretto FcRistretto LRNRistretto",
     YOLO: "AssistedExcitation GaussianYolov3 LaneData SegmentationEvaluate YoloDetectionOutput YoloSeg",
+    WARP_CTC: "ContinuationIndicator LabelsequenceAccuracy",
     MSCNN: "BboxAccuracy BoxOutput DecodeBBox DetectionAccuracy ImageGtData ProposalTarget",
 }
 
@@ -128,14 +137,15 @@ _WORKING = {
     " margin_inner_product_param shuffle_channel_param bn_param yolov3_param"
     " yolov3_detection_output_param relu6_param detection_loss_param proposal_param lstm_param"
     " transpose_param reverse_param flip_param triplet_loss_param roi_align_param reorg_param"
-    " region_loss_param eval_detection_param pooling3d_param convolution3d_param deephi_resize_param"
-    " matmul_param",
+    " region_loss_param eval_detection_param pooling3d_param convolution3d_param deephi_resize_param ctc_loss_param"
+    " ctc_decoder_param focal_loss_param label_specific_add_param label_specific_margin_param cosin_add_m_param"
+    " combined_margin_param dice_coef_loss_param matmul_param",
     "V1LayerParameter": "type bn_param interp_param relu6_param",
     "TransformationParameter": "resize_param noise_param distort_param expand_param emit_constraint",
     "LossParameter": "pre_fixed_normalizer weight_by_label_freqs class_weighting normalization",
     "ConvolutionParameter": f"hole hole_h hole_w dilation_h dilation_w relu negative_slope {' '.join(OF_AXES)}",
     "ImageDataParameter": "label_size",
-    "InnerProductParameter": "relu negative_slope",
+    "InnerProductParameter": "relu negative_slope normalize",
     "BatchNormParameter": "scale_bias scale_filler bias_filler relu",
     "DropoutParameter": "scale_train sample_weights_test",
     "PythonParameter": "param_str_",

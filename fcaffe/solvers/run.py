@@ -76,7 +76,7 @@ class Run:
     """
 
     def __init__(self, param: Any, engine: Engine, options: Options) -> None:
-        log.initializing_solver(str(param))
+        log.initializing_solver(log.message_string(str(param)))
         self.param, self.engine, self.options = param, engine, options
         self.workers, self.exchange, self.timeline = options.workers, options.exchange, options.timeline
         self.observers: list[Observer] = []

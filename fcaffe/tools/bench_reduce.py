@@ -53,18 +53,11 @@ def measure(
     beat: Callable[[str], None] = lambda operation: None,
     xp: Any = np,
 ) -> list[Result]:
-    """Measure reductions. Collective.
+    """Measure these reductions (if empty: all that fit the hosts) of so many bytes, on so many first ranks of `comm`.
 
-    Args:
-        comm: The ranks.
-        names: The reductions; empty for all that fit the hosts.
-        sizes: Bytes to sum.
-        counts: Numbers of ranks. The first ranks of `comm` take part.
-        beat: Called with the name of each operation before it begins.
-        xp: The module of the buffers' arrays. For CuPy they lie on the GPU that is current on each rank.
-
-    Returns:
-        The results at rank 0, an empty list elsewhere.
+    `beat` is called with the name of each operation before it begins. `xp` is the module of the buffers' arrays; for
+    CuPy they lie on the GPU that is current on each rank. Returns the results at rank 0, else an empty list.
+    Collective.
     """
     results: list[Result] = []
     for count in counts:
@@ -83,42 +76,43 @@ def _measure_size(comm: MPI.Intracomm, names: Sequence[str], size: int, xp: Any)
     """Measure all reductions alternately, so that other load of the machine affects all of them alike."""
     hosts = Hosts(comm)
     where = f"{comm.size} rank{'s' * (comm.size > 1)} of {hosts.count} host{'s' * (hosts.count > 1)}"
-    names = names or (_fitting(hosts.count) if xp is np else _fitting_gpus(comm))
+    names = names or _fitting(comm, hosts.count, xp)
     reductions = [create_reduction(name, comm, xp) for name in names]
-    plain = [reduction for reduction in reductions if type(reduction).allocate is Reduction.allocate]
-    shared: Any = plain[0].allocate(size // 4) if plain else None  # by all that allocate no memory of their own
-    buffers = [shared if reduction in plain else reduction.allocate(size // 4) for reduction in reductions]
-    traffic = [_check(reduction, buffer) for reduction, buffer in zip(reductions, buffers, strict=True)]
-    estimates = [_time(reduction, buffer, 1) for reduction, buffer in zip(reductions, buffers, strict=True)]
-    loops = [max(1, math.ceil(SAMPLE / max(estimate, 1e-7))) for estimate in estimates]
+    shared: Any = None  # by all reductions that allocate no memory of their own
+    cases = []  # of each reduction: its buffer, its traffic, the sums of a sample, and the seconds of each sample
+    for reduction in reductions:
+        if type(reduction).allocate is not Reduction.allocate:
+            buffer = reduction.allocate(size // 4)
+        elif shared is None:
+            buffer = shared = reduction.allocate(size // 4)
+        else:
+            buffer = shared
+        traffic = _check(reduction, buffer)
+        repeat = max(1, math.ceil(SAMPLE / max(_time(reduction, buffer, 1), 1e-7)))
+        cases.append((reduction, buffer, traffic, repeat, list[float]()))
     if comm.rank == 0:
         log.info(f"Measuring sums of {size} bytes on {where}, {SAMPLES} times each")
         for reduction in reductions:
             if isinstance(reduction, Auto):
                 log.info("auto picks {}: {}".format(*reduction.pick(size)))
-    seconds: list[list[float]] = [[] for _ in reductions]
     for _ in range(SAMPLES):
-        for taken, reduction, buffer, repeat in zip(seconds, reductions, buffers, loops, strict=True):
-            taken.append(_time(reduction, buffer, repeat))
+        for reduction, buffer, _, repeat, seconds in cases:
+            seconds.append(_time(reduction, buffer, repeat))
     results = []
-    for reduction, taken, (messages, sent) in zip(reductions, seconds, traffic, strict=True):
-        one = median(taken)
+    for reduction, _, traffic, _, seconds in cases:
+        one = median(seconds)
         busbw = size / one * 2 * (comm.size - 1) / comm.size / 1e9
-        results.append(Result(reduction.name, comm.size, hosts.count, size, one, busbw, messages, sent))
-    for reduction in reductions:
+        results.append(Result(reduction.name, comm.size, hosts.count, size, one, busbw, *traffic))
         reduction.close()
     hosts.close()
     return results
 
 
-def _fitting(hosts: int) -> list[str]:
-    """All reductions that run on this many hosts and sum something. Aliases of another one are omitted."""
-    useless = ("null", "hierarchical" if hosts == 1 else "shared")
-    return [name for name in reduction_names() if name not in useless and not reduction_class(name).on_device]
-
-
-def _fitting_gpus(comm: MPI.Intracomm) -> list[str]:
-    """The same for buffers on GPUs. Collective."""
+def _fitting(comm: MPI.Intracomm, hosts: int, xp: Any) -> list[str]:
+    """All reductions that run on so many hosts and sum something, or those for GPUs. Omits aliases. Collective."""
+    if xp is np:
+        useless = ("null", "hierarchical" if hosts == 1 else "shared")
+        return [name for name in reduction_names() if name not in useless and not reduction_class(name).on_device]
     names = [] if why_no_nccl(comm) else ["nccl"]
     if comm.allreduce(cuda_aware(), MPI.LAND):
         names.append("direct:ring")

@@ -32,20 +32,11 @@ def check(
     preprocessing: Preprocessing | None = None,
     inputs: Sequence[str] = (),
 ) -> dict[str, Difference]:
-    """Compare two files: by the outputs of their net, or without a net by their blobs.
+    """Compare two model or ONNX files: by the outputs of their net, a prototxt, or without a net by their blobs.
 
-    Args:
-        source: a model or ONNX file.
-        target: a model or ONNX file.
-        net: the prototxt, if there is one.
-        preprocessing: the one in the ONNX file.
-        inputs: files of inputs, in addition to random ones.
-
-    Returns:
-        For each input, by its description, the output or blob that differs most.
-
-    Raises:
-        SnapshotError, UsageError: a file cannot be read or does not fit the net.
+    The inputs are random values, and those of the files `inputs`. `preprocessing` is the one in the ONNX file. Returns
+    for each input, by its description, the output or blob that differs most. Raises SnapshotError or UsageError if a
+    file cannot be read or does not fit the net.
     """
     if net is None:
         blobs, others = _blobs(source), _blobs(target)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,8 +18,7 @@ from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 
 
-@dataclass(frozen=True)
-class Merged:
+class Merged(NamedTuple):
     """The net without folded layers, its weights, and by layer the names of the layers that were folded into it."""
 
     net: Any
@@ -59,19 +57,17 @@ def merge_bn(param: Any, model: Model) -> Merged:
         layer.top[0] = behind[-1].top[0]
         folded[layer.name] = [other.name for other in behind]
         gone.update(followers)
-    for index in sorted(gone, reverse=True):
-        del test.layer[index]
-    layers = []
-    for layer in test.layer:
-        blobs = stored[layer.name].blobs if layer.name in stored else []
-        layers.append(StoredLayer(layer, blobs))
-    test.ClearField("state")
-    outline = pb.NetParameter()
-    outline.CopyFrom(test)
-    outline.ClearField("layer")
+    left = [layer for index, layer in enumerate(test.layer) if index not in gone]
+    made = Model(
+        pb.NetParameter(), [StoredLayer(layer, getattr(stored.get(layer.name), "blobs", [])) for layer in left]
+    )
+    made.param.CopyFrom(test)
+    made.param.ClearField("layer")
+    made.param.ClearField("state")
+    net = made.net()
     if param.HasField("state"):  # for the stages in rules of layers
-        test.state.CopyFrom(param.state)
-    return Merged(test, Model(outline, layers), folded)
+        net.state.CopyFrom(param.state)
+    return Merged(net, made, folded)
 
 
 def _has_foldable_weights(layer: Any) -> bool:
@@ -82,24 +78,17 @@ def _has_foldable_weights(layer: Any) -> bool:
 
 
 def _followers(net: Any, index: int) -> Iterator[int]:
-    """Yields the indices of the successive layers that can be folded into a layer."""
+    """Yields the indices of the successive layers that can be folded into a layer: each alone reads the one before."""
     while True:
-        readers = _readers(net, index)
+        top, readers = net.layer[index].top[0], []
+        for later in range(index + 1, len(net.layer)):
+            if top in net.layer[later].bottom:
+                readers.append(later)
+            if top in net.layer[later].top:  # overwritten
+                break
         if len(readers) != 1 or not _is_affine(net.layer[readers[0]]):
             return
         yield (index := readers[0])
-
-
-def _readers(net: Any, index: int) -> list[int]:
-    """The layers that read the top of a layer, before another layer overwrites it."""
-    top, found = net.layer[index].top[0], []
-    for later in range(index + 1, len(net.layer)):
-        layer = net.layer[later]
-        if top in layer.bottom:
-            found.append(later)
-        if top in layer.top:
-            break
-    return found
 
 
 def _is_affine(layer: Any) -> bool:
@@ -226,14 +215,9 @@ def _fit(layer: Any, blobs: list[StoredBlob]) -> bool:
         return False
     if layer.type == "InnerProduct":
         return weights.shape[-1 if p.transpose else -2] == outputs  # an old file has two more axes
-    if weights.shape[2:] != _kernel(p, len(weights.shape) - 2):
+    sizes = list(p.kernel_size) * (len(weights.shape) - 2 if len(p.kernel_size) == 1 else 1)
+    if list(weights.shape[2:]) != ([p.kernel_h, p.kernel_w] if p.HasField("kernel_h") else sizes):
         return False
     if layer.type == "Deconvolution":
         return weights.shape[1] * p.group == outputs and weights.shape[0] % p.group == 0
     return weights.shape[0] == outputs
-
-
-def _kernel(p: Any, axes: int) -> tuple[int, ...]:
-    if p.HasField("kernel_h"):
-        return p.kernel_h, p.kernel_w
-    return tuple(p.kernel_size) * (axes if len(p.kernel_size) == 1 else 1)

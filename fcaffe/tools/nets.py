@@ -87,7 +87,7 @@ def score(
     for collector, (name, _, weight) in zip(collected, net.outputs(), strict=True):
         results = [float(value) for value in collector.result()]
         for value in results:
-            log.mean_output(name, value, weight)
+            log.mean_output(log.weighted(name, value, weight))
         if len(results) == 1:
             found.append((name, results[0]))
     return found
@@ -96,17 +96,10 @@ def score(
 def model_scores(
     param: Any, model: Model, engine: Engine, change: Callable[[Any], Any] = lambda net: net
 ) -> list[tuple[str, float]]:
-    """Name and mean of each scalar output of all test nets, over test_iter batches each.
+    """Name and mean of each scalar output of all test nets of a SolverParameter, over test_iter batches each.
 
-    Args:
-        param: the SolverParameter.
-        model: the weights.
-        engine: runs the nets.
-        change: converts the NetParameter of a test net.
-
-    Raises:
-        UsageError: the solver has no test nets.
-        SnapshotError: the model does not fit a net.
+    `change` converts the NetParameter of a test net. Raises UsageError if there are no test nets, and SnapshotError if
+    the model does not fit one.
     """
     found: list[tuple[str, float]] = []
     with log.quiet():

@@ -140,17 +140,14 @@ def plot_chart(chart: int, picture_path: Path, log_paths: Sequence[Path]) -> Non
 
 
 def _runs(paths: Sequence[Path]) -> list[Run]:
+    """The trainings of these logs, named as the files without folders and ending, or as the paths if two are alike."""
+    names = [os.path.splitext(os.fspath(path))[0] for path in paths]
+    if len({os.path.basename(name) for name in names}) == len(names):
+        names = list(map(os.path.basename, names))
     logs = [read_log(path) for path in paths]
     colors = [RUN_COLORS[index % len(RUN_COLORS)] if logs[1:] else None for index in range(len(logs))]
-    parts = zip(run_names(paths), logs, colors, strict=True)
+    parts = zip(names, logs, colors, strict=True)
     return [Run(name, log.net, series_of(log), color) for name, log, color in parts]
-
-
-def run_names(paths: Sequence[Path]) -> list[str]:
-    """The file names without folders and ending; the whole paths without ending if two names are the same."""
-    texts = [os.path.splitext(os.fspath(path))[0] for path in paths]
-    names = [os.path.basename(text) for text in texts]
-    return names if len(set(names)) == len(names) else texts
 
 
 @contextlib.contextmanager
@@ -228,33 +225,29 @@ def _draw(axes: Any, runs: list[Run], kinds: Sequence[str], unit: float) -> None
 
 
 def _draw_series(axes: Any, run: Run, series: Series, index: int, unit: float) -> None:
-    """Draw the series of this index among those of its kind. The train loss is smoothed over its faint points."""
-    several, kind = run.color is not None, series.kind
-    color = run.color or COLORS.get(kind) or SCORE_COLORS[index % len(SCORE_COLORS)]
+    """Draw the series of this index among those of its kind. The train loss is smoothed over its faint points.
+
+    Abscissas are iterations, or times in units of `unit` seconds if that is not 0.
+    """
+    several, kind, curve = run.color is not None, series.kind, series.curve
+    iterations = sorted(curve)
+    x = [series.seconds[iteration] / unit if unit else iteration for iteration in iterations]
+    label = f"{run.name}, {series.name}" if several else series.name
+    look: dict[str, Any] = {"color": run.color or COLORS.get(kind) or SCORE_COLORS[index % len(SCORE_COLORS)]}
     if kind == RATE:
-        _line(axes, series, unit, f"_{run.name} rate" if several else series.name, color=color)
+        label = f"_{run.name} rate" if several else series.name
+        look["drawstyle"] = "steps-post"
     elif kind == TRAIN_LOSS:
-        smooth = smoothed(series.curve)
-        if smooth != series.curve:
-            axes.scatter(*_points(series, unit), s=7, color=color, alpha=0.3, linewidths=0)
+        curve = smoothed(curve)
+        if curve != series.curve:
+            points = [series.curve[iteration] for iteration in iterations]
+            axes.scatter(x, points, s=7, color=look["color"], alpha=0.3, linewidths=0)
         label = run.name if several else series.name
-        _line(axes, series._replace(curve=smooth), unit, label, color=color, linewidth=1.5)
+        look["linewidth"] = 1.5
     else:
-        label = f"{run.name}, {series.name}" if several else series.name
         styles = TEST_STYLES if several and kind == TEST_LOSS else ["-", *TEST_STYLES]
         if kind == SCORE:
-            label += f", finally {series.curve[max(series.curve)]:.4g}"
+            label += f", finally {curve[max(curve)]:.4g}"
             styles = styles if several else ["-"]
-        _line(axes, series, unit, label, color=color, linestyle=styles[index % len(styles)], marker="o")
-
-
-def _line(axes: Any, series: Series, unit: float, label: str, **look: Any) -> None:
-    steps = "steps-post" if series.kind == RATE else "default"
-    axes.plot(*_points(series, unit), label=label, drawstyle=steps, markersize=3, **look)
-
-
-def _points(series: Series, unit: float) -> tuple[list[float], list[float]]:
-    """Abscissas and values. Abscissas are iterations, or times in units of `unit` seconds if that is not 0."""
-    iterations = sorted(series.curve)
-    x = [series.seconds[iteration] / unit if unit else iteration for iteration in iterations]
-    return x, [series.curve[iteration] for iteration in iterations]
+        look |= {"linestyle": styles[index % len(styles)], "marker": "o", "markersize": 3}
+    axes.plot(x, [curve[iteration] for iteration in iterations], label=label, **look)

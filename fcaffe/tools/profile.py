@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,81 +21,35 @@ FLOATS = 1 << 26  # per copy: larger than any cache
 REPEATS = 5
 
 
-@dataclass
-class Row:
-    """One layer, per pass over a batch: milliseconds, floating-point operations, and the least bytes to move."""
+def profile(net: Net, iterations: int) -> tuple[list[tuple[str, ...]], str]:
+    """Compare the mean times of each layer with the machine's peak rates.
 
-    name: str
-    type: str
-    forward_ms: float
-    backward_ms: float
-    flops: float
-    bytes: float
-
-    @property
-    def ms(self) -> float:
-        return self.forward_ms + self.backward_ms
-
-
-@dataclass
-class Profile:
-    """All layers; the machine's peaks in GFLOP/s and GB/s; the milliseconds of a whole pass forward and backward."""
-
-    rows: list[Row]
-    gflops_peak: float
-    gbytes_peak: float
-    pass_ms: float
-
-
-def profile(net: Net, iterations: int) -> Profile:
-    """Mean over this many passes, after a warm-up of one."""
+    Returns the rows of a table with COLUMNS, the slowest layer first, and two lines: the peaks, and a whole pass.
+    """
     engine = net.context.engine
-    net.forward()
-    net.backward()
-    forwards, backwards = [0.0] * len(net.nodes), [0.0] * len(net.nodes)
-    for _ in range(iterations):
-        time_forward(net, forwards)
-        time_backward(net, backwards)
-    rows = []
-    for node, forward, backward in zip(net.nodes, forwards, backwards, strict=True):
+    with log.quiet():
+        times = benchmark(net, iterations)
+    with net.whole_passes():
+        for passes in (1, iterations):  # the first one is a warm-up
+            whole = _seconds(engine, lambda: [(net.forward(), net.backward()) for _ in range(passes)])  # noqa: B023
+    pass_seconds = whole / iterations
+    gflops_peak, gbytes_peak = gemm_gflops(engine), memory_gbytes(engine)
+    rows: list[tuple[str, ...]] = []
+    total, all_flops = sum(map(sum, times)) or 1.0, 0.0
+    for node, forward, backward in sorted(zip(net.nodes, *times, strict=True), key=lambda row: -row[1] - row[2]):
         flops, moved = map(sum, zip(*work_of_passes(node), strict=True))
         moved += (1 + 2 * node.needs_backward) * 4 * sum(blob.count for blob in node.layer.blobs)
-        times = 1000 * forward / iterations, 1000 * backward / iterations
-        rows.append(Row(node.name, node.layer.type, *times, flops, moved))
-    with net.whole_passes():
-        net.forward()
-        net.backward()
-        engine.synchronize()
-        began = time.perf_counter()
-        for _ in range(iterations):
-            net.forward()
-            net.backward()
-        engine.synchronize()
-        whole = time.perf_counter() - began
-    return Profile(rows, gemm_gflops(engine), memory_gbytes(engine), 1000 * whole / iterations)
-
-
-def rows_of(found: Profile) -> list[tuple[str, ...]]:
-    """The texts of a table with COLUMNS, the slowest layer first."""
-    total = sum(row.ms for row in found.rows) or 1.0
-    rows: list[tuple[str, ...]] = []
-    for row in sorted(found.rows, key=lambda row: -row.ms):
-        seconds = row.ms / 1000 or 1e-9
-        gflops, gbytes = row.flops / seconds / 1e9, row.bytes / seconds / 1e9
-        best = max(gflops / found.gflops_peak, gbytes / found.gbytes_peak)
-        times = (f"{row.forward_ms:.3f}", f"{row.backward_ms:.3f}", f"{row.ms / total:.1%}")
+        all_flops += flops
+        seconds = forward + backward or 1e-9
+        gflops, gbytes = flops / seconds / 1e9, moved / seconds / 1e9
+        best = max(gflops / gflops_peak, gbytes / gbytes_peak)
+        parts = (f"{1000 * forward:.3f}", f"{1000 * backward:.3f}", f"{seconds / total:.1%}")
         share = f"{best:.0%}" if best <= 1 else "cached"
-        rows.append((row.name, row.type, *times, f"{gflops:.1f}", f"{gbytes:.1f}", share))
-    return rows
-
-
-def totals(found: Profile) -> str:
-    """Two lines: the machine's peaks, and a whole pass."""
-    flops = sum(row.flops for row in found.rows)
-    return (
-        f"This machine: {found.gflops_peak:.0f} GFLOP/s in matrix products, {found.gbytes_peak:.0f} GB/s in copies. "
+        rows.append((node.name, node.layer.type, *parts, f"{gflops:.1f}", f"{gbytes:.1f}", share))
+    return rows, (
+        f"This machine: {gflops_peak:.0f} GFLOP/s in matrix products, {gbytes_peak:.0f} GB/s in copies. "
         f"Of peak: the better of the two; cached: above that, since the layer's data stays in the caches.\n"
-        f"A pass forward and backward: {found.pass_ms:.2f} ms, {flops / found.pass_ms / 1e6:.0f} GFLOP/s"
+        f"A pass forward and backward: {1000 * pass_seconds:.2f} ms, {all_flops / pass_seconds / 1e9:.0f} GFLOP/s"
     )
 
 
@@ -114,33 +67,33 @@ def memory_gbytes(engine: Engine) -> float:
     return 2 * a.nbytes / _best(engine, lambda: engine.copy(a, b)) / 1e9
 
 
-def _best(engine: Engine, work: Callable[[], None]) -> float:
-    seconds = []
-    for _ in range(REPEATS):
-        engine.synchronize()
-        began = time.perf_counter()
-        work()
-        engine.synchronize()
-        seconds.append(time.perf_counter() - began)
-    return min(seconds)
+def _best(engine: Engine, work: Callable[[], object]) -> float:
+    return min(_seconds(engine, work) for _ in range(REPEATS))
+
+
+def _seconds(engine: Engine, work: Callable[[], object]) -> float:
+    engine.synchronize()
+    began = time.perf_counter()
+    work()
+    engine.synchronize()
+    return time.perf_counter() - began
 
 
 Seconds = list[float]  # one for each layer
 
 
-def benchmark(net: Net, iterations: int) -> None:
+def benchmark(net: Net, iterations: int) -> tuple[Seconds, Seconds]:
     """Time forward and backward of every layer, after a warm-up of one pass, and log the averages as Caffe does.
 
     As in Caffe, every layer runs backward, also layers that training would skip, and the forward time of a data layer
-    includes reading.
+    includes reading. Returns the average seconds of each layer forward and backward.
     """
-    nothing = [0.0] * len(net.nodes)
+    forward, backward, total = [0.0] * len(net.nodes), [0.0] * len(net.nodes), 0.0
     log.performing_forward()
-    log.initial_loss(time_forward(net, nothing.copy()))
+    log.initial_loss(time_forward(net, forward.copy()))
     log.performing_backward()
-    time_backward(net, nothing.copy())
+    time_backward(net, backward.copy())
     log.benchmark_begins(iterations)
-    forward, backward, total = nothing.copy(), nothing.copy(), 0.0
     for iteration in range(iterations):
         started = time.perf_counter()
         time_forward(net, forward)
@@ -149,10 +102,11 @@ def benchmark(net: Net, iterations: int) -> None:
         total += both
         log.forward_backward_time(iteration + 1, 1000 * both)
     log.times_per_layer()
-    average = 1000 / iterations
+    forward, backward = ([seconds / iterations for seconds in way] for way in (forward, backward))
     for node, ahead, back in zip(net.nodes, forward, backward, strict=True):
-        log.layer_times(node.name, average * ahead, average * back)
-    log.benchmark_ends(average * sum(forward), average * sum(backward), average * total, 1000 * total)
+        log.layer_times(node.name, 1000 * ahead, 1000 * back)
+    log.benchmark_ends(1000 * sum(forward), 1000 * sum(backward), 1000 * total / iterations, 1000 * total)
+    return forward, backward
 
 
 def time_forward(net: Net, seconds: Seconds) -> float:

@@ -129,7 +129,8 @@ def torch_names(net: Net) -> Names:
     for norm, convolution in normalized(net).items():
         if convolution not in names:
             raise _other(f'"{norm}" (BatchNorm) stands behind no convolution')
-        names[norm] = _norm_module(names[convolution])
+        head, dot, last = names[convolution].rpartition(".")  # bn1 for conv1, or the next index in a sequence
+        names[norm] = head + dot + (str(int(last) + 1) if last.isdecimal() else last.replace("conv", "bn"))
     if not names.keys() >= weighted or len(set(names.values())) != len(names):
         raise _other("its layers with weights are arranged as in none of them")
     return names
@@ -238,12 +239,6 @@ def _resnet(net: Net) -> Names:
             names.update((name, f"layer{stage}.{number}.conv{index + 1}") for index, name in enumerate(through))
             block = []
     return names
-
-
-def _norm_module(module: str) -> str:
-    """The batch normalisation behind a module: bn1 for conv1, or the next index in a sequence."""
-    head, dot, last = module.rpartition(".")
-    return head + dot + (str(int(last) + 1) if last.isdecimal() else last.replace("conv", "bn"))
 
 
 def _other(why: str) -> UsageError:

@@ -56,10 +56,11 @@ def _fcaffe(sums: str, net: str, batch: int, answers: Any) -> None:
     set_for_command()  # as the command line computes
 
     from fcaffe import log
-    from fcaffe.cli.bench_step import SHARING, steps_only, training
+    from fcaffe.cli.bench import SHARING, steps_only, training
     from fcaffe.engines import cpu_engine
     from fcaffe.jobs.world import join
     from fcaffe.parallel.compression import compressions
+    from fcaffe.timeline import KINDS
 
     log.set_minimum(1)
     param = steps_only(
@@ -89,7 +90,7 @@ def _fcaffe(sums: str, net: str, batch: int, answers: Any) -> None:
             taken = contender.take(iterations)
             buckets = list(getattr(exchange, "cut", []))  # of several workers
             own = {"gradient_bytes": 4 * contender.solver.net.parameters.count, "bucket_bytes": buckets}
-            return {**taken._asdict(), **own, "hosts": workers.size}
+            return {**taken, "split": {kind: taken[kind] for kind in KINDS}, **own, "hosts": workers.size}
 
         _serve(world.rank, share, turn, answers)
         contender.solver.close()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from fcaffe.cli.bench_step import RATE
+from fcaffe.cli.bench import RATE
 from fcaffe.net import Blob, Layer, Traits, register
 from fcaffe.plan.work import Compute, Work
 from fcaffe.proto import caffe_pb2 as pb

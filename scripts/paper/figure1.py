@@ -82,7 +82,7 @@ def measure_here(batch: int, names: Sequence[str]) -> None:
     """On each rank; rank 0 prints the results."""
     from emulated_device import emulated_solver
 
-    from fcaffe.cli.bench_step import SHARING, training
+    from fcaffe.cli.bench import SHARING, training
     from fcaffe.engines import cpu_engine
     from fcaffe.jobs.world import join
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fcaffe.cli import engine as cli_engine
-from fcaffe.cli.gpus import TrainingGpus
+from fcaffe.cli.engine import TrainingGpus
 from fcaffe.cli.workers import LaunchFlags
 from fcaffe.engines import NumpyEngine
 from fcaffe.engines.cuda import driver, libraries

@@ -100,7 +100,7 @@ def test_what_is_wrong_is_named(run: Run, words: list[str], message: str) -> Non
 def test_calibration_writes_a_file_that_predicts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, size in (("tools.profile.SIDE", 64), ("tools.profile.FLOATS", 1 << 16)):
         monkeypatch.setattr(f"fcaffe.{name}", size)  # so that it does not take seconds
-    monkeypatch.setattr("fcaffe.cli.bench_step.TURN", 0.005)
+    monkeypatch.setattr("fcaffe.cli.bench.TURN", 0.005)
     result = run("plan", "--calibrate", "--net", "net.prototxt", "--workers", "1,2", "--out", "here.json")
     assert result.code == 0, result.err
     content = json.loads(Path("here.json").read_text())

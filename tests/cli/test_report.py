@@ -18,8 +18,7 @@ from fcaffe.errors import FcaffeError
 from fcaffe.log.reader import NetCurves, Output, TrainingLog
 from fcaffe.solvers import Solver
 from fcaffe.tools.report import recorder
-from fcaffe.tools.report.evaluation import Evaluation, Mistake
-from fcaffe.tools.report.page import Content, NetContent, render
+from fcaffe.tools.report.page import Content, Evaluation, Mistake, NetContent, render
 from fcaffe.tools.summary import LayerSummary
 from tests.cli.conftest import Result
 from tests.conftest import GOLDEN
@@ -247,8 +246,9 @@ def test_a_long_curve_is_thinned_and_keeps_its_end() -> None:
 def test_names_are_escaped_wherever_they_stand() -> None:
     evil = "</script><b>&'\""
     log = TrainingLog(net=evil, loss={0: 1.0})
-    net = NetContent("test", [LayerSummary(evil, evil, [], [], [], [], 0)], "", evil, np.zeros((1, 1, 2, 2)))
+    net = NetContent("test", [LayerSummary(evil, evil, [], [], [], [], 0)], "")
     content = Content(evil, evil, log, evil, tiles=[(evil, evil)], net=net, prototxts=[(evil, evil)])
+    content.filters = evil, np.zeros((1, 1, 2, 2))
     page = render(content)
     assert "<b>&'" not in page and page.count("</script>") == 1
     assert evil in words_of(page)

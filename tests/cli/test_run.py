@@ -14,7 +14,7 @@ import pytest
 
 import fcaffe
 from fcaffe.as_caffe import TOP_LEVEL
-from fcaffe.cli.gpus import find_devices
+from fcaffe.cli.engine import find_devices
 
 ROOT = Path(fcaffe.__file__).parents[1]
 FCAFFE = [sys.executable, "-m", "fcaffe"]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fcaffe import log
-from fcaffe.log.outlet import Outlet
+from fcaffe.log.lines import Outlet
 from fcaffe.model_files import write_model
 from fcaffe.net import Net
 from fcaffe.net.weights import to_model

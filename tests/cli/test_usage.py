@@ -15,7 +15,7 @@ import pytest
 from fcaffe.cli import _load
 from fcaffe.cli.commands import COMMANDS
 from fcaffe.cli.completion import SHELLS
-from fcaffe.cli.usage import HEADINGS
+from fcaffe.cli.flags import HEADINGS
 from tests.cli.conftest import Result
 
 Run = Callable[..., Result]

@@ -7,8 +7,17 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from fcaffe.deep_compression.pruning import Aim, aims, centroids, pruned, shared, weight_counts
-from fcaffe.deep_compression.retraining import Masked, Retraining, Shared
+from fcaffe.deep_compression.pruning import (
+    Aim,
+    Masked,
+    Retraining,
+    Shared,
+    aims,
+    centroids,
+    pruned,
+    shared,
+    weight_counts,
+)
 from fcaffe.errors import SnapshotError, UsageError
 from fcaffe.model_files import Model, StoredLayer
 from fcaffe.net.weights import to_model

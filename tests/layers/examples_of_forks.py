@@ -136,6 +136,41 @@ BOXES: dict[str, list[Example]] = {
     ],
 }
 
+# Losses, and sequences: scores (6, 2, 4) with the indicators of sequences of 5 and 6 steps.
+STEPS, MEAN = (6, 2, 4), "loss_param { normalization: BATCH_SIZE }"  # which makes the gradient of CTC that of its top
+MARKED = {1: [0, 0, *[1] * 8, 0, 1], 2: [0, 1, 0, 2, -1, 1]}
+COUNTED = {1: [6, 4], 2: [3, 2], 3: [0, 1, 0, 2, 2, 1]}
+LABELLED, WEIGHED = {"labels": {1: 4}}, {"labels": {1: 4, 2: 3}, "values": {2: [1, 0.5, 2.5]}}
+COSINES = {**LABELLED, "values": {0: [0.3, -0.5, 0.8, 0.1, -0.9, 0.6]}}
+LOSSES: dict[str, list[Example]] = {
+    "CTCLoss": [Example(MEAN, (STEPS, (6, 2), (3, 2)), values=MARKED, labels={1: 2, 2: 4}, batched=())],
+    "CtcLoss": [Example(MEAN, (STEPS, (2, 3)), values={1: [1, 1, 0, 2, 3, -1]}, labels={1: 4}, batched=(0,))],
+    "WarpCTCLoss": [
+        Example(MEAN, (STEPS, (2,), (2,), (3, 2)), values=COUNTED, labels={1: 4, 2: 4, 3: 4}, batched=()),
+        Example("", (STEPS, (2, 3)), labels={1: 4}, batched=(0,), smooth=False),
+    ],
+    "CTCGreedyDecoder": [
+        Example("", (STEPS,), has_gradient=False, batched=()),
+        Example("", (STEPS, (2, 3)), labels={1: 4}, has_gradient=False, batched=()),
+        Example("", (STEPS, (6, 2), (3, 2)), 2, values=MARKED, labels={1: 2, 2: 4}, has_gradient=False, batched=()),
+    ],
+    "FocalLoss": [
+        Example("loss_param { ignore_label: 2 }", ((4, 3, 2, 1), (4, 1, 2, 1)), labels={1: 3}),
+        Example("loss_param { ignore_label: 2 normalize: true }", ((4, 3), (4, 3)), labels={1: 3}),
+    ],
+    "SoftmaxFocalLoss": [
+        Example("focal_loss_param { gamma: 0.5 alpha: 1 type: ONEADDP }", (MATRIX, (3,)), **LABELLED),
+    ],
+    "SigmoidFocalLoss": [Example("focal_loss_param { gamma: 1.5 }", (IMAGE, IMAGE), labels={1: 2})],
+    "DiceCoefLoss": [Example("", (IMAGE, IMAGE)), Example("", (IMAGE, (2, 1, 5, 3)), **LABELLED)],
+    "CombinedMargin": [Example("combined_margin_param { m1: 1 m2: 0.3 m3: 0.2 }", (MATRIX, (3,)), **COSINES)],
+    "CosinAddm": [Example("", (MATRIX, (3,)), **COSINES)],
+    "LabelSpecificAdd": [Example("label_specific_add_param { bias: -0.35 }", (MATRIX, (3,)), **LABELLED)],
+    "LabelSpecificMargin": [
+        Example("label_specific_margin_param { margin_base: 30 gamma: 0 }", (MATRIX, (3,)), **COSINES),
+    ],
+}
+
 # Regions of interest, YOLO.
 ROIS = [0, -2, 1, 9, 6, 1, 3, 0, 14, 13, 0, 5, 5, 5, 5, 1, 20, 2, 30, 9]  # over images of 14 x 14 pixels
 MAPS = (2, 4, 7, 7)
@@ -281,6 +316,7 @@ REGIONS: dict[str, list[Example]] = {
 }
 
 # Fields of forks in layers of BVLC Caffe.
+NORMALIZED = "inner_product_param { num_output: 3 bias_term: false normalize: true"
 FORK_FIELDS: dict[str, list[Example]] = {
     "BatchNorm": [
         Example("batch_norm_param { scale_bias: true }", IMAGES, in_place=True),
@@ -294,7 +330,17 @@ FORK_FIELDS: dict[str, list[Example]] = {
     "Pooling": [
         Example("pooling_param { pool: AVE kernel_size: 3 pad: 1 stride: 2 avg_include_pad: false }", IMAGES),
     ],
+    "InnerProduct": [
+        Example(f"{NORMALIZED} weight_filler {{ value: 0.3 }} }}", (MATRIX,), smooth=False, batched=()),
+    ],
+    "SigmoidCrossEntropyLoss": [
+        Example("", (MATRIX,) * 3, **WEIGHED),
+        Example("loss_param { normalization: VALID ignore_label: 2 }", (MATRIX, MATRIX, (3,)), **WEIGHED),
+    ],
     "SoftmaxWithLoss": [
+        Example("", (IMAGE, IMAGE), labels={1: 4}, values={1: [0.5, 0, 0.3, 0.2]}),
+        Example("", (IMAGE, (2, 1, 5, 3), (2, 1, 5, 3)), **WEIGHED),
+        Example("loss_param { ignore_label: 2 }", (IMAGE, (2, 1, 5, 3), (2,)), **WEIGHED),
         Example(
             "loss_param { weight_by_label_freqs: true class_weighting: 2 class_weighting: 0.5 class_weighting: 1 }",
             ((4, 3, 2, 2), (4, 1, 2, 2)),
@@ -303,4 +349,4 @@ FORK_FIELDS: dict[str, list[Example]] = {
     ],
 }
 
-EXAMPLES_OF_FORKS = PLAIN | BOXES | REGIONS
+EXAMPLES_OF_FORKS = PLAIN | BOXES | LOSSES | REGIONS

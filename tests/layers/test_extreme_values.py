@@ -16,6 +16,7 @@ import pytest
 from fcaffe.layers.activations import Activation
 from fcaffe.layers.loss import LossLayer
 from fcaffe.net import Net, registry
+from tests.layers.examples_of_forks import LOSSES as LOSSES_OF_FORKS
 from tests.layers.test_not_finite import input_layer, largest, smallest
 
 pytestmark = pytest.mark.usefixtures("on_each_engine", "all_threads")
@@ -233,7 +234,8 @@ LOSSES = {
 def test_every_loss_has_its_formula() -> None:
     with_parameters_or_boxes = {"CenterLoss", "DetectionLoss", "InfogainLoss", "MultiBoxLoss", "RegionLoss"}
     with_parameters_or_boxes |= {"TripletLoss", "Yolov3"}
-    assert types_of(LossLayer) - with_parameters_or_boxes | {"SoftmaxWithLoss"} == {k.split(",")[0] for k in LOSSES}
+    with_parameters_or_boxes |= set(LOSSES_OF_FORKS)  # test_fork_losses.py
+    assert types_of(LossLayer) - with_parameters_or_boxes == {k.split(",")[0] for k in LOSSES}
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -45,7 +45,7 @@ LAYERS = {
     'type: "SigmoidCrossEntropyLoss"': ([VALUES, VALUES], 0, READ_AGAIN),
     'type: "Embed" embed_param { input_dim: 6 num_output: 3 }': ([LABELS], 0, SAVED),
     'type: "BatchReindex"': ([VALUES, LABELS], 1, SAVED),
-    'type: "MultinomialLogisticLoss"': ([(8, 6), LABELS], 1, SAVED),
+    'type: "MultinomialLogisticLoss"': ([(8, 6), LABELS], 1, READ_AGAIN),
     'type: "ContrastiveLoss" contrastive_loss_param { margin: 9 }': ([(8, 6), (8, 6), LABELS], 2, SAVED),
 }
 

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fcaffe import hdf5
 from fcaffe.errors import FcaffeError, SnapshotError
-from fcaffe.hdf5 import reading
 from fcaffe.model_files import Model, StoredLayer, arrays, read_model, write_model
 from fcaffe.model_files import caffemodel as caffemodel_format
-from fcaffe.model_files import hdf5 as hdf5_format
 from fcaffe.model_files import npz as npz_format
 from fcaffe.net import Net
 from fcaffe.net.weights import copy_weights, load_weights, to_model
@@ -254,7 +253,7 @@ def test_what_a_net_has_no_place_for_is_not_read(
     else:
         bomb_of(path, f"{name}/0", 1 << 20)
     read: list[int] = []
-    for module, function in ((hdf5_format, "values_of"), (npz_format, "_read")):
+    for module, function in ((hdf5, "values_of"), (npz_format, "_read")):
         own = getattr(module, function)
         monkeypatch.setattr(module, function, lambda *a, own=own: read.append((values := own(*a)).size) or values)
     before = [blob.data.copy() for layer in net.layers for blob in layer.blobs]
@@ -273,7 +272,7 @@ def test_what_a_net_has_no_place_for_is_not_read(
 def test_no_more_is_read_than_there_is_memory(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_model(tmp_path / f"x{ending}", Model(pb.NetParameter(), [layer("a", (300,)), layer("b", (300,))]))
     read_model(tmp_path / f"x{ending}")
-    for module in (reading, arrays):
+    for module in (hdf5, arrays):
         monkeypatch.setattr(module, "obtainable_bytes", lambda _: 2000)
     with pytest.raises(SnapshotError, match=r"x\.\w+: its arrays take \d+ bytes, "):
         read_model(tmp_path / f"x{ending}")

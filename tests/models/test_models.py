@@ -20,9 +20,9 @@ from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import Solver
 
 ROOT = Path(__file__).resolve().parents[2]
-DETECTOR = ROOT / "models" / "ssd_shapes"
+DETECTOR, READER = ROOT / "models" / "ssd_shapes", ROOT / "models" / "crnn_digits"
 ALL = sorted(folder for folder in (ROOT / "models").iterdir() if (folder / "solver.prototxt").exists())
-FOLDERS = [folder for folder in ALL if folder != DETECTOR]  # of nets that classify
+FOLDERS = [folder for folder in ALL if folder not in (DETECTOR, READER)]  # of nets that classify
 NETS = [path for folder in FOLDERS for path in sorted(folder.glob("*.prototxt")) if "solver" not in path.name]
 SOLVERS = [path for folder in FOLDERS for path in sorted(folder.glob("*solver*.prototxt"))]
 NAMES = [folder.name for folder in FOLDERS]
@@ -32,6 +32,7 @@ PARAMETERS = {
     "alexnet": 60_965_224,
     "caffenet": 60_965_224,
     "cifar10_quick": 145_578,
+    "crnn_digits": 109_195,
     "digits": 35_914,
     "googlenet": 6_998_552,
     "lenet": 431_080,
@@ -218,25 +219,34 @@ def test_train_val_runs_forward_and_backward(folder: Path) -> None:
             assert parameter.blob.diff.any(), parameter.layer.name
 
 
-def test_the_detector_trains_on_drawn_shapes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("folder", "script", "part", "settings", "loss"),
+    [
+        (DETECTOR, "shapes", "shapes_train_lmdb", {"base_lr": 0.01}, "mbox_loss"),
+        (READER, "digit_strings", "train.txt", {"base_lr": 0.004, "type": "Adam", "momentum2": 0.999}, "loss"),
+    ],
+)
+def test_nets_train_on_drawn_pictures(
+    folder: Path, script: str, part: str, settings: dict[str, Any], loss: str, tmp_path: Path
+) -> None:
     """Twelve iterations lower the loss. deploy has the layers that train_val trains."""
     subprocess.run(
-        [sys.executable, ROOT / "scripts/data/shapes", "--out", tmp_path, "--train", "8", "--test", "1"], check=True
+        [sys.executable, ROOT / "scripts/data" / script, "--out", tmp_path, "--train", "8", "--test", "1"], check=True
     )
-    param = read_net(DETECTOR / "train_val.prototxt")
-    data = param.layer[0]
-    data.data_param.source, data.data_param.batch_size = str(tmp_path / "shapes_train_lmdb"), 8
-    settings = {"base_lr": 0.01, "lr_policy": "fixed", "momentum": 0.9, "random_seed": 1, "snapshot_after_train": False}
-    solver_param = pb.SolverParameter(net_param=param, **settings)
+    param = read_net(folder / "train_val.prototxt")
+    data = param.layer[0].hdf5_data_param if folder == READER else param.layer[0].data_param
+    data.source, data.batch_size = str(tmp_path / part), 8
+    common = {"lr_policy": "fixed", "momentum": 0.9, "random_seed": 1, "snapshot_after_train": False}
+    solver_param = pb.SolverParameter(net_param=param, **common, **settings)
     with log.quiet():
         solver = Solver(solver_param, cpu_engine())
         losses = []
         for _ in range(12):
             solver.step(1)
-            losses.append(float(solver.net.blob("mbox_loss").data))
+            losses.append(float(solver.net.blob(loss).data))
     assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:3])
     trained = {layer.name: layer for layer in param.layer}
-    for layer in read_net(DETECTOR / "deploy.prototxt").layer[1:]:
+    for layer in read_net(folder / "deploy.prototxt").layer[1:]:
         own = trained[layer.name]
         own.ClearField("include")
         assert without_fillers(layer) == without_fillers(own)

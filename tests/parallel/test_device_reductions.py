@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from fcaffe.cli.gpus import find_devices
+from fcaffe.cli.engine import find_devices
 from tests.parallel.conftest import needs_mpi, run_ranks
 
 pytestmark = needs_mpi

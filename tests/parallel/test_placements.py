@@ -136,3 +136,45 @@ def test_user_code_in_place(folder: Path, how: str) -> None:
         layer {{ name: "loss" type: "EuclideanLoss" bottom: "ip" bottom: "u" top: "loss" }}"""
     with log.quiet(3):
         assert same(HOW[how](text), train(text)) < 1e-5
+
+
+NORMALIZED = """layer { name: "cos" type: "InnerProduct" bottom: "ip" top: "cos" inner_product_param { num_output: 4
+    bias_term: false normalize: true weight_filler { type: "xavier" } } }"""
+SEQUENCES = """layer { name: "steps" type: "Permute" bottom: "m" top: "t" permute_param { order: 1 order: 0 order: 2 } }
+    layer { name: "scores" type: "InnerProduct" bottom: "t" top: "s"
+            inner_product_param { num_output: 4 axis: 2 weight_filler { type: "xavier" } } }"""
+HARD = 'layer { name: "hard" type: "Threshold" bottom: "u" top: "hard" }'
+SOFT = 'layer { name: "soft" type: "Softmax" bottom: "u" top: "soft" }'
+IGNORE = "loss_param { ignore_label: 2 }"
+LOSSES = {
+    "weights of samples": ("", "SoftmaxWithLoss", "ip label pick", IGNORE),
+    "soft labels": (SOFT, "SoftmaxWithLoss", "ip soft pick", ""),
+    "weighted sigmoid": (HARD, "SigmoidCrossEntropyLoss", "ip hard pick", "loss_param { normalization: VALID }"),
+    "focal": ("", "FocalLoss", "ip label", IGNORE),
+    "focal, sigmoid": (HARD, "FocalLoss", "ip hard", "loss_param { ignore_label: 0 normalization: VALID }"),
+    "Dice of labels": ("", "DiceCoefLoss", "ip label", ""),
+    "CTC": (SEQUENCES, "WarpCTCLoss", "s labels", ""),
+    "decoder": (SEQUENCES, "CTCGreedyDecoder", "s labels", ""),
+    "ArcFace": (NORMALIZED, "CosinAddm", "cos label", ""),
+    "AM-Softmax": ("", "LabelSpecificAdd", "ip label", "label_specific_add_param { bias: -0.35 }"),
+}
+
+
+@pytest.mark.parametrize("how", list(HOW))
+@pytest.mark.parametrize("name", list(LOSSES))
+def test_losses_of_forks(folder: Path, name: str, how: str) -> None:
+    before, kind, bottoms, fields = LOSSES[name]
+    tops = " ".join(f'top: "{top}"' for top in ("v", "u", "m", "label", "labels", "pick"))
+    text = f"""layer {{ name: "rows" type: "HDF5Data" {tops}
+                 hdf5_data_param {{ source: "{folder}/rows.txt" batch_size: 7 }} }}
+        layer {{ name: "ip" type: "InnerProduct" bottom: "v" top: "ip"
+                 inner_product_param {{ num_output: 4 weight_filler {{ type: "xavier" }} }} }} {before}
+        layer {{ name: "it" type: "{kind}" {" ".join(f'bottom: "{bottom}"' for bottom in bottoms.split())} top: "it"
+                 {fields} }}
+        layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "{"it" if "Add" in kind else "ip"}" bottom: "label" }}"""
+    with log.quiet(3):
+        if how.startswith("--") and before is NORMALIZED:
+            with pytest.raises(FcaffeError, match=r'layer "cos" .*--reproducible'):
+                HOW[how](text)
+            return
+        assert same(HOW[how](text), train(text)) < 1e-5

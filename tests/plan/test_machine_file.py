@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fcaffe.cli.plan_calibration import LONG, SHORT, link_of
+from fcaffe.cli.plan import LONG, SHORT, link_of
 from fcaffe.errors import UsageError
 from fcaffe.plan.machine import DEVICES, FCAFFE, LINKS, MACHINES, TITAN, Link, machine_from, read_machine, write_machine
 from fcaffe.plan.reductions import sum_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fcaffe.cli.upgrade import upgrade
+from fcaffe.cli.net_files import upgrade
 from fcaffe.errors import ProtoError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, read_net, write_text

@@ -24,7 +24,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROO
 # Files of users and of other projects.
 FOREIGN = re.compile(
     r"(python|examples|Models|code|face_example)/|tools/(extra/|train|test_)|models/(VGGNet|pascal_voc)/|(script|solve|spatial_dropout|lenet)\.py$"
-    r"|models/.*_(lmdb|iter_\d+\.\w+|)$"
+    r"|models/.*_(lmdb|\d+\.h5|iter_\d+\.\w+|)$"
 )
 OF_OTHER_PROGRAMS = {"--mpi", "--minutes", "--rules", "--peers", "--nets", "--batches", "--steps", "--download"}
 WITHOUT_A_COMMAND = {"--help", "--version", "--flag", "--flagfile", "--fromenv", "--tryfromenv", "--undefok"}

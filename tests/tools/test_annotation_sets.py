@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fcaffe.data.image_list import ListedImage
 from fcaffe.errors import DataError
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.tools.annotation_sets import READERS, annotated_record
+from fcaffe.tools.image_sets import READERS, annotated_record
 
 NUMBERS = [0, 1, 8, -1, 0.5, 2**31, 2**63, 10**400, 1e300, float("inf"), float("-inf"), float("nan")]
 VALUES = st.sampled_from([*NUMBERS, "4", "x", "", None, True, [], {}, [[]]])

@@ -348,9 +348,11 @@ def test_merge_bn_leaves_no_batch_norm(body: str, tmp_path: Path) -> None:
     assert largest_difference(made, path) <= 1e-5
 
 
-@pytest.mark.parametrize("name", sorted(path.parent.name for path in MODELS.glob("*/deploy.prototxt")))
+@pytest.mark.parametrize(
+    "name", sorted({path.parent.name for path in MODELS.glob("*/deploy.prototxt")} - {"crnn_digits"})
+)
 def test_models_there_and_back(name: str, tmp_path: Path) -> None:
-    """SSD without the layers that choose its boxes, and with Permute, a layer of a fork."""
+    """SSD without the layers that choose its boxes, and with Permute, a layer of a fork. A CRNN differs."""
     text = (MODELS / name / "deploy.prototxt").read_text().replace("num_output: 4096", "num_output: 32")
     param = parse_text(text, pb.NetParameter)
     kept = [layer for layer in param.layer if layer.type != "DetectionOutput" and "priorbox" not in layer.name]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fcaffe.cli.time import Split, advice, measure_splits
+from fcaffe.cli.run_net import Split, advice, measure_splits
 from fcaffe.errors import FcaffeError
 from fcaffe.threads import available_cpus
 
@@ -34,16 +34,16 @@ def test_advice(milliseconds: dict[int, float], told: str) -> None:
     assert told in advice([*results, Split(8, 1, problem="cannot split a batch of 4")])
 
 
-def test_on_this_machine() -> None:
+def test_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     """A batch of 1 cannot be split: one worker is measured, and the rest say why not."""
-    heard: list[str] = []
     flags = [f"--net={LENET}", "--batch-size=1", "--rounds=1", "--iterations=1"]
-    results = measure_splits(flags, 2, heard.append)
+    results = measure_splits(flags, 2)
     assert [result.batch for result in results] == [1, 0] and results[0].seconds > 0
     assert "cannot split a batch of 1" in results[1].problem
-    assert heard == ["Measuring 1 worker of 2 threads", "Measuring 2 workers of 1 thread"]
+    heard = capsys.readouterr().err
+    assert "Measuring 1 worker of 2 threads\n" in heard and "Measuring 2 workers of 1 thread\n" in heard
     with pytest.raises(FcaffeError, match="does not exist"):
-        measure_splits(["--net=nothing.prototxt"], 2, heard.append)
+        measure_splits(["--net=nothing.prototxt"], 2)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 
 from fcaffe.layers.forks.smooth_l1 import SmoothL1Loss
-from fcaffe.layers.labels import read_labels
 from fcaffe.layers.loss import FULL, VALID, EuclideanLoss, SoftmaxWithLoss, divisor
 from fcaffe.net import ALL_BOTTOMS, Blob, Half, Layer, Traits, register
 from fcaffe.proto import forks
@@ -81,7 +80,7 @@ class SmoothL1LossOHEM(SmoothL1Loss):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         losses = self.losses(bottom)
         n, positions = bottom[0].num, bottom[0].height * bottom[0].width
-        self.samples = divisor(self, bottom[1], n * positions, n)
+        self.samples = divisor(self, bottom[1], n * positions, n, n * positions)
         top[0].data[...] = losses.sum() / self.samples
         for blob in top[1:]:
             blob.data[...] = losses.reshape(n, bottom[0].channels, *blob.shape[2:]).sum(axis=1, keepdims=True)
@@ -96,7 +95,8 @@ class SoftmaxWithLossOHEM(SoftmaxWithLoss):
     """
 
     fork = forks.RFCN
-    traits = replace(SoftmaxWithLoss.traits, tops=(1, 3), half=Half.NONE)
+    traits = replace(SoftmaxWithLoss.traits, bottoms=2, tops=(1, 3), half=Half.NONE)
+    takes_targets = False
     knows_pre_fixed = True
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -106,11 +106,9 @@ class SoftmaxWithLossOHEM(SoftmaxWithLoss):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().forward(bottom, top)
-        xp, probability = self.xp, self.probability.data
         if len(top) > 1:
-            top[1].data[...] = probability
+            top[1].data[...] = self.probability.data
         if len(top) > 2:
-            labels, ignored, _ = read_labels(self, bottom, self.axis, self.ignored_label())
-            true = xp.take_along_axis(probability, xp.expand_dims(labels, self.axis), self.axis)
-            losses = -xp.log(xp.maximum(true, xp.finfo(xp.float32).tiny)).reshape(labels.shape)
-            top[2].data[...] = (losses if ignored is None else xp.where(ignored, 0, losses)).reshape(top[2].shape)
+            classes, ignored, _ = self.classes(bottom)
+            losses = self.losses(classes) if ignored is None else self.xp.where(ignored, 0, self.losses(classes))
+            top[2].data[...] = losses.reshape(top[2].shape)

@@ -24,7 +24,7 @@ def check_writable(param: Any) -> None:
     if not param.HasField("snapshot_prefix"):
         raise SolverError("the solver has no snapshot_prefix; give one, or set snapshot_after_train: false")
     if param.snapshot_format == pb.SolverParameter.HDF5:
-        from fcaffe.hdf5.reading import h5py
+        from fcaffe.hdf5 import h5py
 
         h5py()  # raises if it is missing
     probe = Path(f"{param.snapshot_prefix}.tempfile")

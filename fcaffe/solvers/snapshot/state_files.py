@@ -12,8 +12,7 @@ from google.protobuf.message import DecodeError
 
 from fcaffe import log
 from fcaffe.errors import SnapshotError
-from fcaffe.hdf5.reading import check_sizes, member, names_in, opened, read_array, shape_of, values_of
-from fcaffe.hdf5.writing import new_file
+from fcaffe.hdf5 import check_sizes, member, names_in, new_file, opened, read_array, shape_of, values_of
 from fcaffe.input_files import asking
 from fcaffe.model_files.model import check_text
 from fcaffe.proto import (

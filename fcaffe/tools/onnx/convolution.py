@@ -61,9 +61,12 @@ def _windows(step: Step, kind: str, x: str, shape: Shape, top: Shape, *weights: 
 
 @writes("InnerProduct")
 def inner_product(step: Step) -> list[str]:
-    layer, p = step.layer, step.param.inner_product_param
+    layer, p, blobs = step.layer, step.param.inner_product_param, list(step.blobs)
     rows = step.op("Flatten", step.x, axis=layer.axis)
-    y = step.op("Gemm", rows, *step.blobs, transB=int(not p.transpose))
+    if p.normalize:
+        layer.normalize_weights()
+        blobs[0] = step.array(layer.engine.to_numpy(layer.blobs[0].data), "normalized")
+    y = step.op("Gemm", rows, *blobs, transB=int(not p.transpose))
     return [step.reshape(y, (math.prod(step.tops[0][:-1]), step.tops[0][-1]), step.tops[0])]
 
 

@@ -21,6 +21,8 @@ REASONS = {
     **dict.fromkeys(
         (
             *("BoxAnnotatorOHEM", "CenterLoss", "ContrastiveLoss", "DetectionLoss", "EuclideanLoss", "HingeLoss"),
+            *("CTCLoss", "CombinedMargin", "CosinAddm", "CtcLoss", "DiceCoefLoss", "FocalLoss", "LabelSpecificAdd"),
+            *("LabelSpecificMargin", "SigmoidFocalLoss", "SoftmaxFocalLoss", "WarpCTCLoss"),
             *("InfogainLoss", "L1Loss", "MarginInnerProduct", "MultiBoxLoss", "MultinomialLogisticLoss", "RegionLoss"),
             *("SigmoidCrossEntropyLoss", "SmoothL1Loss", "SmoothL1LossOHEM", "SoftmaxWithLoss", "SoftmaxWithLossOHEM"),
             *("TripletLoss", "Yolov3"),
@@ -28,7 +30,7 @@ REASONS = {
         _TRAINS,
     ),
     **dict.fromkeys(("Accuracy", "DetectionEvaluate", "EvalDetection"), _SCORES),
-    **dict.fromkeys(("Proposal", "Yolov3DetectionOutput"), _AFTER),
+    **dict.fromkeys(("CTCGreedyDecoder", "Proposal", "Yolov3DetectionOutput"), _AFTER),
     "PSROIPooling": "no operator of ONNX pools each bin from channels of its own; a net with ROIPooling can be written",
     "HDF5Output": "it writes a file; remove the layer from the prototxt, which makes its bottoms outputs",
     "Python": "it is user code in Python",

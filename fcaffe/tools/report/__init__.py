@@ -1,7 +1,7 @@
 """One self-contained page about a training: curves, mistakes, filters, layers, times and prototxts.
 
-`recorder` follows a training and rewrites the page as it goes on, or writes it from a log; `evaluation` runs a test
-net; `page` renders HTML, with the style and the script of `page.html`.
+`recorder` follows a training and rewrites the page as it goes on, or writes it from a log; `page` renders HTML, with
+the style and the script of `page.html`.
 """
 
 from fcaffe.output_files import starting

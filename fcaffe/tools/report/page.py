@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,25 +27,13 @@ from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_solver
 from fcaffe.pycaffe.draw import draw_net
-from fcaffe.tools.plot import (
-    OTHER_OUTPUT,
-    RATE,
-    SCORE,
-    TEST_LOSS,
-    TRAIN_LOSS,
-    Series,
-    is_wide,
-    lowest_score,
-    series_of,
-    smoothed,
-)
-from fcaffe.tools.report.evaluation import Evaluation
+from fcaffe.tools import plot
 from fcaffe.tools.summary import COLUMNS, LayerSummary, layer_summaries
 
 POINTS = 1200  # of a curve, approximately, after thinning
 MATRIX = 40  # classes up to which the page shows every pair; above, it lists the most frequent mistakes
 PAIRS = 25
-TESTS = (SCORE, TEST_LOSS, OTHER_OUTPUT)  # kinds of series, in the order of their tiles
+TESTS = (plot.SCORE, plot.TEST_LOSS, plot.OTHER_OUTPUT)  # kinds of series, in the order of their tiles
 TEST_TILES = 4
 COLORS = 6  # of series in page.html
 FILTERS = 96  # at most, in the page
@@ -54,14 +42,42 @@ LEAST_SCALE = 0.65  # of a drawing; a larger one has scroll bars
 
 
 @dataclass
-class NetContent:
-    """A net in a page: "test" or "training", its layers, an SVG element, and the filters (N, C, H, W) of a layer."""
+class Mistake:
+    """A sample that the net guesses wrong: the probability of the guess, and the picture (C, H, W)."""
 
-    kind: str = ""
-    layers: list[LayerSummary] = field(default_factory=list)
-    drawing: str = ""
-    filters_of: str = ""
-    filters: np.ndarray | None = None
+    probability: float
+    label: int
+    guess: int
+    values: np.ndarray
+
+
+@dataclass
+class Evaluation:
+    """The result of `evaluate`.
+
+    `counts[label, guess]` is a number of samples; `worst` has the mistakes of the highest probability first; `moment`
+    says which weights were evaluated, such as "at iteration 100".
+    """
+
+    counts: np.ndarray
+    worst: list[Mistake]
+    moment: str = ""
+
+    @property
+    def samples(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def accuracy(self) -> float:
+        return float(np.trace(self.counts)) / max(self.samples, 1)
+
+
+class NetContent(NamedTuple):
+    """A net in a page: "test" or "training", its layers, and an SVG element."""
+
+    kind: str
+    layers: list[LayerSummary]
+    drawing: str
 
 
 @dataclass
@@ -69,7 +85,8 @@ class Content:
     """The content of a page. Parts that are empty or None are omitted.
 
     `state` says how far the run is, and `left` how long it will take, which only a running training has; `progress` is
-    from 0 to 1. A page reloads itself after `refresh` seconds, unless that is 0.
+    from 0 to 1. `filters` has the name of the first convolution and its filters (N, C, H, W). A page reloads itself
+    after `refresh` seconds, unless that is 0.
     """
 
     title: str
@@ -79,7 +96,8 @@ class Content:
     progress: float | None = None
     tiles: list[tuple[str, str]] = field(default_factory=list)
     evaluation: Evaluation | None = None
-    net: NetContent = field(default_factory=NetContent)
+    net: NetContent | None = None
+    filters: tuple[str, np.ndarray] | None = None
     prototxts: list[tuple[str, str]] = field(default_factory=list)
     refresh: int = 0
 
@@ -92,7 +110,7 @@ def write_page(path: str | os.PathLike[str], content: Content) -> None:
 
 def render(content: Content) -> str:
     """The page as one file of HTML, without references to others."""
-    series = series_of(content.log)
+    series = plot.series_of(content.log)
     charts = list(_charts(series))
     now = time.time()
     parts = [
@@ -115,7 +133,7 @@ def render(content: Content) -> str:
     )
 
 
-def _head(content: Content, series: Sequence[Series], now: float) -> str:
+def _head(content: Content, series: Sequence[plot.Series], now: float) -> str:
     bar = "" if content.progress is None else f"<div class=bar><div style='width:{content.progress:.1%}'></div></div>"
     trained = any(content.log.loss)  # a test of the first weights says nothing then
     tests = [one for kind in TESTS for one in series if one.kind == kind and (max(one.curve) or not trained)]
@@ -136,25 +154,25 @@ def _head(content: Content, series: Sequence[Series], now: float) -> str:
 # --- curves -----------------------------------------------------------------------------------------------------------
 
 
-def _charts(found: Sequence[Series]) -> Iterable[tuple[str, dict[str, Any]]]:
+def _charts(found: Sequence[plot.Series]) -> Iterable[tuple[str, dict[str, Any]]]:
     """Titles of charts, and their data for the script in the page."""
     losses: list[dict[str, Any]] = []
     for one in found:
-        if one.kind == TRAIN_LOSS:
+        if one.kind == plot.TRAIN_LOSS:
             losses.append({**_data("train loss", one.curve, 0), "faint": True})
-            losses.append(_data("train loss, smoothed", smoothed(one.curve), 0))
-    for index, one in enumerate(one for one in found if one.kind == TEST_LOSS):
+            losses.append(_data("train loss, smoothed", plot.smoothed(one.curve), 0))
+    for index, one in enumerate(one for one in found if one.kind == plot.TEST_LOSS):
         losses.append(_data(one.name, one.curve, 1 + index % (COLORS - 1)))
     losses = [one for one in losses if one["points"]]  # a legend names nothing else
-    yield "Loss", {"series": losses, "log": is_wide([point[1] for one in losses for point in one["points"]])}
-    for title, kind in (("Test scores", SCORE), ("Other test outputs", OTHER_OUTPUT)):
+    yield "Loss", {"series": losses, "log": plot.is_wide([point[1] for one in losses for point in one["points"]])}
+    for title, kind in (("Test scores", plot.SCORE), ("Other test outputs", plot.OTHER_OUTPUT)):
         of_kind = [one for one in found if one.kind == kind]
         if of_kind:
             data = [_data(one.name, one.curve, index % COLORS) for index, one in enumerate(of_kind)]
-            ends = {"ends": [lowest_score([one.curve for one in of_kind]), 1]} if kind == SCORE else {}
+            ends = {"ends": [plot.lowest_score([one.curve for one in of_kind]), 1]} if kind == plot.SCORE else {}
             yield title, {"series": data, **ends}
     for one in found:
-        if one.kind == RATE:
+        if one.kind == plot.RATE:
             yield "Learning rate", {"series": [{**_data("rate", one.curve, 3), "step": True}], "from_zero": True}
 
 
@@ -231,16 +249,18 @@ def _pairs(counts: np.ndarray) -> str:
 
 
 def _inside(content: Content) -> str:
-    net, cards = content.net, []
-    if net.filters is not None:
-        image = f"<div class=filters><img alt='' src='{data_uri(sheet(net.filters))}'></div>"
-        cards.append(f"<div class=card><h2>Filters of {escape(net.filters_of)}</h2>{image}</div>")
-    if net.layers:
-        rows = [layer.cells()[:5] for layer in net.layers if layer.type != "Split"]
+    cards = []
+    if content.filters is not None:
+        name, filters = content.filters
+        image = f"<div class=filters><img alt='' src='{data_uri(sheet(filters))}'></div>"
+        cards.append(f"<div class=card><h2>Filters of {escape(name)}</h2>{image}</div>")
+    if content.net is not None:
+        kind, layers, drawing = content.net
+        rows = [layer.cells()[:5] for layer in layers if layer.type != "Split"]
         table = _table(COLUMNS[:5], rows, numbers_from=3)
-        cards.append(f"<div class=card><h2>Layers of the {net.kind} net</h2><div class=scroll>{table}</div></div>")
-    if net.drawing:
-        cards.append(f"<div class=card><h2>The {net.kind} net</h2><div class='scroll graph'>{net.drawing}</div></div>")
+        cards.append(f"<div class=card><h2>Layers of the {kind} net</h2><div class=scroll>{table}</div></div>")
+        if drawing:
+            cards.append(f"<div class=card><h2>The {kind} net</h2><div class='scroll graph'>{drawing}</div></div>")
     return "".join(cards)
 
 
@@ -301,10 +321,10 @@ def sheet(filters: np.ndarray) -> np.ndarray:
 
 
 def net_content(net: Net, param: Any) -> NetContent:
-    """The content for a net that was built from these parameters. It has no filters yet."""
+    """The content for a net that was built from these parameters."""
     kind = "test" if param.state.phase == pb.TEST else "training"
     if len(param.layer) > DRAWN:
-        return NetContent(kind, layer_summaries(net))
+        return NetContent(kind, layer_summaries(net), "")
     try:
         svg = draw_net(param, "TB", "svg", phase=param.state.phase).decode()
         size = re.compile(r'<svg width="(\d+)pt" height="(\d+)pt"')
@@ -315,12 +335,12 @@ def net_content(net: Net, param: Any) -> NetContent:
     return NetContent(kind, layer_summaries(net), drawing)
 
 
-def first_filters(net: Net) -> tuple[str, np.ndarray | None]:
-    """The name of the first convolution in two dimensions and its filters (N, C, H, W), or None if there is none."""
+def first_filters(net: Net) -> tuple[str, np.ndarray] | None:
+    """The name of the first convolution in two dimensions and its filters (N, C, H, W)."""
     for node in net.nodes:
         if isinstance(node.layer, Convolution) and len(node.layer.blobs[0].shape) == 4:
             return node.name, net.context.engine.to_numpy(node.layer.blobs[0].data)[:FILTERS]
-    return "", None
+    return None
 
 
 def prototxts(solver_file: str | os.PathLike[str]) -> list[tuple[str, str]]:

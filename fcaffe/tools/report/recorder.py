@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,14 @@ from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import Observer, Solver
 from fcaffe.solvers.nets import test_net_params, train_net_param
 from fcaffe.solvers.snapshot.paths import states
-from fcaffe.tools.report.evaluation import Evaluation, evaluate
-from fcaffe.tools.report.page import Content, first_filters, net_content, prototxts, write_page
+from fcaffe.tools.report.page import Content, Evaluation, Mistake, first_filters, net_content, prototxts, write_page
 
 EVERY = 5  # seconds between two pages
 REFRESH = 10  # seconds after which an open page reloads itself
 LONGEST = 30  # seconds of an evaluation, one after each test
+WORST = 24  # mistakes with a picture in the page
+CLASSES = 10_000  # largest number of classes for which a matrix is counted
+SCORING = ("Accuracy", "SoftmaxWithLoss", "MultinomialLogisticLoss", "HingeLoss")  # bottoms: scores, labels
 
 
 class Recorder(Observer):
@@ -38,28 +40,28 @@ class Recorder(Observer):
     def __init__(self, path: str, solver: Solver, solver_file: str) -> None:
         self.path = path
         self.solver = solver
-        self.log = TrainingLog(net=solver.net.name)
+        self.content = Content(solver.net.name or "Training", "", TrainingLog(net=solver.net.name), refresh=REFRESH)
+        self.content.prototxts = prototxts(solver_file)
+        self.content.net = net_content(solver.net, train_net_param(solver.param)[0])
         self._solver_file = solver_file
-        self._prototxts = prototxts(solver_file)
-        self._net_content = net_content(solver.net, train_net_param(solver.param)[0])
         self._began = self._written = time.monotonic()
         self._first = solver.iteration
-        self._evaluation: Evaluation | None = None
         self._tested = self._evaluated = 0  # iterations of the last test and of the evaluation
         self._net: Net | None = None  # a test net of its own
-        write_page(path, self._content("The training is about to begin."))
+        self._update("The training is about to begin.")
+        write_page(path, self.content)
 
     def iteration_ends(self, loss: float, rate: float) -> None:
-        iteration = self.solver.iteration
-        self.log.loss[iteration], self.log.rate[iteration] = loss, rate
+        iteration, curves = self.solver.iteration, self.content.log
+        curves.loss[iteration], curves.rate[iteration] = loss, rate
         if time.monotonic() - self._written > EVERY:
             done, last = iteration - self._first, self.solver.schedule.max_iter
             left = (time.monotonic() - self._began) / max(done, 1) * (last - iteration)
-            self._write(self._content(f"Iteration {iteration:,} of {last:,}.", f"About {_duration(left)} left."))
+            self._write(f"Iteration {iteration:,} of {last:,}.", f"About {_duration(left)} left.")
 
     def test_ends(self, index: int, outputs: Sequence[tuple[str, np.ndarray, float]]) -> None:
         self._tested = self.solver.iteration
-        net, number = self.log.test_nets.setdefault(index, NetCurves()), 0
+        net, number = self.content.log.test_nets.setdefault(index, NetCurves()), 0
         for name, values, weight in outputs:
             for value in values:
                 output = net.outputs.setdefault(number, Output(name, number, bool(weight)))
@@ -68,51 +70,45 @@ class Recorder(Observer):
         if index == 0:
             self._evaluate()
 
-    def end(self, problem: str = "") -> None:
+    def end(self, error: BaseException | None) -> None:
         """Write the last page, with the error that has ended the training."""
         solver, last = self.solver, self.solver.schedule.max_iter
-        if not problem:
-            self._evaluate()
         stopped = solver.iteration < last
         took = time.monotonic() - self._began
-        state = f"{problem} At" if problem else "Stopped at" if stopped else "Ended at"
+        if error is None:
+            self._evaluate()
+            state = "Stopped at" if stopped else "Ended at"
+        else:
+            state = f"Ended by an error: {error} At" if isinstance(error, Exception) else "Interrupted. At"
         state += f" iteration {solver.iteration:,} of {last:,} after {_duration(took)}."
         saved = [path for path in states(solver.param.snapshot_prefix) if os.path.getmtime(path) > time.time() - took]
         if stopped and saved:
             state += f" Go on by: fcaffe train --solver {self._solver_file} --snapshot {saved[0]}"
-        content = self._content(state)
-        content.refresh = 0
-        self._write(content)
+        self.content.refresh = 0
+        self._write(state)
         if self._net is not None:
             self._net.close()
 
-    def _content(self, state: str, left: str = "") -> Content:
-        solver, elapsed = self.solver, time.monotonic() - self._began
+    def _update(self, state: str, left: str = "") -> None:
+        """Bring the page's content up to date."""
+        content, solver, elapsed = self.content, self.solver, time.monotonic() - self._began
         samples = (solver.iteration - self._first) * solver.passes * solver.share.total
         tiles = [("time", _duration(elapsed)), ("samples/s", f"{samples / max(elapsed, 1e-9):,.0f}")]
         tiles += [("workers", str(solver.workers.size)), ("engine", solver.engine.name)]
-        if self.log.loss:
+        if loss := content.log.loss:
             tiles += [("learning rate", f"{solver.rate:.4g}")]
-            tiles += [(f"train loss, iteration {max(self.log.loss):,}", f"{self.log.loss[max(self.log.loss)]:.4g}")]
-        if self._evaluation is not None and self._evaluated > self._tested:
-            tiles += [(f"right in the test net, iteration {self._evaluated:,}", f"{self._evaluation.accuracy:.2%}")]
-        self._net_content.filters_of, self._net_content.filters = first_filters(solver.net)
-        return Content(
-            title=solver.net.name or "Training",
-            state=state,
-            left=left,
-            log=self.log,
-            progress=min(1.0, solver.iteration / max(1, solver.schedule.max_iter)),
-            tiles=tiles,
-            evaluation=self._evaluation,
-            net=self._net_content,
-            prototxts=self._prototxts,
-            refresh=REFRESH,
-        )
+            tiles += [(f"train loss, iteration {max(loss):,}", f"{loss[max(loss)]:.4g}")]
+        if content.evaluation is not None and self._evaluated > self._tested:
+            right = f"{content.evaluation.accuracy:.2%}"
+            tiles += [(f"right in the test net, iteration {self._evaluated:,}", right)]
+        content.state, content.left, content.tiles = state, left, tiles
+        content.progress = min(1.0, solver.iteration / max(1, solver.schedule.max_iter))
+        content.filters = first_filters(solver.net)
 
-    def _write(self, content: Content) -> None:
+    def _write(self, state: str, left: str = "") -> None:
+        self._update(state, left)
         try:
-            write_page(self.path, content)
+            write_page(self.path, self.content)
         except FcaffeError as problem:
             log.warning(str(problem))
         self._written = time.monotonic()
@@ -124,13 +120,12 @@ class Recorder(Observer):
             return
         if self._net is None:
             net_param: Any = test_net_params(param)[0][0]
-            with log.quiet():
-                self._net = Net(net_param, Context(self.solver.engine, CaffeRandom(0), noise="counter"))
-            self._net_content = net_content(self._net, net_param)
+            self._net = _new_net(net_param, self.solver.engine)
+            self.content.net = net_content(self._net, net_param)
         share_weights(self._net, self.solver.net)
         self._evaluated = self.solver.iteration
         moment = f"at iteration {self._evaluated:,}"
-        self._evaluation = evaluate(self._net, self._batches(param.test_iter[0], began), moment)
+        self.content.evaluation = evaluate(self._net, self._batches(param.test_iter[0], began), moment)
 
     def _batches(self, number: int, began: float) -> Iterator[int]:
         """The indices of the batches to evaluate, as far as LONGEST allows.
@@ -143,6 +138,11 @@ class Recorder(Observer):
             for observer in self.solver.observers:
                 observer.test_batch_begins()
             yield batch
+
+
+def _new_net(param: Any, engine: Engine) -> Net:
+    with log.quiet():
+        return Net(param, Context(engine, CaffeRandom(0), noise="counter"))
 
 
 def _duration(seconds: float) -> str:
@@ -166,12 +166,52 @@ def write_report(logs: Sequence[str], page: str, solver_file: str, weights: str,
         content.prototxts = prototxts(solver_file)
         tests = test_net_params(param)
         net_param, _ = tests[0] if tests else train_net_param(param)
-        with log.quiet(), contextlib.closing(Net(net_param, Context(engine, CaffeRandom(0), noise="counter"))) as net:
+        with contextlib.closing(_new_net(net_param, engine)) as net:
             content.net = net_content(net, net_param)
             if weights:
                 load_weights(net, weights)
-                content.net.filters_of, content.net.filters = first_filters(net)
+                content.filters = first_filters(net)
                 if tests:
                     moment = f"with {os.path.basename(weights)}"
                     content.evaluation = evaluate(net, range(param.test_iter[0]), moment)
     write_page(page, content)
+
+
+def evaluate(net: Net, batches: Iterable[object], moment: str) -> Evaluation | None:
+    """Run the net once for each item of `batches`.
+
+    Returns None if no layer compares the scores of classes with one label a sample.
+    """
+    scoring = next((node for node in net.nodes if node.layer.type in SCORING), None)
+    if scoring is None or len(scoring.bottoms) < 2:
+        return None
+    scores_blob, labels_blob = scoring.bottoms[:2]
+    classes = scores_blob.count // max(1, labels_blob.count)
+    if scores_blob.shape[:1] != (labels_blob.count,) or not 1 < classes <= CLASSES:
+        return None
+    pictures = next((blob for node in net.nodes for blob in node.tops if len(blob.shape) == 4), None)
+    to_numpy = net.context.engine.to_numpy
+    counts, worst = np.zeros((classes, classes), np.int64), list[Mistake]()
+    for _ in batches:
+        net.forward()
+        labels = to_numpy(labels_blob.data).reshape(-1).astype(int)
+        probabilities = _probabilities(to_numpy(scores_blob.data).reshape(len(labels), classes))
+        guesses = probabilities.argmax(axis=1)
+        valid = (labels >= 0) & (labels < classes)
+        np.add.at(counts, (labels[valid], guesses[valid]), 1)
+        wrong = np.flatnonzero(valid & (labels != guesses))
+        of_guess = probabilities[wrong, guesses[wrong]]
+        for index in wrong[np.argsort(-of_guess, kind="stable")[:WORST]]:
+            values = to_numpy(pictures.data[index]).copy() if pictures is not None else np.zeros((1, 1, 1))
+            probability = float(probabilities[index, guesses[index]])
+            worst.append(Mistake(probability, int(labels[index]), int(guesses[index]), values))
+        worst = sorted(worst, key=lambda mistake: -mistake.probability)[:WORST]
+    return Evaluation(counts, worst, moment)
+
+
+def _probabilities(scores: np.ndarray) -> np.ndarray:
+    """Softmax along axis 1, unless the rows are probabilities already."""
+    if (scores >= 0).all() and np.allclose(scores.sum(axis=1), 1, atol=1e-3):
+        return scores
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
