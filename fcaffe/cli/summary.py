@@ -35,10 +35,21 @@ MODEL_COLUMNS = ("layer", "type", "blobs", "parameters")
 @click.option("--stage", default="", metavar="NAME,...", help="Stages of the net, for its include and exclude rules.")
 @click.option("--input-shape", default="", metavar="C,H,W", help="Shape of the records of a data set that is missing.")
 @click.option("--workers", default=1, metavar="N", help="Show the share of the first of N workers, and what they send.")
+@click.option(
+    "--parallel", default="data", type=click.Choice(["data", "hybrid"]), help="As --parallel of train (data)."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--target", metavar="NAME|FILE", help="Only name the layers that this toolchain does not read, if any.")
 def summary(
-    net: str, phase: str, level: int, stage: str, input_shape: str, workers: int, as_json: bool, target: str | None
+    net: str,
+    phase: str,
+    level: int,
+    stage: str,
+    input_shape: str,
+    workers: int,
+    parallel: str,
+    as_json: bool,
+    target: str | None,
 ) -> int:
     stages = stage.split(",") if stage else []
     if workers < 1:
@@ -54,7 +65,8 @@ def summary(
             _print_model(net, model)
         return 0
     with log.quiet():
-        made = summary_of(net, phase_number(phase), level, stages, numbers_of_shape(input_shape), workers)
+        shape, split_below = numbers_of_shape(input_shape), float(parallel == "hybrid")
+        made = summary_of(net, phase_number(phase), level, stages, shape, workers, split_below)
     if as_json:
         print(json.dumps(made.to_json(), indent=2))
     else:
@@ -86,6 +98,8 @@ def _print(made: Summary) -> None:
         print(
             f"Sent            {gradients:,} bytes for gradients, {blobs:,} for blobs (each of {made.workers} workers)"
         )
+        if made.own_params:
+            print(f"Split           {made.own_params:,} parameters that this worker alone has")
     types: dict[str, set[str]] = {}
     for layer in made.layers:
         if layer.fork:

@@ -23,6 +23,8 @@ class Activation(Layer):
 class Pointwise(Activation):
     """Base of functions of one value at a time. The trait `reads` says what `slope` reads."""
 
+    keeps_split = True
+
     def slope(self, bottom: Blob, top: Blob) -> Array | float:
         """The derivative at each value of the bottom."""
         raise NotImplementedError
@@ -36,6 +38,7 @@ class ReLU(Activation):
     """top = max(x, 0) + negative_slope * min(x, 0). At 0 the gradient is that of the negative side."""
 
     traits = replace(Activation.traits, half=Half.SAME, reads="bottoms")
+    keeps_split = True
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.engine.relu_forward(bottom[0].data, top[0].data, self.param.relu_param.negative_slope)

@@ -15,7 +15,7 @@ from fcaffe.errors import LayerError, LayerMemoryError, NetError
 from fcaffe.net.blob import MAX_AXES, Blob
 from fcaffe.net.context import Context
 from fcaffe.net.fillers import fill_blob
-from fcaffe.net.placements import Replicate, Shard, replicated
+from fcaffe.net.placements import REPLICATE, Placement, Replicate, Shard, replicated
 from fcaffe.net.workers import Workers
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
@@ -100,6 +100,7 @@ class Layer:
     traits: Traits = Traits()
     fork: str | None = None  # the fork of Caffe whose layer this is, a name in fcaffe/proto/forks.py; None: BVLC Caffe
     may_be_fused = False  # set by a subclass that rules of rewriting may treat as the class that it derives from
+    keeps_split = False  # it can take the outputs of a layer whose weights are split, and its tops are split alike
     is_split = True  # each worker has a part of its bottoms, or reads a part of a batch
     rule: Any = replicated  # see fcaffe.net.placements; called before `setup` where a batch is split
 
@@ -255,12 +256,22 @@ class Layer:
             if self.traits.runs_user_code if per_worker else isinstance(blob.placement, Replicate):
                 self.loss_weights[index] /= self.context.workers.size
 
-    def add_blob(self, *shape: int, channels_last: bool = False, filler: Any = None) -> Blob:
-        """Append a parameter blob of this shape, zeroed or filled."""
-        blob = Blob(self.xp, shape, channels_last)
+    def add_blob(
+        self, *shape: int, channels_last: bool = False, filler: Any = None, placement: Placement = REPLICATE
+    ) -> Blob:
+        """Append a parameter blob of this shape, zeroed or filled; of a Shard only this worker's part."""
+        whole = blob = Blob(self.xp, shape, channels_last)
+        random = self.context.random
+        if isinstance(placement, Shard):
+            own = self.context.own_part(placement, shape[placement.axis])
+            blob = Blob(self.xp, (*shape[: placement.axis], own.stop - own.start, *shape[placement.axis + 1 :]))
+            blob.placement = placement
+            random.set_state(self.context.as_worker_0(random.state()))  # the parts are of the same values
         self.blobs.append(blob)
         if filler is not None:
-            fill_blob(blob, filler, self.context.random)
+            fill_blob(whole, filler, random)
+            if whole is not blob:
+                blob.data[...] = self.context.part_of(whole.data, placement)
         return blob
 
     @property

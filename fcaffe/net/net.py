@@ -20,6 +20,7 @@ from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.graph import Graph
 from fcaffe.net.node import Hooks, Node
 from fcaffe.net.on_demand import OnDemand
+from fcaffe.net.placements import Shard
 from fcaffe.net.program import Program
 from fcaffe.net.rewrite import Want, rewrite
 
@@ -197,7 +198,7 @@ class Net(Graph):
             for storage in clear:  # anew, if an engine tries to record the pass in vain and then runs it
                 storage.clear()
             if exchange is not None:
-                exchange.begin(self.parameters.diff)
+                exchange.begin(self.parameters.to_sum)
             self._backward_nodes(first, end, exchange)
             if exchange is not None and exchange.on_streams:
                 exchange.finish()
@@ -243,7 +244,7 @@ class Net(Graph):
             log.debug_top(node.name, self.blob_names[blob_id], self._mean_magnitude(blob.data))
         for index, blob in enumerate(node.layer.blobs):
             name = self.parameters.display_name(node.layer, index)
-            log.debug_param(node.name, name, self._mean_magnitude(blob.data))
+            log.debug_param(node.name, name, self._mean_magnitude(blob.data, blob))
 
     def _debug_backward(self, node: Node) -> None:
         for blob_id, blob, needed in zip(node.bottom_ids, node.bottoms, node.bottom_need_backward, strict=True):
@@ -251,10 +252,14 @@ class Net(Graph):
                 log.debug_bottom_diff(node.name, self.blob_names[blob_id], self._mean_magnitude(blob.diff))
         for index, blob in enumerate(node.layer.blobs):
             if node.layer.param_propagate_down[index]:
-                log.debug_param_diff(node.name, str(index), self._mean_magnitude(blob.diff))
+                log.debug_param_diff(node.name, str(index), self._mean_magnitude(blob.diff, blob))
 
-    def _mean_magnitude(self, values: Array) -> float:
-        values = self.context.engine.as_float32(values)
+    def _mean_magnitude(self, values: Array, parameter: Blob | None = None) -> float:
+        """The mean over all workers' parts of a split parameter."""
+        context = self.context
+        values = context.engine.as_float32(values)
+        if parameter is not None and isinstance(parameter.placement, Shard):
+            return context.workers.sum(float(abs(values).sum())) / math.prod(context.whole_shape(parameter))
         return float(abs(values).sum() / values.size) if values.size else 0.0
 
     def weigh_losses(self, anew: bool = False) -> None:
