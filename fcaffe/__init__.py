@@ -5,6 +5,8 @@ So the command line can set the number of threads before NumPy's libraries load,
 library keeps its own settings. `__init__.pyi` has the types.
 """
 
+from __future__ import annotations
+
 import importlib
 from typing import Any
 

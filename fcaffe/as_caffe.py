@@ -4,6 +4,8 @@
 module imports next to nothing, so that a script finds its process as Python starts it.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 from collections.abc import Sequence

@@ -3,6 +3,8 @@
 Groups are nested, and the tightest limit counts. Only Linux has control groups; only version 2 of them is read.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath

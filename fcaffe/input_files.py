@@ -4,6 +4,8 @@ A device such as /dev/zero has no end and is refused. A pipe, such as /dev/stdin
 whole, with a time-out.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import io

@@ -1,5 +1,7 @@
 """Finds oneDNN's library without loading NumPy, for the engines and for `--version`."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import sys

@@ -5,6 +5,8 @@ the time when that began. So the next writer can tell that a writer was killed, 
 other machines and containers stay, because their processes cannot be checked from here.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import functools

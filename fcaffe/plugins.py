@@ -4,6 +4,8 @@ A package names such modules as entry points of the group `fcaffe.plugins`; `--i
 run. The launcher passes the flag on to the ranks, so every rank has the same registries.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import glob

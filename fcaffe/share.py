@@ -1,5 +1,7 @@
 """The part of a global batch that a worker reads."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 

@@ -1,5 +1,7 @@
 """Suggestions for misspelt names."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 
 

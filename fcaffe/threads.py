@@ -4,6 +4,8 @@ The command line sets it for all libraries by environment variables, before they
 library keeps its environment; there fcaffe only limits the threads of its own operators.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import math

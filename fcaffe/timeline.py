@@ -1,5 +1,7 @@
 """Measures where the time of a training goes, and summarises it for the end of the log."""
 
+from __future__ import annotations
+
 import contextlib
 import threading
 import time

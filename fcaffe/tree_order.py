@@ -8,6 +8,8 @@ A worker that has some of the leaves adds up what it can, the nodes whose leaves
 sums, in any sequence and grouping, and come to the same bits.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np

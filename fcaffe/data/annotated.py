@@ -4,6 +4,8 @@ The objects of an image are an array of rows (label, instance, xmin, ymin, xmax,
 relative to the size of the image.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

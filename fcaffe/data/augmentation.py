@@ -4,6 +4,8 @@ Each function takes and returns pixels: height x width x channels, uint8. `rando
 result depends neither on the thread nor on the worker that computes it.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

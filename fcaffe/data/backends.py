@@ -1,5 +1,7 @@
 """Opens and writes databases of the kinds that `data_param.backend` and --backend name."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 from collections.abc import Iterable, Iterator

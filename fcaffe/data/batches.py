@@ -1,5 +1,7 @@
 """Batches of images from records or files, which several threads decode and transform."""
 
+from __future__ import annotations
+
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -5,6 +5,8 @@ and height. With `pixels` they are whole pixels and the last one belongs to the 
 work such as suppression would leave a GPU idle, so boxes are handled on the host.
 """
 
+from __future__ import annotations
+
 import sys
 
 import numpy as np

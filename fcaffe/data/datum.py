@@ -1,5 +1,7 @@
 """Conversion between Datum messages and arrays."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

@@ -1,5 +1,7 @@
 """LevelDB folders, read and written by the optional package plyvel."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import shutil

@@ -1,5 +1,7 @@
 """LMDB folders, read and written by liblmdb."""
 
+from __future__ import annotations
+
 import contextlib
 import mmap
 import os

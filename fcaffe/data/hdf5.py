@@ -1,5 +1,7 @@
 """Rows of HDF5 files, for HDF5Data and HDF5Output layers."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any

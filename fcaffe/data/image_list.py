@@ -1,5 +1,7 @@
 """Lists of image files with labels or with images of labels, and batches of them."""
 
+from __future__ import annotations
+
 import itertools
 import os
 import re

@@ -1,5 +1,7 @@
 """Encoding, decoding and resizing of pictures (PNG, JPEG, ...) by OpenCV, as in Caffe."""
 
+from __future__ import annotations
+
 import enum
 import struct
 from typing import Any

@@ -1,5 +1,7 @@
 """Text files line by line, with a limit on the length of lines."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 from fcaffe.errors import DataError

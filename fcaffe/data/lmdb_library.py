@@ -4,6 +4,8 @@ py-lmdb opens an environment only once in a process. BVLC Caffe has its own copy
 database of a net with py-lmdb. fcaffe loads py-lmdb's extension a second time for the same reason.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import importlib.machinery

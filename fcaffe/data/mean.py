@@ -1,5 +1,7 @@
 """Mean images: computed, as by Caffe's compute_image_mean, and read from and converted to `mean.binaryproto` files."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any

@@ -1,5 +1,7 @@
 """Prefetching: a thread fills the next batches while the net processes one; and the memory for them."""
 
+from __future__ import annotations
+
 import math
 import queue
 import threading

@@ -1,5 +1,7 @@
 """Files of raw images and their labels: MNIST's idx files, and the batches of CIFAR-10's binary version."""
 
+from __future__ import annotations
+
 import gzip
 import os
 import struct

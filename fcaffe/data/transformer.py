@@ -1,5 +1,7 @@
 """The transformations of a `transform_param`: crop, mirror, subtract the mean, scale."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

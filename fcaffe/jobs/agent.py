@@ -5,6 +5,8 @@ by a remote shell. It loads little of fcaffe, so that it starts at once and stay
 from standard input, and the agent's own go to standard output (`frames.py`).
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import json

@@ -1,5 +1,7 @@
 """Error messages of dead and hung ranks, which name the one that is to blame."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from signal import SIGINT
 

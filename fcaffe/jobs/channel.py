@@ -4,6 +4,8 @@ The agent sends one order, before MPI starts. From then on frames go to the agen
 and the end of its training. Standard error carries only what users read.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import select

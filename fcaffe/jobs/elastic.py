@@ -4,6 +4,8 @@ Each generation continues from the newest snapshot. An agent waits on each host 
 back, or that is added to the hostfile, is known at once. It joins after the next snapshot.
 """
 
+from __future__ import annotations
+
 import time
 
 from fcaffe import log

@@ -4,6 +4,8 @@ A frame is a zero byte, the length of what follows, and an object of JSON. A str
 frames: those of PMI-1 on the socket of a rank, or what a remote shell prints before it starts an agent.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os

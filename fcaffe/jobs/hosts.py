@@ -1,5 +1,7 @@
 """The hosts of a job, and the number of ranks on each of them."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -6,6 +6,8 @@ its mpiexec starts the ranks (`mpiexec.py`). However a run ends, nothing of it i
 starts.
 """
 
+from __future__ import annotations
+
 import contextlib
 import signal
 import sys

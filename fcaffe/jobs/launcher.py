@@ -1,5 +1,7 @@
 """The launcher of a job: starts the processes that it talks to (`member.py`), and serves them while a run lasts."""
 
+from __future__ import annotations
+
 import json
 import os
 import secrets

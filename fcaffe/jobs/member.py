@@ -1,5 +1,7 @@
 """The processes of a job that the launcher talks to: the agents of its hosts, or mpiexec."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import selectors

@@ -1,5 +1,7 @@
 """Starts MPI, and says what is wrong with it or with a launcher that it does not know."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import warnings

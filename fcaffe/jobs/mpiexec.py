@@ -4,6 +4,8 @@ mpiexec passes on what the ranks print, and its standard input to rank 0, which 
 says how the ranks ended only by its exit code.
 """
 
+from __future__ import annotations
+
 import os
 import re
 import shlex

@@ -5,6 +5,8 @@ within the same allocation, or by ssh. So fcaffe handles restarts and lost nodes
 ranks when one of them ends.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import re

@@ -1,5 +1,7 @@
 """What ranks print: read by their agent, forwarded by the launcher."""
 
+from __future__ import annotations
+
 import os
 import select
 import sys

@@ -5,6 +5,8 @@ need no mpiexec, and no port is open to the network. Each host has a server. At 
 of its ranks to the launcher, which sends the values of all ranks back to every server.
 """
 
+from __future__ import annotations
+
 import contextlib
 import itertools
 import socket

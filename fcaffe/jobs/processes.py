@@ -1,5 +1,7 @@
 """Reads /proc for the processes of a run and their state, and removes the shared memory that they leave."""
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import fcntl

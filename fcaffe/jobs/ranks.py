@@ -12,6 +12,8 @@
 A rank that goes from starting, working or waiting to gone is a fault, unless a signal has asked it to end.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import signal

@@ -1,5 +1,7 @@
 """How this process was started: by which launcher, as which of how many ranks, and on which host."""
 
+from __future__ import annotations
+
 import os
 import re
 import socket

@@ -4,6 +4,8 @@ A format is a module with two functions, and one line in `FORMATS`: `opened(path
 `write(path, model)` writes one. A model of every format reads the same. .caffemodel has a reader of its own.
 """
 
+from __future__ import annotations
+
 import importlib
 import os
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """The format .caffemodel: a NetParameter in binary form."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Iterator
 from typing import Any

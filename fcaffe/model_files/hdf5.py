@@ -5,6 +5,8 @@ the parameters of the net and of each layer, and the order of the layers. A file
 layers have names and blobs.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import itertools

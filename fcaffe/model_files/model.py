@@ -1,5 +1,7 @@
 """A model in memory, whatever the format of its file."""
 
+from __future__ import annotations
+
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence

@@ -3,6 +3,8 @@
 A .npz without "net", such as one that a user wrote by NumPy, gives layers with names and blobs.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import math

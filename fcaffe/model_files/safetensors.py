@@ -4,6 +4,8 @@ The format (github.com/huggingface/safetensors) is eight bytes with the length o
 values. It can hold no code, so files from unknown sources are safe to read.
 """
 
+from __future__ import annotations
+
 import base64
 import contextlib
 import json

@@ -1,5 +1,7 @@
 """Reads and writes binary files: models (.caffemodel), solver states, means (.binaryproto)."""
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import os

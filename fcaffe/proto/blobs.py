@@ -1,5 +1,7 @@
 """Converts between blobs in files and NumPy arrays, without a Python object for each number."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from types import MappingProxyType

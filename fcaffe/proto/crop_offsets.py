@@ -6,6 +6,8 @@ shift. A blob from which both bottoms are computed thus gives the offset of one 
     conv (kernel 3, stride 2): data -> a    deconvolution (kernel 4, stride 2): a -> b    CROP: b, data -> c    offset 1
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

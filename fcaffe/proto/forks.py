@@ -4,6 +4,8 @@ caffe.proto has the forks' fields, with numbers whose thousands name the fork. T
 effect. An error names the fork of a layer type, or of an enum value that would change results, that fcaffe lacks.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Any
 

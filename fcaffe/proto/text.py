@@ -1,5 +1,7 @@
 """Reads and writes prototxts. Errors have the position, protobuf's message, and the name that was probably meant."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import re

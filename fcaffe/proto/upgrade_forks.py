@@ -6,6 +6,8 @@ a ReLU, which becomes a layer of its own. Forks for videos have types of layers 
 for their depth; Caffe's convolution has one number an axis, and pooling has it in Intel's fields (`kernel_size_3d`).
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 from fcaffe import log

@@ -1,5 +1,7 @@
 """Upgrades V1 layers (`layers { type: CONVOLUTION blobs_lr: 1 ... }`) to `layer { type: "Convolution" ... }`."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from fcaffe import log

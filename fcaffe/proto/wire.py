@@ -1,5 +1,7 @@
 """The parts of protobuf's wire format that readers of large files need: varints, keys and field lengths."""
 
+from __future__ import annotations
+
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5  # kinds of fields
 LONGEST = 10  # bytes of a varint
 

@@ -1,5 +1,7 @@
 """Blobs as user code sees them."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """pycaffe's `caffe.Classifier`: a net that classifies pictures."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import numpy as np

@@ -5,6 +5,8 @@ scale * x + shift in the other. The axis is None if it does not matter. Scale an
 number for each axis.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Any
 

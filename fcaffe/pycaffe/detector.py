@@ -1,5 +1,7 @@
 """pycaffe's `caffe.Detector`: a net that classifies windows of pictures, as R-CNN does."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any

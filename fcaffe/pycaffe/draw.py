@@ -3,6 +3,8 @@
 Graphviz is either the program `dot` of the system or the copy in the package pygraphviz (`fcaffe[plot]`).
 """
 
+from __future__ import annotations
+
 import importlib.util
 import os
 import shutil

@@ -1,5 +1,7 @@
 """The names of Caffe's Python interface: what a script finds in `caffe`, and in `fcaffe`."""
 
+from __future__ import annotations
+
 import sys
 
 from fcaffe.pycaffe import classifier, detector, io, net_spec

@@ -1,5 +1,7 @@
 """pycaffe's `caffe.io`: converts blobs and records to arrays, and preprocesses pictures for a net."""
 
+from __future__ import annotations
+
 import importlib
 import math
 from collections.abc import Mapping, Sequence

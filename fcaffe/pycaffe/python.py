@@ -1,5 +1,7 @@
 """Python: a layer type whose layers are instances of user classes."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import importlib

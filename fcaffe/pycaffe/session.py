@@ -3,6 +3,8 @@
 Nets and solvers get this state as a Context when they are created.
 """
 
+from __future__ import annotations
+
 import functools
 import os
 import time

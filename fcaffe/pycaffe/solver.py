@@ -1,5 +1,7 @@
 """pycaffe's solvers, and its NCCL for scripts that were written to train on several GPUs."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 from collections.abc import Callable, Iterator

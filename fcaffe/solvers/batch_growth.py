@@ -5,6 +5,8 @@ adds up the gradients of more passes. As in the paper the number of epochs is ke
 count iterations of the solver's own batch, so that with the batch k times as large they come k times as soon.
 """
 
+from __future__ import annotations
+
 import math
 from bisect import bisect_right
 from collections.abc import Iterator

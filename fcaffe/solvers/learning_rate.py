@@ -4,6 +4,8 @@
 iteration, also when several are due, so it belongs to the snapshot (where `step`, too, notes its count).
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from typing import Any

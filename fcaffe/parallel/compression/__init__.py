@@ -1,5 +1,7 @@
 """Compressed gradients: schemes that send fewer bytes between workers, with error feedback."""
 
+from __future__ import annotations
+
 import inspect
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Compression: the base of all schemes that send fewer bytes than float32 takes."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

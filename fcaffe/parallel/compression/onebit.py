@@ -1,5 +1,7 @@
 """1-bit SGD."""
 
+from __future__ import annotations
+
 import numpy as np
 from mpi4py import MPI
 

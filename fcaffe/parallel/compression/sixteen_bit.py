@@ -1,5 +1,7 @@
 """Gradients in 16 bits, summed in 32."""
 
+from __future__ import annotations
+
 from typing import Any, ClassVar
 
 import numpy as np

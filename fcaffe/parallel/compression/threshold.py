@@ -1,5 +1,7 @@
 """Gradients above a threshold."""
 
+from __future__ import annotations
+
 import numpy as np
 from mpi4py import MPI
 

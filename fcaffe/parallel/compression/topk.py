@@ -1,5 +1,7 @@
 """Deep Gradient Compression."""
 
+from __future__ import annotations
+
 import math
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Which reduction a name means for the buffers of an engine."""
 
+from __future__ import annotations
+
 from typing import Any, cast
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Recursive doubling and halving: ranks exchange with partners at distance 1, 2, 4 …"""
 
+from __future__ import annotations
+
 from typing import Any
 
 from fcaffe.net.blob import Array

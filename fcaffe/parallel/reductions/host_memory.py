@@ -1,5 +1,7 @@
 """Hosts: groups of ranks that share memory; and HostMemory, which all ranks of a host read and write."""
 
+from __future__ import annotations
+
 import os
 from typing import cast
 

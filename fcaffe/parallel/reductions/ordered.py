@@ -1,5 +1,7 @@
 """Ordered: base of the reductions that can add up in the order of a tree."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from typing import Any
 

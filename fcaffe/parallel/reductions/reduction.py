@@ -1,5 +1,7 @@
 """Reduction: the contract of all ways to add up gradients, and the registry of their names."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 

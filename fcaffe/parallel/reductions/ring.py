@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 from fcaffe.net.blob import Array
 from fcaffe.parallel.reductions.ordered import Ordered, arrays_of
 from fcaffe.parallel.reductions.reduction import part_of, register

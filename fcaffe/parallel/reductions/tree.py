@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 from mpi4py import MPI
 
 from fcaffe.net.blob import Array

@@ -1,5 +1,7 @@
 """Messages between the ranks of a communicator, counted."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 
 from mpi4py import MPI

@@ -1,5 +1,7 @@
 """Update rules that scale each weight's step by the history of its gradients."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 

@@ -1,5 +1,7 @@
 """Stochastic gradient descent, with Polyak's or Nesterov's momentum."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from fcaffe.net.blob import Array

@@ -1,5 +1,7 @@
 """Direct: sums of GPU buffers by an MPI that reads the memory of GPUs."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 from typing import Any

@@ -1,5 +1,7 @@
 """Sums by NVIDIA's NCCL. The tests check its calls against a recording stand-in."""
 
+from __future__ import annotations
+
 import importlib
 import warnings
 from typing import Any

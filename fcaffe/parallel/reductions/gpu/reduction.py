@@ -1,5 +1,7 @@
 """DeviceReduction: base of all reductions of buffers on GPUs."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Sums of GPU buffers in the memory of the host."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np
