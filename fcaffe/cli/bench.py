@@ -257,7 +257,7 @@ class Training:
             "split_ms": {kind: ms[kind] for kind in KINDS if ms[kind]},
             "sums_ms": ms["sums"],
             "hidden_ms": max(0.0, ms["sums"] - ms["exposed"]),
-            "gradient_bytes": 4 * int(solver.net.parameters.count),
+            "gradient_bytes": 4 * int(solver.net.parameters.exchanged),
             "bucket_bytes": list(getattr(solver.exchange, "cut", [])),
         }
 

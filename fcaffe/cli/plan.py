@@ -62,6 +62,9 @@ COLUMNS = "workers reduce ms/iteration compute exposed data update speedup effic
     "--reduce", "names", default="best", metavar="NAME,...", help="Reductions; all: those compared (best: the fastest)."
 )
 @click.option("--no-overlap", "overlap", flag_value=False, default=True, help="Sums begin when backward is through.")
+@click.option(
+    "--parallel", default="data", type=click.Choice(["data", "hybrid"]), help="As --parallel of train (data)."
+)
 @click.option("--bucket-mb", type=float, metavar="X", help="Size of buckets (fcaffe's rule).")
 @click.option("--epochs", type=float, metavar="X", help="Epochs of the training, of --images.")
 @click.option("--images", type=int, metavar="N", help="Images of the training set.")
@@ -88,6 +91,8 @@ def plan(engines: EngineFlags, **flags: Any) -> int:
     check_names(reductions)
     work = _work(flags)
     size, per_worker = _batch_of(flags["batch"], work)
+    if per_worker and flags["parallel"] == "hybrid":
+        raise UsageError("--parallel hybrid does not go with --batch per-worker: leave one of them out")
     if not per_worker and max(counts) > size:
         log.warning(
             f"{max(counts)} workers for a batch of {size} images: some have none, which `fcaffe train` refuses; "
@@ -121,7 +126,9 @@ def _settings(flags: dict[str, Any]) -> dict[str, Any]:
     if (flags["epochs"] is None) != (flags["images"] is None):
         raise UsageError("--epochs and --images belong together: epochs of how many images, or how often")
     bucket = None if flags["bucket_mb"] is None else flags["bucket_mb"] * (1 << 20)
-    return {"bucket": bucket} | {name: flags[name] for name in ("overlap", "epochs", "images")}
+    return {"bucket": bucket, "hybrid": flags["parallel"] == "hybrid"} | {
+        name: flags[name] for name in ("overlap", "epochs", "images")
+    }
 
 
 def _work(flags: dict[str, Any]) -> Work:
@@ -183,7 +190,7 @@ def _batch_of(text: str, work: Work) -> tuple[int, bool]:
 
 def _cells(prediction: Prediction, row: Row) -> tuple[str, ...]:
     hours = prediction.hours(row)
-    need = prediction.memory(row.share)["total"]
+    need = prediction.memory(row)["total"]
     return (
         f"{row.workers:,}",
         row.reduce,
@@ -203,7 +210,7 @@ def _number(value: float) -> str:
 
 
 def _row_to_json(prediction: Prediction, row: Row, explained: bool) -> dict[str, Any]:
-    memory = {**prediction.memory(row.share), "device": prediction.machine.device.memory}
+    memory = {**prediction.memory(row), "device": prediction.machine.device.memory}
     names = ("workers", "reduce", "batch", "compute", "data", "update", "communication", "speedup", "efficiency")
     found: dict[str, Any] = {name: getattr(row, name) for name in (*names, "images_per_second")} | {
         "images_per_worker": row.share,

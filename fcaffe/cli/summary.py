@@ -14,7 +14,8 @@ from fcaffe.cli.flags import command, numbers_of_shape, phase_number, required
 from fcaffe.cli.table import print_table
 from fcaffe.errors import UsageError
 from fcaffe.model_files import Model, read_model
-from fcaffe.proto import file_start, is_text, read_net
+from fcaffe.proto import read_net
+from fcaffe.proto.binary import file_start, is_text
 from fcaffe.tools.summary import COLUMNS, OF_WORKERS, Summary, model_to_json, shape_text, total_params
 from fcaffe.tools.summary import summarize as summary_of
 from fcaffe.tools.target import misfits_of_file, read_target
@@ -33,10 +34,21 @@ MODEL_COLUMNS = ("layer", "type", "blobs", "parameters")
 @click.option("--stage", default="", metavar="NAME,...", help="Stages of the net, for its include and exclude rules.")
 @click.option("--input-shape", default="", metavar="C,H,W", help="Shape of the records of a data set that is missing.")
 @click.option("--workers", default=1, metavar="N", help="Show the share of the first of N workers, and what they send.")
+@click.option(
+    "--parallel", default="data", type=click.Choice(["data", "hybrid"]), help="As --parallel of train (data)."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--target", metavar="NAME|FILE", help="Only name the layers that this toolchain does not read, if any.")
 def summary(
-    net: str, phase: str, level: int, stage: str, input_shape: str, workers: int, as_json: bool, target: str | None
+    net: str,
+    phase: str,
+    level: int,
+    stage: str,
+    input_shape: str,
+    workers: int,
+    parallel: str,
+    as_json: bool,
+    target: str | None,
 ) -> int:
     stages = stage.split(",") if stage else []
     if workers < 1:
@@ -52,7 +64,8 @@ def summary(
             _print_model(net, model)
         return 0
     with log.quiet():
-        made = summary_of(net, phase_number(phase), level, stages, numbers_of_shape(input_shape), workers)
+        shape, split_below = numbers_of_shape(input_shape), float(parallel == "hybrid")
+        made = summary_of(net, phase_number(phase), level, stages, shape, workers, split_below)
     if as_json:
         print(json.dumps(made.to_json(), indent=2))
     else:
@@ -84,6 +97,8 @@ def _print(made: Summary) -> None:
         print(
             f"Sent            {gradients:,} bytes for gradients, {blobs:,} for blobs (each of {made.workers} workers)"
         )
+        if made.own_params:
+            print(f"Split           {made.own_params:,} parameters that this worker alone has")
     types: dict[str, set[str]] = {}
     for layer in made.layers:
         if layer.fork:

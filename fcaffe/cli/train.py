@@ -131,8 +131,12 @@ def train(
 
     batch = sys.maxsize  # the largest of a layer, once the solver is read
 
+    def with_all(workers: int) -> SharingFlags:
+        whole = {"--elastic": launching.elastic, "--report": report}  # the rest of a job, or worker 0, has all weights
+        return sharing.with_batch_of(gpus, workers).with_parallel(solving.rng, whole)
+
     def check(workers: int) -> None:
-        given = sharing.with_batch_of(gpus, workers)
+        given = with_all(workers)
         given.check_reproducible(solving.rng, workers, bool(gpus))
         given.check_batch(batch, workers)
 
@@ -155,7 +159,7 @@ def train(
         check_same_flags(world)
         param = _solver_param(flags, world)
         gpu = gpus.take(param, world, on_cpu=bool(engines.engine))
-        sharing = sharing.with_batch_of(gpus, world.size)
+        sharing = with_all(world.size)
         sharing.check_reproducible(solving.rng, world.size, gpu is not None)
         engine = _create_engine(gpu, solving.rng, world, engines)
         timing = Timing(trace, world)
@@ -273,6 +277,16 @@ def _tell_sharing(solver: Solver, sharing: SharingFlags, world: World) -> None:
     if (share := solver.context.share) and world.size > 1:
         samples = share.total * solver.param.iter_size
         log.info(f"Effective batch: {samples} samples an iteration, over {world.size} workers")
+    parameters = solver.net.parameters
+    if parameters.exchanged < parameters.extent:
+        split = 4 * (parameters.extent - parameters.exchanged)
+        log.info(
+            f"Hybrid parallelism: each worker has {split:,} bytes of the weights of "
+            f"{len({one.layer for one in parameters.owned if one.is_split})} layer(s) to itself, whose gradients are "
+            "not exchanged"
+        )
+    elif sharing.parallel == "hybrid" and world.size > 1:
+        log.warning("--parallel hybrid: no InnerProduct moves fewer bytes if its weights are split, so none is")
     if sharing.reproducible:
         threads = len(solver.nets)
         how = f"on {threads} threads side by side" if threads > 1 else "one after the other"

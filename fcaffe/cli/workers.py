@@ -224,6 +224,12 @@ class SharingFlags:
         "bits on 1 to S workers, with every --reduce and any number of threads.",
         default=0,
     )
+    parallel: str = flag(
+        ["auto", "data", "hybrid"],
+        "Whether all workers have all weights (data) or split those of each InnerProduct for which that moves fewer "
+        "bytes (hybrid); auto: hybrid between hosts of CPUs, where that saves at least half of them.",
+        default="auto",
+    )
 
     def check(self) -> None:
         """Raises UsageError for values that no workers can use."""
@@ -264,6 +270,30 @@ class SharingFlags:
         Caffe, and global for all others."""
         return replace(self, batch=self.batch or ("per-worker" if gpus.listed and workers > 1 else "global"))
 
+    def with_parallel(self, rng: str, others: dict[str, Any]) -> SharingFlags:
+        """These flags with `parallel` set to data where weights cannot be split: with one of the `others`, by name.
+
+        Raises UsageError if --parallel hybrid is given."""
+        others = others | {
+            "--reproducible": self.reproducible,
+            f"--compress {self.compress}": self.compress,
+            "--batch per-worker": self.batch == "per-worker",
+            "--rng caffe": rng == "caffe",
+        }
+        given = [flag for flag, value in others.items() if value]
+        if given and self.parallel == "hybrid":
+            raise UsageError(f"--parallel hybrid does not go with {given[0]}: leave one of them out")
+        return replace(self, parallel="data") if given else self
+
+    def _split_below(self, world: World, xp: Any) -> float:
+        """See Context. Each of several workers of a host gets the activations of the other hosts."""
+        if self.parallel == "hybrid":
+            if xp is not np:
+                raise UsageError("--parallel hybrid is for engines on CPUs: leave it out on GPUs")
+            return 1.0
+        counts = [world.hosts.count(host) for host in set(world.hosts)]
+        return 0.5 / max(counts) if self.parallel == "auto" and xp is np and len(counts) > 1 else 0.0
+
     def for_solver(self, world: World, timeline: Timeline, xp: Any) -> dict[str, Any]:
         """The arguments of `Solver` about the other workers.
 
@@ -292,6 +322,7 @@ class SharingFlags:
             "workers": MpiWorkers(world.comm, per_worker, world.watchdog, timeline, reduction),
             "exchange": ReducingExchange(reduction, bucket, overlap, world.watchdog, timeline),
             "shards": self.reproducible,
+            "split_below": self._split_below(world, xp),
             "sync_batch_norm": (self.bn or ("local" if per_worker else "sync")) == "sync",
         }
 

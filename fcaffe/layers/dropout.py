@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from fcaffe.layers.activations import Activation
-from fcaffe.net import Array, Blob, Half, register
+from fcaffe.net import Array, Blob, Context, Half, register
 from fcaffe.net.placements import Placements, elementwise, with_noise
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -20,6 +20,7 @@ class Dropout(Activation):
     """
 
     traits = replace(Activation.traits, half=Half.SAME, reads="neither")
+    keeps_split = True
 
     def rule(self, bottom: list[Blob]) -> Placements:
         p = self.param.dropout_param
@@ -36,7 +37,8 @@ class Dropout(Activation):
         else:
             self.scale = 1.0 if self.drops else 1 - ratio
         self.mask = Blob(self.xp, (), channels_last=True, dtype=self.engine.mask_dtype)
-        waits = self.drops and (self.context.noise == "caffe" or not self.is_split)
+        self.has_part_of_rows = bottom[0].placement.home is not None
+        waits = self.drops and (self.context.noise == "caffe" or not self.is_split or self.has_part_of_rows)
         self.traits = replace(self.traits, needs_host=waits)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -47,8 +49,9 @@ class Dropout(Activation):
         x, y = bottom[0].data, top[0].data
         if self.drops:
             ratio = self.param.dropout_param.dropout_ratio
-            with self.context.noise_of_batch(self):
-                self.engine.dropout_forward(x, y, self.mask.data, self.context, self.key, ratio, self.scale)
+            noise = PartOfRows(self.context, bottom[0]) if self.has_part_of_rows else self.context
+            with self.context.noise_of_batch(not self.is_split or self.has_part_of_rows):
+                self.engine.dropout_forward(x, y, self.mask.data, noise, self.key, ratio, self.scale)
         else:
             self._scaled(x, y)
 
@@ -73,3 +76,16 @@ class Dropout(Activation):
                 self.xp.multiply(source, self.xp.float32(self.scale), out=target)
         elif target is not source:
             target[...] = source
+
+
+class PartOfRows:
+    """Noise for a part of each sample of a batch: draws whole samples, and takes the part."""
+
+    noise = "part"
+
+    def __init__(self, context: Context, blob: Blob) -> None:
+        self._context, self._blob = context, blob
+
+    def keep_mask(self, layer: str, shape: tuple[int, ...], ratio: float) -> Array:
+        context, blob = self._context, self._blob
+        return context.part_of(context.keep_mask(layer, context.whole_shape(blob), ratio), blob.placement)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from fcaffe.net import Blob, Half, Layer, Traits, placements, register
+from fcaffe import log
+from fcaffe.net import Blob, Half, Layer, Traits, register
+from fcaffe.net.placements import REPLICATE, Partial, Placement, Placements, Shard, before
 from fcaffe.proto import forks
+
+_rule = before(lambda layer, x: x.canonical_axis(layer.param.inner_product_param.axis))
 
 
 @register("InnerProduct")
@@ -15,13 +19,36 @@ class InnerProduct(Layer):
 
     With `transpose` the weights are (K, num_output). The axes before `axis` stay as they are. With `normalize`, of
     caffe-windows, each pass scales the rows of the weights to length 1; their gradient ignores that, as there.
+
+    Where that moves fewer bytes, each of several workers has only a part of the weights (`Context.split_below`). Split
+    by outputs, it takes the whole batch and computes its part of the outputs. Split by inputs, it takes its part of
+    them, such as the outputs of the layer before, and the workers' tops add up.
     """
 
     traits = Traits(
         bottoms=1, tops=1, half=Half.ANY, reshapes_by_shape=True, repeatable=True, reads_before_writing=True
     )
 
-    rule = placements.before(lambda layer, x: x.canonical_axis(layer.param.inner_product_param.axis))
+    keeps_split = True
+    by_outputs: Shard | None = None  # how the outputs are split
+    by_inputs: Shard | None = None
+
+    def rule(self, bottom: list[Blob]) -> Placements:
+        p, context, given = self.param.inner_product_param, self.context, bottom[0].placement
+        axis, shape = bottom[0].canonical_axis(p.axis), context.whole_shape(bottom[0])
+        rows, inputs, workers = math.prod(shape[:axis]), math.prod(shape[axis:]), context.workers.size
+        worth = context.split_below * inputs * p.num_output
+        self.by_outputs = self.by_inputs = None
+        is_whole = type(self) is not InnerProduct or p.normalize or any(spec.name for spec in self.param.param)
+        if isinstance(given, Shard) and not given.chosen_by and not is_whole:
+            if given.home and given.axis == axis and rows * p.num_output < worth:
+                self.by_inputs = given
+                return [given], [Partial(home=given.home)]
+            moved = rows * (inputs + p.num_output / workers)
+            if not given.home and given.axis < axis and p.num_output >= workers and moved < worth:
+                self.by_outputs = Shard(axis, p.num_output, home=given)
+                return [REPLICATE], [self.by_outputs]
+        return _rule(self, bottom)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.inner_product_param
@@ -32,22 +59,39 @@ class InnerProduct(Layer):
             if p.transpose or self.context.workers.in_shards:
                 raise self.error("normalize: true goes neither with transpose: true nor with --reproducible")
         self.axis = bottom[0].canonical_axis(p.axis)
-        self.inputs = math.prod(bottom[0].shape[self.axis :])
-        shape = (self.inputs, p.num_output) if p.transpose else (p.num_output, self.inputs)
-        self.add_blob(*shape, filler=p.weight_filler)
+        self.inputs, self.outputs = math.prod(bottom[0].shape[self.axis :]), p.num_output
+        inputs = math.prod(self.context.whole_shape(bottom[0])[self.axis :])
+        parts: Placement = REPLICATE
+        of_bias: Placement = REPLICATE
+        if self.by_outputs:
+            self.outputs = self.context.workers.part(p.num_output).count
+            parts, of_bias = Shard(int(p.transpose), p.num_output), Shard(0, p.num_output)
+        if self.by_inputs:
+            parts = Shard(1 - int(p.transpose), self.by_inputs.samples)
+        if way := "outputs" if self.by_outputs else "inputs" if self.by_inputs else "":
+            size = self.context.workers.size
+            spared = 8 * inputs * p.num_output * (size - 1) // size
+            log.info(
+                f'The weights of layer "{self.name}" are split by {way} over {size} workers: each spares the sum of '
+                f"their gradients, {spared:,} bytes"
+            )
+        shape = (inputs, p.num_output) if p.transpose else (p.num_output, inputs)
+        self.add_blob(*shape, filler=p.weight_filler, placement=parts)
         if p.bias_term:
-            self.add_blob(p.num_output, filler=p.bias_filler)
+            self.add_blob(p.num_output, filler=p.bias_filler, placement=of_bias)
+        # Of tops that add up one has the bias.
+        self.adds_bias = p.bias_term and not (self.by_inputs and self.context.workers.rank)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         shape = bottom[0].shape
         if math.prod(shape[self.axis :]) != self.inputs:
             raise self.error(f"has weights for {self.inputs} inputs, but its bottom has the shape {shape}")
-        top[0].reshape(*shape[: self.axis], self.param.inner_product_param.num_output)
+        top[0].reshape(*shape[: self.axis], self.outputs)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, y = self.param.inner_product_param, top[0].data
-        x, rows = self.engine.flattened(bottom[0].data, self.inputs), y.reshape(-1, p.num_output)
-        bias = self.blobs[1].data if p.bias_term else None
+        x, rows = self.engine.flattened(bottom[0].data, self.inputs), y.reshape(-1, self.outputs)
+        bias = self.blobs[1].data if self.adds_bias else None
         if p.normalize:
             self.normalize_weights()
         if (wide := self.context.wide_products.get(self.key)) and self.context.workers.in_step:
@@ -68,8 +112,8 @@ class InnerProduct(Layer):
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         p = self.param.inner_product_param
-        dy, weights = top[0].diff.reshape(-1, p.num_output), self.blobs[0].data
-        if p.bias_term and self.param_propagate_down[1]:
+        dy, weights = top[0].diff.reshape(-1, self.outputs), self.blobs[0].data
+        if self.adds_bias and self.param_propagate_down[1]:
             self.engine.bias_backward(dy, *self.blobs[1].diff_to_add())
         wide = self.context.wide_products.get(self.key)
         if self.param_propagate_down[0] and not wide:

@@ -100,7 +100,7 @@ class Pooling(Layer):
             if self.leaves_out_pad:
                 y *= self.gain
         elif self.phase == pb.TRAIN:
-            with self.context.noise_of_batch(self):
+            with self.context.noise_of_batch(not self.is_split):
                 dice = self.engine.from_numpy(self.context.uniform(self.key, y.shape))
             self.engine.stochastic_pool_forward(x, y, self._indices(), dice, self.windows)
         else:

@@ -21,6 +21,7 @@ class Split(Layer):
     )
 
     rule = placements.unchanged
+    keeps_split = True
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         for blob in top:
@@ -31,8 +32,6 @@ class Split(Layer):
         pass
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if not propagate_down[0]:
-            return
         dx = bottom[0].diff
         if len(top) == 1:
             self.engine.copy(top[0].diff, dx)
@@ -46,6 +45,7 @@ class Silence(Layer):
 
     traits = Traits(bottoms=(1, None), tops=0, reads="tops")
     rule = placements.unchanged
+    keeps_split = True
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         pass

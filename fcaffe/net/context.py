@@ -34,6 +34,9 @@ class Context:
     has read before. The others are computed when it reads them. With `shares_memory`, as in Caffe, a layer whose top
     has the values of its bottom, such as Flatten, is the memory of its bottom.
 
+    The weights of an InnerProduct are split over the workers if the activations to exchange for that are fewer than
+    `split_below` times the gradients of these weights.
+
     `readers` are the nodes whose layers a twin of another net takes over from it (see `fcaffe.solvers.twin`), and
     `wide_products` compute products over the samples of all workers (see `fcaffe.solvers.wide_products`), both by the
     layers' keys.
@@ -56,6 +59,7 @@ class Context:
     shares_memory: bool = False
     timeline: Timeline = field(default_factory=Timeline)
     as_worker_0: Callable[[Any], Any] = lambda thing: thing
+    split_below: float = 0.0
     readers: Mapping[str, Any] = field(default_factory=dict)
     wide_products: dict[str, Any] = field(default_factory=dict)
     share: Share | None = field(default=None, init=False)  # of the largest batch that is split; see `share_of`
@@ -80,7 +84,7 @@ class Context:
         return share, Shard(0, batch_size)
 
     def whole_shape(self, blob: Blob) -> tuple[int, ...]:
-        """The shape of a blob of which this worker has a part."""
+        """The shape of a blob, also of a parameter, of which this worker may have a part."""
         if not isinstance(shard := blob.placement, Shard):
             return blob.shape
         shape = list(blob.shape)
@@ -92,14 +96,20 @@ class Context:
         part, each = self.workers.part(shard.samples), size // shard.samples
         return slice(each * part.first, each * (part.first + part.count))
 
+    def part_of(self, whole: Any, placement: Placement) -> Any:
+        """This worker's part of a whole array, as a view."""
+        if not isinstance(placement, Shard):
+            return whole
+        return whole[(slice(None),) * placement.axis + (self.own_part(placement, whole.shape[placement.axis]),)]
+
     @contextlib.contextmanager
-    def noise_of_batch(self, layer: Any) -> Iterator[None]:
-        """In its body a layer that is not split draws noise for whole batches."""
+    def noise_of_batch(self, whole: bool) -> Iterator[None]:
+        """In its body a layer draws noise for `whole` batches, if it takes those."""
         before = self.first_sample
-        if not layer.is_split and self.share:
+        if whole and self.share:
             self.begin_pass(self.iteration, before - self.workers.part(self.share.total).first)
         yield
-        if not layer.is_split:
+        if whole:
             self.begin_pass(self.iteration, before)
 
     def addend(self, blob: Blob) -> np.ndarray:
@@ -109,8 +119,7 @@ class Context:
             return values
         if isinstance(shard, Shard) and not self.workers.per_worker:
             whole = np.zeros(self.whole_shape(blob), values.dtype)
-            own = self.own_part(shard, whole.shape[shard.axis])
-            whole[(slice(None),) * shard.axis + (own,)] = values
+            self.part_of(whole, shard)[...] = values
             return whole
         return values / values.dtype.type(self.workers.size) if isinstance(shard, Replicate) else values
 

@@ -9,7 +9,7 @@ from google.protobuf import text_format
 
 from fcaffe import log
 from fcaffe.errors import LayerError, NetError
-from fcaffe.net.blob import Blob
+from fcaffe.net.blob import Blob, Storage
 from fcaffe.net.context import Context
 from fcaffe.net.filter import filter_net
 from fcaffe.net.layer import Half, Layer
@@ -17,9 +17,8 @@ from fcaffe.net.node import Node
 from fcaffe.net.parameters import Parameters
 from fcaffe.net.placements import LOCAL, REPLICATE, Local, Placement, Replicate, Shard
 from fcaffe.net.redistribute import Redistribute, differs
-from fcaffe.net.registry import create_layer
+from fcaffe.net.registry import create_layer, registered
 from fcaffe.net.splits import insert_splits, unsplit_names
-from fcaffe.net.storage import Storage
 
 AUTOMATIC = "(automatic)"  # Caffe's name for a top that the prototxt left out
 
@@ -52,7 +51,8 @@ class Graph:
         self._unread: set[str] = set()
         self._blob_needs_backward: list[bool] = []
 
-        for layer_param in param.layer:
+        for index, layer_param in enumerate(param.layer):
+            self._later = param.layer[index + 1 :]
             if not layer_param.HasField("phase"):
                 layer_param.phase = self.phase
             self._append_layer(layer_param)
@@ -157,13 +157,13 @@ class Graph:
         if not (bottom or layer.traits.runs_user_code):
             return []
         layer.check_count(len(bottom), layer.traits.bottoms, "bottom", "input")
-        try:
-            needed, tops = layer.rule(bottom)
-        except LayerError:
-            raise
-        except NetError as problem:
-            raise layer.named(problem) from problem
-        changed = [index for index, blob in enumerate(bottom) if differs(blob.placement, needed[index])]
+        needed, tops, changed = _needed(layer, bottom)
+        if any(blob.placement.home for blob in bottom) and (changed or not self._keeps_split(layer)):
+            for name, blob in zip(param.bottom, bottom, strict=True):
+                if blob.placement.home and self.blobs[self._ids[name]] is blob:
+                    self._append_redistribute(name, layer, blob.placement.home)
+            bottom = [self.blobs[self._ids[name]] for name in param.bottom]
+            needed, tops, changed = _needed(layer, bottom)
         if self.context.workers.per_worker:  # each has a batch of its own, so its layers are as on one worker
             is_mean = layer.traits.runs_user_code and layer.param.loss_weight
             return [REPLICATE] if is_mean else [Shard(0, 1, layer)] if changed else tops
@@ -171,6 +171,14 @@ class Graph:
         for index in changed:
             self._append_redistribute(param.bottom[index], layer, needed[index])
         return tops
+
+    def _keeps_split(self, layer: Layer) -> bool:
+        """Whether a layer, and all that work in place on its tops, take the outputs of a layer with split weights.
+
+        Else backward would not read what a layer in place has left, as it does in Caffe.
+        """
+        in_place = [one.type for one in self._later if not {*layer.param.top}.isdisjoint({*one.top} & {*one.bottom})]
+        return layer.keeps_split and all(getattr(registered(kind), "keeps_split", False) for kind in in_place)
 
     def _append_redistribute(self, name: str, reader: Layer, placement: Placement) -> None:
         """Give the blob of this name another placement, for this layer and later ones."""
@@ -236,6 +244,17 @@ class Graph:
             self._unread.add(name)
         if param.type == "Input":
             self.input_ids.append(blob_id)
+
+
+def _needed(layer: Layer, bottom: list[Blob]) -> tuple[Sequence[Placement], Sequence[Placement], list[int]]:
+    """What the rule of a layer returns, and the indices of the bottoms that have another placement."""
+    try:
+        needed, tops = layer.rule(bottom)
+    except LayerError:
+        raise
+    except NetError as problem:
+        raise layer.named(problem) from problem
+    return needed, tops, [index for index, blob in enumerate(bottom) if differs(blob.placement, needed[index])]
 
 
 def _plan_backward(nodes: Sequence[Node], force: bool) -> None:

@@ -15,7 +15,7 @@ from fcaffe.errors import LayerError, LayerMemoryError, NetError
 from fcaffe.net.blob import MAX_AXES, Blob
 from fcaffe.net.context import Context
 from fcaffe.net.fillers import fill_blob
-from fcaffe.net.placements import Replicate, Shard, replicated
+from fcaffe.net.placements import REPLICATE, Placement, Replicate, Shard, replicated
 from fcaffe.net.workers import Workers
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
@@ -90,7 +90,8 @@ class Layer:
 
     `backward` overwrites the whole of each requested `bottom[i].diff`, which may hold garbage: with zeros for
     `constants` of the traits, such as the reference of a Crop. It writes no other gradient of a blob. If it is asked
-    for the gradient of one of the `labels` of the traits, the net raises an error, as Caffe does.
+    for the gradient of one of the `labels` of the traits, the net raises an error, as Caffe does. It is called only if
+    it is asked for a gradient of a bottom or of a parameter, so a layer with one bottom and no parameters writes it.
 
     A layer with state from pass to pass besides its parameters overrides `state_blobs`, or `state` and
     `restore_state`, so that a resumed run computes the same as one that was never stopped.
@@ -99,12 +100,16 @@ class Layer:
     traits: Traits = Traits()
     fork: str | None = None  # the fork of Caffe whose layer this is, a name in fcaffe/proto/forks.py; None: BVLC Caffe
     may_be_fused = False  # set by a subclass that rules of rewriting may treat as the class that it derives from
+    keeps_split = False  # it can take the outputs of a layer whose weights are split, and its tops are split alike
     is_split = True  # each worker has a part of its bottoms, or reads a part of a batch
     rule: Any = replicated  # see fcaffe.net.placements; called before `setup` where a batch is split
 
     def __init__(self, param: Any, context: Context) -> None:
         self.param: Any = pb.LayerParameter()
         self.param.CopyFrom(param)
+        self.name: str = param.name
+        self.type: str = param.type
+        self.phase: int = param.phase
         self.key: str = param.name  # unique in the net, while names may repeat; set by `Graph`
         self.bottom_names: list[str] = list(param.bottom)  # the user's names, not those of the tops of a Split
         self.context = context
@@ -113,18 +118,6 @@ class Layer:
         self.blobs: list[Blob] = []
         self.loss_weights: list[float] = []
         self.param_propagate_down: list[bool] = []
-
-    @property
-    def name(self) -> str:
-        return self.param.name
-
-    @property
-    def type(self) -> str:
-        return self.param.type
-
-    @property
-    def phase(self) -> int:
-        return self.param.phase
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         pass
@@ -263,12 +256,22 @@ class Layer:
             if self.traits.runs_user_code if per_worker else isinstance(blob.placement, Replicate):
                 self.loss_weights[index] /= self.context.workers.size
 
-    def add_blob(self, *shape: int, channels_last: bool = False, filler: Any = None) -> Blob:
-        """Append a parameter blob of this shape, zeroed or filled."""
-        blob = Blob(self.xp, shape, channels_last)
+    def add_blob(
+        self, *shape: int, channels_last: bool = False, filler: Any = None, placement: Placement = REPLICATE
+    ) -> Blob:
+        """Append a parameter blob of this shape, zeroed or filled; of a Shard only this worker's part."""
+        whole = blob = Blob(self.xp, shape, channels_last)
+        random = self.context.random
+        if isinstance(placement, Shard):
+            own = self.context.own_part(placement, shape[placement.axis])
+            blob = Blob(self.xp, (*shape[: placement.axis], own.stop - own.start, *shape[placement.axis + 1 :]))
+            blob.placement = placement
+            random.set_state(self.context.as_worker_0(random.state()))  # the parts are of the same values
         self.blobs.append(blob)
         if filler is not None:
-            fill_blob(blob, filler, self.context.random)
+            fill_blob(whole, filler, random)
+            if whole is not blob:
+                blob.data[...] = self.context.part_of(whole.data, placement)
         return blob
 
     @property

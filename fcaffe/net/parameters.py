@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from fcaffe import log
-from fcaffe.net.blob import Array, Blob
+from fcaffe.net.blob import Array, Blob, Storage
 from fcaffe.net.layer import Layer
-from fcaffe.net.storage import Storage
+from fcaffe.net.placements import Shard
 from fcaffe.proto import caffe_pb2 as pb
 
 
@@ -30,6 +32,19 @@ class Parameter:
         return 1.0 if self.stated_lr_mult is None else self.stated_lr_mult
 
     @property
+    def is_split(self) -> bool:
+        """Whether each worker has only a part, whose gradient no other worker has."""
+        return isinstance(self.blob.placement, Shard)
+
+    @property
+    def room(self) -> int:
+        """The values in the largest part of a worker."""
+        shard, workers = self.blob.placement, self.layer.context.workers
+        if not isinstance(shard, Shard):
+            return self.blob.count
+        return self.blob.count // workers.part(shard.samples).count * -(-shard.samples // workers.size)
+
+    @property
     def decay_mult(self) -> float:
         return 1.0 if self.stated_decay_mult is None else self.stated_decay_mult
 
@@ -37,7 +52,8 @@ class Parameter:
 class Parameters:
     """The learnable blobs of a net in layer order; a blob shared by name is listed once, under its owner.
 
-    In a flat buffer each begins at a multiple of `step` values.
+    In a flat buffer each begins at a multiple of `step` values, in layer order. Split ones come last, at the same
+    offsets on each worker.
     """
 
     def __init__(self, step: int = 1) -> None:
@@ -86,22 +102,27 @@ class Parameters:
     @property
     def extent(self) -> int:
         """The size of a flat buffer: `count`, and what lies between parameters, which stays 0."""
-        slices = self.slices()
-        return slices[-1].stop if slices else 0
+        return max((own.start + one.room for one, own in zip(self.owned, self.slices(), strict=True)), default=0)
+
+    @property
+    def exchanged(self) -> int:
+        """The offset up to which a flat buffer has parameters whose gradients the workers add up."""
+        pairs = zip(self.owned, self.slices(), strict=True)
+        return max((own.stop for parameter, own in pairs if not parameter.is_split), default=0)
 
     def flatten(self, data: Array, diff: Array) -> None:
         """Move all blobs into two flat buffers of `extent` values, in layer order; the blobs become views of them."""
-        self.diff = diff
+        self.diff, self.to_sum = diff, diff[: self.exchanged]
         for parameter, part in zip(self.owned, self.slices(), strict=True):
             parameter.blob.move_to(data[part], diff[part])
             parameter.home = parameter.blob.data_storage
 
     def slices(self) -> list[slice]:
         """Where each parameter lies in a flat buffer."""
-        slices, start = [], 0
-        for parameter in self.owned:
-            slices.append(slice(start, start + parameter.blob.count))
-            start += -(-parameter.blob.count // self.step) * self.step
+        slices, start = [slice(0)] * len(self.owned), 0
+        for index, parameter in sorted(enumerate(self.owned), key=lambda pair: pair[1].is_split):
+            slices[index] = slice(start, start + parameter.blob.count)
+            start += -(-parameter.room // self.step) * self.step
         return slices
 
     def clear_diffs(self) -> None:
@@ -124,19 +145,21 @@ class Parameters:
         Backward runs from the last node to the first."""
         own: dict[Layer, int] = {}
         for parameter, part in zip(self.owned, self.slices(), strict=True):
-            own.setdefault(parameter.layer, part.start)
-        offsets, offset = [], self.extent
+            if not parameter.is_split:
+                own.setdefault(parameter.layer, part.start)
+        offsets, offset = [], self.exchanged
         for layers in reversed(nodes):
             offset = min([offset, *(own[layer] for layer in layers if layer in own)])
             offsets.append(offset)
         return offsets[::-1]
 
     def needed_offsets(self, nodes: Sequence[Sequence[Layer]]) -> list[int]:
-        """For nodes of these layers, the end of the last parameter that forward reads, as an offset in a flat buffer; 0
-        if it reads none."""
+        """For nodes of these layers, the end of the last exchanged parameter that forward reads, as an offset in a flat
+        buffer; 0 if it reads none."""
         ends: dict[Blob, int] = {}
         for parameter, part in zip(self.owned, self.slices(), strict=True):
-            ends.update((blob, part.stop) for blob in (parameter.blob, *parameter.sharers))
+            if not parameter.is_split:
+                ends.update((blob, part.stop) for blob in (parameter.blob, *parameter.sharers))
         return [max((ends.get(blob, 0) for layer in layers for blob in layer.blobs), default=0) for layers in nodes]
 
     def display_name(self, layer: Layer, index: int) -> str:
@@ -145,11 +168,12 @@ class Parameters:
 
     def debug(self) -> None:
         """Log the norms of all data and diffs."""
-        data = [parameter.blob.data.reshape(-1) for parameter in self.owned]
-        diff = [parameter.blob.diff.reshape(-1) for parameter in self.owned]
-        l1 = [sum(float(abs(a).sum()) for a in arrays) for arrays in (data, diff)]
-        l2 = [sum(float(a @ a) for a in arrays) ** 0.5 for arrays in (data, diff)]
-        log.debug_all_params((l1[0], l1[1]), (l2[0], l2[1]))
+        sums = np.zeros(4)
+        for parameter in self.owned:
+            data, diff = parameter.blob.data.reshape(-1), parameter.blob.diff.reshape(-1)
+            values = np.array([float(one) for one in (abs(data).sum(), abs(diff).sum(), data @ data, diff @ diff)])
+            sums += parameter.layer.context.workers.sum_array(values) if parameter.is_split else values
+        log.debug_all_params((sums[0], sums[1]), (sums[2] ** 0.5, sums[3] ** 0.5))
 
 
 def _spec(layer: Layer, index: int) -> Any:

@@ -13,13 +13,19 @@ one, the graph inserts a `Redistribute` (`fcaffe.net.redistribute`). The shards 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Base. Its text is how the log and `fcaffe summary` name it."""
+    """Base. Its text is how the log and `fcaffe summary` name it.
+
+    `home`: of the outputs of a layer with split weights, the placement that they have without. They get it back before
+    a layer that does not keep what it is given (`Layer.keeps_split`).
+    """
+
+    home: Placement | None = field(default=None, compare=False, kw_only=True)
 
     def __str__(self) -> str:
         return type(self).__name__
@@ -106,7 +112,11 @@ def with_noise(layer: Any, bottom: list[Any], /) -> Placements:
     (x,), context = bottom, layer.context
     rows = context.whole_shape(x)[:1]
     in_order = context.workers.per_worker or (context.share is not None and rows == (context.share.total,))
-    return of_all(common(bottom, lambda shard: in_order and (shard.axis, shard.samples) == (0, *rows)), bottom)
+
+    def fits(shard: Any) -> bool:
+        return (shard.axis, shard.samples) == (0, *rows) or (shard.home is not None and fits(shard.home))
+
+    return of_all(common(bottom, lambda shard: in_order and fits(shard)), bottom)
 
 
 def unchanged(layer: Any, bottom: list[Any], /) -> Placements:

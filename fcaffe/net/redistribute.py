@@ -1,15 +1,18 @@
 """Redistribute: a node that the graph inserts where a layer needs another placement of a bottom than it has.
 
-    Shard -> Replicate   gathers the parts          backward: sums the gradients, takes the worker's part
-    Partial -> Replicate sums                       backward: sums the gradients
-    Replicate -> Shard   takes the worker's part    backward: zeros elsewhere; nothing is exchanged
+    Shard -> Replicate     gathers the parts                 backward: Partial -> Shard
+    Shard -> other Shard   each worker sends all a part      backward: the same
+    Partial -> Shard       sums parts (reduce-scatter)       backward: Shard -> Replicate
+    Partial -> Replicate   sums                              backward: the same
+    Replicate -> Shard     takes the worker's part           backward: Shard -> Partial, with zeros elsewhere
 
-Every other change is one of the first two and then the third.
+The gradient of a replicated blob is a sum over the workers; that of a sum is replicated.
 """
 
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 
 import numpy as np
 
@@ -17,9 +20,10 @@ from fcaffe import log
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.context import Context
 from fcaffe.net.layer import Layer, Traits
-from fcaffe.net.placements import LOCAL, Partial, Placement, Replicate, Shard
+from fcaffe.net.placements import LOCAL, PARTIAL, REPLICATE, Partial, Placement, Replicate, Shard
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.share import split_batch
+from fcaffe.tree_order import sum_in_tree_order
 
 
 class Redistribute(Layer):
@@ -50,6 +54,8 @@ class Redistribute(Layer):
             workers.run_shards_in_step()
         self._set_shape(whole, top[0])
         does = {Shard: "is gathered", Partial: "is summed", Replicate: "is cut"}[type(self.source)]
+        if isinstance(self.source, Shard) and isinstance(self.target, Shard):
+            does = "is transposed"
         log.info(
             f'{self.bottom_name(0)} {does} for layer "{self.reader.name}" ({self.reader.type}), from {self.source} to '
             f"{self.target}: each worker sends {self.bytes_sent(bottom):,} bytes a pass"
@@ -59,10 +65,15 @@ class Redistribute(Layer):
         """What each worker sends to the others in one pass, forward and backward."""
         size, total = self.context.workers.size, 4 * math.prod(self.context.whole_shape(bottom[0]))
         part = total * (size - 1) // size
-        if isinstance(self.source, Replicate):
-            return 0
-        forward = part if isinstance(self.source, Shard) else total * (size - 1)
-        return forward + (part if isinstance(self.target, Shard) else total * (size - 1))
+
+        def sent(given: Placement, wanted: Placement) -> int:
+            if isinstance(given, Replicate) or isinstance(wanted, Partial):
+                return 0
+            if isinstance(given, Partial):
+                return part if isinstance(wanted, Shard) else size * part
+            return part // size if isinstance(wanted, Shard) else part
+
+        return sent(self.source, self.target) + sent(adjoint(self.target), adjoint(self.source))
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         if not (isinstance(self.source, Shard) and self.source.chosen_by):  # else forward sets the shape
@@ -71,57 +82,71 @@ class Redistribute(Layer):
     def _set_shape(self, whole: tuple[int, ...], top: Blob) -> None:
         shape = list(whole)
         if isinstance(self.target, Shard):
-            own = self._own(self.target, whole)
+            own = self._parts(self.target, whole)[self.context.workers.rank][-1]
             shape[self.target.axis] = own.stop - own.start
         top.reshape(*shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        whole = self._whole(bottom[0].data, self.source, Partial)
-        self._set_shape(whole.shape, top[0])
-        top[0].data[...] = self._cut(whole, self.target)
+        source, x = self.source, bottom[0].data
+        if isinstance(source, Shard) and source.chosen_by:
+            own = np.array([x.shape[source.axis]])
+            self.rows = [int(count) for count in self.context.workers.gather_array(own).reshape(-1)]
+            self._set_shape(self._whole_shape(x, source), top[0])
+        top[0].data[...] = self._moved(x, source, self.target)
 
     def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
         """The top has its values still."""
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if not propagate_down[0]:
-            return
-        dx, dy = bottom[0].diff, top[0].diff
-        if isinstance(self.source, Replicate):
-            dx[...] = 0
-            self._cut(dx, self.target)[...] = dy
-        else:
-            dx[...] = self._cut(self._whole(dy, self.target, Replicate), self.source)
+        if propagate_down[0]:
+            bottom[0].diff[...] = self._moved(top[0].diff, adjoint(self.target), adjoint(self.source))
 
-    def _whole(self, values: Array, placement: Placement, adds_up: type[Placement]) -> Array:
-        """All workers' values; those of the placement `adds_up` are added up."""
-        workers = self.context.workers
-        if isinstance(placement, adds_up):
-            return workers.sum_array(values)
+    def _moved(self, values: Array, given: Placement, wanted: Placement) -> Array:
+        """The values in another placement."""
+        workers, rank = self.context.workers, self.context.workers.rank
+        if isinstance(given, Replicate):
+            return values[self._parts(wanted, values.shape)[rank]]
+        if isinstance(given, Partial):
+            if not isinstance(wanted, Shard):
+                return workers.sum_array(values)
+            parts = [values[part] for part in self._parts(wanted, values.shape)]
+            return sum_in_tree_order(workers.swap(parts, [parts[rank].shape] * len(parts)))
+        assert isinstance(given, Shard)
+        whole = self._whole_shape(values, given)
+        if isinstance(wanted, Partial):
+            zeros = self.xp.zeros(whole, values.dtype)
+            zeros[self._parts(given, whole)[rank]] = values
+            return zeros
+        counts = [part[-1].stop - part[-1].start for part in self._parts(given, whole)]
+        if not isinstance(wanted, Shard):
+            rows = workers.gather_rows(self.xp.moveaxis(values, given.axis, 0), counts)
+            return self.xp.moveaxis(rows, 0, given.axis)
+        parts = [values[part] for part in self._parts(wanted, values.shape)]
+        shape = parts[rank].shape
+        shapes = [(*shape[: given.axis], count, *shape[given.axis + 1 :]) for count in counts]
+        return self.xp.concatenate(workers.swap(parts, shapes), axis=given.axis)
+
+    def _whole_shape(self, values: Array, shard: Shard) -> tuple[int, ...]:
+        own, samples = values.shape[shard.axis], shard.samples
+        length = sum(self.rows) if shard.chosen_by else own * samples // self.context.workers.part(samples).count
+        return (*values.shape[: shard.axis], length, *values.shape[shard.axis + 1 :])
+
+    def _parts(self, placement: Placement, whole: tuple[int, ...]) -> list[tuple[slice, ...]]:
+        """For each worker the index of its part of an array of this shape."""
+        size = self.context.workers.size
         if not isinstance(placement, Shard):
-            return values
-        values = self.xp.moveaxis(values, placement.axis, 0)
-        self.rows = self._rows(placement, len(values))
-        return self.xp.moveaxis(workers.gather_rows(values, self.rows), 0, placement.axis)
+            return [(slice(None),) * len(whole)] * size
+        counts = self.rows
+        if not placement.chosen_by:
+            each = whole[placement.axis] // placement.samples
+            counts = [each * split_batch(placement.samples, rank, size).count for rank in range(size)]
+        before = (slice(None),) * placement.axis
+        return [(*before, slice(stop - count, stop)) for count, stop in zip(counts, accumulate(counts), strict=True)]
 
-    def _rows(self, shard: Shard, own: int) -> list[int]:
-        workers = self.context.workers
-        if shard.chosen_by:
-            return [int(count) for count in workers.gather_array(np.array([own])).reshape(-1)]
-        each = own // workers.part(shard.samples).count
-        return [each * split_batch(shard.samples, rank, workers.size).count for rank in range(workers.size)]
 
-    def _cut(self, whole: Array, placement: Placement) -> Array:
-        """This worker's part, a view."""
-        if not isinstance(placement, Shard):
-            return whole
-        return whole[(slice(None),) * placement.axis + (self._own(placement, whole.shape),)]
-
-    def _own(self, shard: Shard, whole: tuple[int, ...]) -> slice:
-        if shard.chosen_by:
-            start = sum(self.rows[: self.context.workers.rank])
-            return slice(start, start + self.rows[self.context.workers.rank])
-        return self.context.own_part(shard, whole[shard.axis])
+def adjoint(placement: Placement) -> Placement:
+    """The placement of the gradient of a blob that has this one."""
+    return {Replicate: PARTIAL, Partial: REPLICATE}.get(type(placement), placement)
 
 
 def differs(given: Placement, needed: Placement) -> bool:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container
+from typing import Any
+
+import numpy as np
 
 from fcaffe import log
 from fcaffe.errors import SnapshotError
 from fcaffe.model_files import BlobSizes, Model, StoredLayer, read_model
-from fcaffe.net.blob import Blob
+from fcaffe.net.blob import Array, Blob
+from fcaffe.net.context import Context
 from fcaffe.net.net import Net
+from fcaffe.net.placements import Shard
+from fcaffe.net.redistribute import Redistribute
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.share import split_batch
+
+BLOCK = 1 << 22  # values of a worker's part that are gathered at a time
 
 
 def load_weights(net: Net, path: str) -> Model:
@@ -22,7 +32,8 @@ def load_weights(net: Net, path: str) -> Model:
 
 def blob_sizes(net: Net) -> BlobSizes:
     """The number of values in each blob of each layer: what of a model file is worth reading."""
-    return {node.name: [blob.count for blob in node.layer.blobs] for node in reversed(net.nodes)}
+    whole_shape = net.context.whole_shape
+    return {node.name: [math.prod(whole_shape(blob)) for blob in node.layer.blobs] for node in reversed(net.nodes)}
 
 
 def copy_weights(net: Net, model: Model, source: str) -> None:
@@ -45,7 +56,8 @@ def copy_weights(net: Net, model: Model, source: str) -> None:
         if len(blobs) == len(layer.blobs):
             for index, (blob, values) in enumerate(pairs):
                 if values.has_data or values.shape:  # one that fits nowhere has been left unread
-                    _check_shape(blob, values, f'{source}: param {index} of layer "{stored.name}"')
+                    what = f'{source}: param {index} of layer "{stored.name}"'
+                    _check_shape(net.context.whole_shape(blob), values, what)
         if len(blobs) != len(layer.blobs) or not shared.issuperset(blob for blob, has in pairs if not has.has_data):
             raise SnapshotError(
                 f'{source}: layer "{stored.name}" has {_count(stored)} parameter blob(s), in the net it has '
@@ -53,10 +65,16 @@ def copy_weights(net: Net, model: Model, source: str) -> None:
             )
         copies += [(blob, values) for blob, values in pairs if values.has_data]
     net.context.engine.make_current()
+    context = net.context
     for blob, values in copies:
         target = blob.data
-        if not values.read_into(target) and (data := values.data) is not None:
-            target[...] = blob.xp.asarray(data.reshape(blob.shape), dtype=blob.xp.float32)
+        if isinstance(blob.placement, Shard):
+            context.workers.check_same(f"the values in {source}", np.ascontiguousarray(values.data).tobytes())
+        elif values.read_into(target):
+            continue
+        if (data := values.data) is not None:
+            own = context.part_of(data.reshape(context.whole_shape(blob)), blob.placement)
+            target[...] = blob.xp.asarray(own, dtype=blob.xp.float32)
 
 
 def tell_untouched(net: Net, given: Container[str], source: str) -> None:
@@ -71,50 +89,83 @@ def _count(layer: StoredLayer) -> int:
     return sum(blob.has_data or blob.shape != () for blob in layer.blobs)
 
 
-def _check_shape(blob: Blob, stored: StoredBlob, what: str) -> None:
+def _check_shape(shape: tuple[int, ...], stored: StoredBlob, what: str) -> None:
     """The shapes must be the same, but for leading ones among the four numbers of an old file."""
-    same = stored.shape == blob.shape or (stored.legacy and stored.shape == (1,) * (4 - len(blob.shape)) + blob.shape)
+    same = stored.shape == shape or (stored.legacy and stored.shape == (1,) * (4 - len(shape)) + shape)
     if not same:
         raise SnapshotError(
             f"{what}: shape mismatch. Source param shape is {log.shape_string(stored.shape)}; target param shape is "
-            f"{log.shape_string(blob.shape)}. To learn this layer's parameters from scratch rather than copying from "
+            f"{log.shape_string(shape)}. To learn this layer's parameters from scratch rather than copying from "
             "a saved net, rename the layer."
         )
 
 
 def share_weights(net: Net, trained: Net) -> None:
-    """Let the layers of `net` use the memory of the layers of the same names in `trained`."""
+    """Let the layers of `net` use the memory of the layers of the same names in `trained`.
+
+    The weights that are split over the workers are gathered into memory of its own. All workers call this.
+    """
     layers = {node.name: node.layer for node in reversed(net.nodes)}
     for node in trained.nodes:
         layer = layers.get(node.name)
         if layer is None:
             log.ignoring_trained_layer(node.name)
             continue
-        if [blob.shape for blob in layer.blobs] != [blob.shape for blob in node.layer.blobs]:
+        shapes = [trained.context.whole_shape(blob) for blob in node.layer.blobs]
+        if [blob.shape for blob in layer.blobs] != shapes:
             raise layer.error(
-                f"cannot share the parameters {[blob.shape for blob in node.layer.blobs]} of the training net's layer "
-                f"of the same name: its own have the shapes {[blob.shape for blob in layer.blobs]}"
+                f"cannot share the parameters {shapes} of the training net's layer of the same name: its own have the "
+                f"shapes {[blob.shape for blob in layer.blobs]}"
             )
         for blob, source in zip(layer.blobs, node.layer.blobs, strict=True):
             if blob.data_storage is not source.data_storage:
                 net.complete()  # values that the last pass has not materialised, from its weights
-            blob.share_data(source)
+            if isinstance(source.placement, Shard):
+                blob.data[...] = blob.xp.asarray(gathered(trained.context, source, source.data, everywhere=True))
+            else:
+                blob.share_data(source)
+
+
+def gathered(context: Context, blob: Blob, values: Array, everywhere: bool = False) -> Any:
+    """An array of host memory with a parameter's values, or one of its histories, of which this worker has its part.
+
+    Of split ones worker 0 gets the whole array, block by block, or `everywhere` all workers get it; the others get
+    None. All workers call this.
+    """
+    shard, workers, values = blob.placement, context.workers, context.engine.to_numpy(values)
+    if not isinstance(shard, Shard):
+        return values
+    has_whole = everywhere or workers.rank == 0
+    whole = np.empty(context.whole_shape(blob) if has_whole else (0,) * values.ndim, np.float32)
+    own, each = np.moveaxis(values, shard.axis, 0), values.shape[shard.axis] // workers.part(shard.samples).count
+    shares = [split_batch(shard.samples, rank, workers.size) for rank in range(workers.size)]
+    step = max(1, BLOCK * len(own) // values.size // each)
+    for start in range(0, shares[0].count, step):
+        blocks = workers.gather(own[each * start : each * (start + step)])
+        blocks = workers.broadcast_object(blocks) if everywhere else blocks
+        for share, block in zip(shares, blocks or (), strict=False):
+            first = each * (share.first + start)
+            np.moveaxis(whole, shard.axis, 0)[first : first + len(block)] = block
+    return whole if has_whole else None
 
 
 def to_model(net: Net, with_diff: bool = False) -> Model:
     """The net as a model file holds it: every layer's parameters and blobs, Split layers included.
 
-    The arrays may be the net's own memory: they are for writing, before the net runs on.
+    The arrays may be the net's own memory: they are for writing, before the net runs on. All workers call this, and
+    worker 0 has all values.
     """
-    to_numpy = net.context.engine.to_numpy
+
+    def stored(blob: Blob) -> StoredBlob:
+        diff = gathered(net.context, blob, blob.diff) if with_diff else None
+        return StoredBlob(net.context.whole_shape(blob), gathered(net.context, blob, blob.data), diff)
+
     layers = []
     for node in net.nodes:
+        if isinstance(node.layer, Redistribute):
+            continue  # a model does not depend on the number of workers
         param = pb.LayerParameter()
         param.CopyFrom(node.layer.param)
         param.ClearField("blobs")
-        blobs = [
-            StoredBlob(blob.shape, to_numpy(blob.data), to_numpy(blob.diff) if with_diff else None)
-            for blob in node.layer.blobs
-        ]
-        layers.append(StoredLayer(param, blobs))
+        layers.append(StoredLayer(param, [stored(blob) for blob in node.layer.blobs]))
     return Model(pb.NetParameter(name=net.name, written=pb.WHOLE), layers)

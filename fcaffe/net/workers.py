@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from hashlib import sha256
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,16 @@ class Workers:
         rows = np.zeros_like(values, shape=(max(counts), *values.shape[1:]), order="C")
         rows[: len(values)] = values
         return np.concatenate([part[:count] for part, count in zip(self.gather_array(rows), counts, strict=True)])
+
+    def swap(self, parts: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+        """Give part r to worker r. Returns the parts of these shapes that this worker is given, by rank. All must call
+        this."""
+        longest = int(self.gather_array(np.array([part.size for part in parts])).max())
+        rows = np.zeros_like(parts[0], shape=(len(parts), longest))
+        for row, part in zip(rows, parts, strict=True):
+            row[: part.size] = part.reshape(-1)
+        given = self.gather_array(rows)[:, self.rank]
+        return [row[: prod(shape)].reshape(shape) for row, shape in zip(given, shapes, strict=True)]
 
     def broadcast(self, array: Any) -> None:
         """Overwrite the array by worker 0's."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,23 @@ class MpiWorkers(Workers):
             request = self.comm.Iallgather(np.ascontiguousarray(values), everyones)
             wait_until(request.Test)
         return everyones
+
+    def swap(self, parts: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+        """Arrays of a GPU are copied to the host and back."""
+        sent = np.concatenate([(part.get() if hasattr(part, "get") else part).reshape(-1) for part in parts])
+        sizes = [prod(shape) for shape in shapes]
+        received = np.empty(sum(sizes), sent.dtype)
+        with self._waiting("parts of all workers"):
+            request = self.comm.Ialltoallv([sent, [part.size for part in parts]], [received, sizes])
+            wait_until(request.Test)
+        rows = np.split(received, np.cumsum(sizes)[:-1])
+        found = [row.reshape(shape) for row, shape in zip(rows, shapes, strict=True)]
+        if not hasattr(parts[0], "get"):
+            return found
+        on_device = [np.empty_like(parts[0], shape=shape) for shape in shapes]
+        for array, values in zip(on_device, found, strict=True):
+            array.set(values)
+        return on_device
 
     def broadcast(self, array: Array) -> None:
         if hasattr(array, "get"):

@@ -27,7 +27,7 @@ def explain(prediction: Prediction, row: Row) -> list[Fact]:
 
 
 def _inputs(prediction: Prediction, row: Row) -> Facts:
-    work, machine = prediction.work, prediction.machine
+    work, machine = prediction.work_on(row.workers), prediction.machine
     device = machine.device
     yield "gradients", f"{work.gradient_bytes / 1e6:.3f} MB", f"4 bytes for each of {work.parameters:,} parameters"
     yield "device", device.name, f"machine {machine.name}: {machine.source}"
@@ -59,6 +59,9 @@ def _sums(prediction: Prediction, row: Row) -> Facts:
     for size, count in sizes.items():
         cost = sum_of(row.reduce, prediction.machine, row.workers, size)
         yield f"{count} x sum of {size:,} bytes", _ms(cost.seconds), "; ".join(map(_round, cost.rounds))
+    for moved in prediction.work_on(row.workers).blobs:
+        cost = sum_of("ring", prediction.machine, row.workers, moved)
+        yield "blobs of a layer with split weights", _ms(cost.seconds), "; ".join(map(_round, cost.rounds))
     yield "communication", _ms(row.communication), "all sums, hidden behind forward and backward or not"
 
 
@@ -69,13 +72,13 @@ def _round(part: Round) -> str:
 
 
 def _totals(prediction: Prediction, row: Row) -> Facts:
-    work = prediction.work
+    work = prediction.work_on(row.workers)
     overlap = "a sum begins when its bucket is final and those before are summed"
     if not prediction.overlaps(row.workers):
         overlap = "sums after backward"
     yield "exposed communication", _ms(row.exposed), f"end of the iteration - computing alone; {overlap}"
     rate = f"{prediction.update_rate / 1e9:g} GB/s"
-    update = f"{prediction.update_bytes / 1e6:.1f} MB that the rule reads and writes at {rate}"
+    update = f"{prediction.update_bytes(row.workers) / 1e6:.1f} MB that the rule reads and writes at {rate}"
     yield "update", _ms(row.update), update if row.update else "within the known speed of the net"
     yield "data", _ms(row.data), f"reading takes {_ms(prediction.reading(row.workers))}, beside everything else"
     yield "iteration", _ms(row.seconds), "compute + exposed communication + data + update"
@@ -86,8 +89,8 @@ def _totals(prediction: Prediction, row: Row) -> Facts:
         yield "hours", f"{hours:.3f}", epochs or f"max_iter {work.iterations:,}"
     yield (
         "memory",
-        f"{prediction.memory(row.share)['total'] / 1e9:.3f} GB",
-        f"{2 + work.histories} x {work.gradient_bytes / 1e9:.3f} GB of weights, gradients and histories; "
+        f"{prediction.memory(row)['total'] / 1e9:.3f} GB",
+        f"{2 + work.histories} x {work.parameter_bytes / 1e9:.3f} GB of weights, gradients and histories; "
         f"{work.activations / 1e6:.2f} MB an image at the peak of fcaffe's memory plan",
     )
 

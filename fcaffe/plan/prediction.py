@@ -126,6 +126,10 @@ class Prediction:
     bucket: float | None = None  # bytes; None: fcaffe's rule
     epochs: float | None = None  # of `images`
     images: int | None = None  # of the training set
+    hybrid: bool = False  # weights are split (--parallel hybrid)
+
+    def work_on(self, workers: int) -> Work:
+        return self.work.split(workers, self.batch) if self.hybrid and workers > 1 else self.work
 
     def share(self, workers: int) -> int:
         """Samples of the worker with the most. More workers than samples leave some without any."""
@@ -138,8 +142,9 @@ class Prediction:
     def cut(self, workers: int) -> Sequence[Bucket]:
         """The sums of an iteration. Books sum all gradients at once where there is nothing to overlap."""
         at_once = not self.overlap and self.bucket is None and self.machine.exchange == TEXTBOOK
-        final = [layer.final_from for layer in reversed(self.work.layers)]
-        return list(buckets(self.work.gradient_bytes, final, workers, math.inf if at_once else self.bucket))
+        work = self.work_on(workers)
+        final = [layer.final_from for layer in reversed(work.layers)]
+        return list(buckets(work.gradient_bytes, final, workers, math.inf if at_once else self.bucket))
 
     def row(self, workers: int, name: str) -> Row:
         """Raises UsageError for a reduction that does not fit."""
@@ -176,13 +181,14 @@ class Prediction:
         index = bisect_left(numbers, True, key=overtaken)
         return numbers[index] if index < len(numbers) else None
 
-    def memory(self, share: int) -> dict[str, float]:
+    def memory(self, row: Row) -> dict[str, float]:
         """Bytes that a worker needs."""
+        parameters = float(self.work_on(row.workers).parameter_bytes)
         parts = {
-            "weights": float(self.work.gradient_bytes),
-            "gradients": float(self.work.gradient_bytes),
-            "histories": float(self.work.histories * self.work.gradient_bytes),
-            "activations": self.work.activations * share * (0.5 if self.math in ("fp16", "bf16") else 1.0),
+            "weights": parameters,
+            "gradients": parameters,
+            "histories": self.work.histories * parameters,
+            "activations": self.work.activations * row.share * (0.5 if self.math in ("fp16", "bf16") else 1.0),
         }
         return {**parts, "total": sum(parts.values())}
 
@@ -197,8 +203,10 @@ class Prediction:
     def _row(self, workers: int, name: str) -> Row:
         share, cut = self.share(workers), self.cut(workers) if workers > 1 else []
         on_node = min(workers, self.machine.devices_per_node)  # more are on other nodes, with cores of their own
-        passes = compute_of(self.work, self.machine, self.math, share, on_node)
+        work = self.work_on(workers)
+        passes = compute_of(work, self.machine, self.math, share, on_node)
         costs = [sum_of(name, self.machine, workers, bucket.bytes) for bucket in cut]
+        blobs = work.passes * sum(sum_of("ring", self.machine, workers, size).seconds for size in work.blobs)
         outcome = simulate(sum(passes.forward), passes.backward[::-1], cut, costs, self.overlaps(workers))
         compute, update = self.work.passes * passes.seconds, self.update(workers)
         return Row(
@@ -207,10 +215,10 @@ class Prediction:
             batch=self.batch_of(workers),
             share=share,
             compute=compute,
-            exposed=outcome.exposed,
-            data=max(0.0, self.reading(workers) - (compute + outcome.exposed + update)),
+            exposed=outcome.exposed + blobs,
+            data=max(0.0, self.reading(workers) - (compute + outcome.exposed + blobs + update)),
             update=update,
-            communication=outcome.summing,
+            communication=outcome.summing + blobs,
             speedup=1.0,
             passes=passes,
         )
@@ -225,11 +233,10 @@ class Prediction:
         """Seconds of the update; the known speed of a net includes it."""
         if self.machine.update_bandwidth is None and self.machine.speed_of(self.work.name):
             return 0.0
-        return self.update_bytes / self.update_rate * self.machine.slowdown(workers)
+        return self.update_bytes(workers) / self.update_rate * self.machine.slowdown(workers)
 
-    @property
-    def update_bytes(self) -> float:
-        return self.work.gradient_bytes * (ACCESSES + 2 * self.work.histories)
+    def update_bytes(self, workers: int) -> float:
+        return self.work_on(workers).parameter_bytes * (ACCESSES + 2 * self.work.histories)
 
     @property
     def update_rate(self) -> float:

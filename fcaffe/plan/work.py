@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from fcaffe import log
 from fcaffe.engines import NumpyEngine
 from fcaffe.errors import UsageError
-from fcaffe.net import Net
+from fcaffe.layers.inner_product import InnerProduct
+from fcaffe.net import Blob, Net
 from fcaffe.net.graph import Node
 from fcaffe.plan.machine import MEMORY_SUSTAINED, Machine
 from fcaffe.solvers.rules import create_rule
@@ -20,13 +21,19 @@ from fcaffe.tools.summary import work_of_passes
 
 @dataclass(frozen=True)
 class LayerWork:
-    """One layer's work. `forward` and `backward` are (operations, bytes of bottoms and tops) for each sample."""
+    """One layer's work. `forward` and `backward` are (operations, bytes of bottoms and tops) for each sample.
+
+    Of an InnerProduct `product` has the rows for each sample, inputs and outputs. `follows` is the one whose outputs it
+    reads, as they are or through layers that keep them split.
+    """
 
     name: str
     forward: tuple[float, float]
     backward: tuple[float, float]
     parameter_bytes: int  # moved besides, once a pass
     final_from: int  # the byte from which on the flat gradients are final after its backward
+    product: tuple[float, int, int] | None = None
+    follows: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,10 +49,40 @@ class Work:
     histories: int = 1  # of the solver's rule
     passes: int = 1  # of an iteration (iter_size)
     iterations: int | None = None  # of the training; None: not known
+    own: int = 0  # further parameters that each worker has to itself
+    blobs: Sequence[float] = ()  # the bytes of a sum over a ring that takes as long as moving a split layer's blobs
 
     @property
     def gradient_bytes(self) -> int:
         return 4 * self.parameters
+
+    @property
+    def parameter_bytes(self) -> int:
+        return 4 * (self.parameters + self.own)
+
+    def split(self, workers: int, batch: int) -> Work:
+        """The work with --parallel hybrid, by the rule of `fcaffe.layers.inner_product`."""
+        layers, by_outputs, blobs, own, split = [], dict[str, int](), dict[str, float](), 0, 0
+        for layer in self.layers:
+            final_from, parameter_bytes, moved = layer.final_from - split, layer.parameter_bytes, 0.0
+            if layer.product is not None:
+                rows, inputs, outputs = batch * layer.product[0], *layer.product[1:]
+                weights = inputs * outputs
+                moved = rows * (inputs + outputs / workers)
+                if layer.follows in by_outputs and rows < inputs:
+                    blobs[layer.follows] -= 4 * rows * inputs / workers  # which need not be transposed
+                    moved, parameter_bytes = rows * outputs, 4 * weights // workers + 4 * outputs
+                    split, own = split + 4 * weights, own + weights // workers
+                elif outputs >= workers and moved < weights:
+                    by_outputs[layer.name] = outputs
+                    parameter_bytes //= workers
+                    split, own = split + layer.parameter_bytes, own + parameter_bytes // 4
+                else:
+                    moved = 0.0
+            if moved:
+                blobs[layer.name] = 4 * moved
+            layers.append(replace(layer, parameter_bytes=parameter_bytes, final_from=final_from))
+        return replace(self, layers=layers, parameters=self.parameters - split // 4, own=own, blobs=[*blobs.values()])
 
 
 def work_of_net(path: str, input_shape: Sequence[int] | None = None, is_solver: bool = False) -> Work:
@@ -65,10 +102,16 @@ def _work(net: Net, path: str) -> Work:
     trained = any(node.needs_backward for node in net.nodes)
     if not trained:
         log.warning(f"{path}: this net has no loss; it is planned for as if it had one")
+    layers, split_by = [], dict[Blob, str]()
+    for node, final_from in zip(net.nodes, net.plain.final_from, strict=True):
+        follows = split_by.get(node.bottoms[0], "") if node.bottoms else ""
+        layers.append(layer := replace(_layer(node, final_from, batch, trained), follows=follows))
+        for blob in node.tops:
+            split_by[blob] = node.name if layer.product else follows if node.layer.keeps_split else ""
     return Work(
         name=net.name,
         path=path,
-        layers=[_layer(*pair, batch, trained) for pair in zip(net.nodes, net.plain.final_from, strict=True)],
+        layers=layers,
         batch=batch,
         parameters=net.parameters.count,
         activations=net.memory().peak / batch,
@@ -77,12 +120,16 @@ def _work(net: Net, path: str) -> Work:
 
 def _layer(node: Node, final_from: int, batch: int, trained: bool) -> LayerWork:
     (operations, moved), (back_operations, back_moved) = work_of_passes(node, trained)
+    layer, product = node.layer, None
+    if isinstance(layer, InnerProduct):
+        product = node.tops[0].count / layer.outputs / batch, layer.inputs, layer.outputs
     return LayerWork(
         node.name,
         (operations / batch, moved / batch),
         (back_operations / batch, back_moved / batch),
         4 * sum(blob.count for blob in node.layer.blobs),
         4 * final_from,
+        product,
     )
 
 

@@ -37,7 +37,8 @@ class Options:
     """The settings of a training besides the solver's parameters and the engine.
 
     Attributes:
-        noise, sync_batch_norm, whole_passes, recompute, on_demand: See Context.
+        noise, sync_batch_norm, whole_passes, recompute, on_demand, split_below: See Context. Weights are not split with
+            `shards`, noise from Caffe's stream, a batch of each worker's own, or compressed gradients.
         random: Caffe's generator; a `random_seed` in the solver's parameters restarts it.
         workers: The workers, each of which has one Run in step with the others.
         exchange: Sums the gradients of all workers.
@@ -57,6 +58,7 @@ class Options:
     on_demand: bool = False
     shards: int = 0
     grow_batch: int = 0
+    split_below: float = 0.0
 
 
 class Run:
@@ -67,8 +69,8 @@ class Run:
 
     Attributes:
         rate: The learning rate of the last update.
-        data, diff, history: Float32 arrays of all parameters, in layer order, and one more for each history. The nets'
-            blobs are views.
+        data, diff, history: Float32 arrays of all parameters in the order of `Parameters.slices`, and one more for each
+            history. The nets' blobs are views.
         nets: The training net, and with shards its twins, one for each further thread.
         gradients: `diff`, or with shards a row for each sum that this worker gives to the exchange. The rows lack the
             gradients that wide products compute.
@@ -91,7 +93,9 @@ class Run:
 
         self._seed = self._start_random()
         self.shards = Shards(self.workers, options.shards) if options.shards else None
+        splits = not (self.shards or self.workers.per_worker or self.exchange.compression or options.noise == "caffe")
         self.context = self._context(
+            split_below=options.split_below if splits else 0.0,
             workers=self.shards or self.workers,
             sync_batch_norm=options.sync_batch_norm,
             recompute=options.recompute and options.whole_passes,
@@ -212,7 +216,7 @@ class Run:
             twin.parameters.flatten(self.data, aligned_zeros(self.engine.xp, count))
         self.net.parameters.flatten(self.data, self.diff)
         self.history: list[Array] = [aligned_zeros(self.engine.xp, count) for _ in range(self.rule.histories)]
-        self.workers.broadcast(self.data)
+        self.workers.broadcast(self.data[: self.net.parameters.exchanged])
 
     @property
     def share(self) -> Share:

@@ -11,6 +11,7 @@ the gradient before the decay is added. A parameter whose weights or gradients a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -48,11 +49,14 @@ def check(param: Any, applies_momentum: bool) -> None:
         )
 
 
-def local_rate(param: Any, xp: Any, w: Array, g: Array, rate: float) -> float:
-    """The rate, before lr_mult, for a parameter of weights w and gradients g, both flat."""
+def local_rate(
+    param: Any, xp: Any, w: Array, g: Array, rate: float, over_workers: Callable[[float], float] = float
+) -> float:
+    """The rate, before lr_mult, for a parameter of weights w and gradients g, both flat. `over_workers` adds up the
+    squares of all parts of a split parameter."""
     if not (param.local_lr_auto or param.larc):
         return rate
-    weights, gradients = norm(xp, w), norm(xp, g)
+    weights, gradients = (np.float32(over_workers(squares(values, xp)) ** 0.5) for values in (w, g))
     if not (weights > 0 and gradients > 0):
         return rate
     f32 = np.float32
@@ -65,8 +69,8 @@ def local_rate(param: Any, xp: Any, w: Array, g: Array, rate: float) -> float:
     return float(f32(rate) * ratio)
 
 
-def norm(xp: Any, values: Array, for_each: ForEach = one_by_one) -> np.float32:
-    """The L2 norm of a flat array. Its sums are in one order, whatever number of threads there is and whatever the
+def squares(values: Array, xp: Any, for_each: ForEach = one_by_one) -> float:
+    """The sum of the squares of a flat array, in one order, whatever number of threads there is and whatever the
     machine's BLAS: workers must come to the same bits, or their weights would part. `for_each` is Engine.for_each."""
     blocks = [values[start : start + BLOCK] for start in range(0, len(values), BLOCK)]
     sums: list[Any] = [0.0] * len(blocks)
@@ -75,4 +79,4 @@ def norm(xp: Any, values: Array, for_each: ForEach = one_by_one) -> np.float32:
         sums[number] = xp.sum(xp.square(block, dtype=xp.float64))
 
     for_each(add_up, list(enumerate(blocks)))
-    return np.float32(float(sum(sums)) ** 0.5)  # of a device only the whole is waited for
+    return float(sum(sums))  # of a device only the whole is waited for

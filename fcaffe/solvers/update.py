@@ -46,7 +46,9 @@ class Update:
             self._apply_at_once()
             return
         self._rate, self._correction, self._passes = run.rate, run.rule.correction(run.iteration), run.passes
-        self._left = list(zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True))
+        owned = list(zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True))
+        self._left = [pair for pair in owned if not pair[0].is_split]
+        self._lower([pair for pair in owned if pair[0].is_split])  # whose gradients are not exchanged
         self._apply_summed()
 
     def need(self, stop: float) -> None:
@@ -78,7 +80,8 @@ class Update:
         blocks = []
         for parameter, own in now:
             decay = np.float32(param.weight_decay) * np.float32(parameter.decay_mult)
-            rate = trust_ratio.local_rate(param, engine.xp, run.data[own], run.diff[own], self._rate)
+            over_workers = run.workers.sum if parameter.is_split else float
+            rate = trust_ratio.local_rate(param, engine.xp, run.data[own], run.diff[own], self._rate, over_workers)
             rate = float(np.float32(rate) * np.float32(parameter.lr_mult)) * self._correction
             for start in range(own.start, own.stop, BLOCK):
                 blocks.append((slice(start, min(start + BLOCK, own.stop)), float(decay), rate))
@@ -134,7 +137,11 @@ class Update:
         run, limit = self.run, self.run.param.clip_gradients
         if limit < 0 or run.exchange.applies_momentum:
             return
-        norm = float(trust_ratio.norm(run.engine.xp, run.diff, run.engine.for_each)) / run.engine.gradient_scale()
+        exchanged, of = run.net.parameters.exchanged, (run.engine.xp, run.engine.for_each)
+        squares = trust_ratio.squares(run.diff[:exchanged], *of)
+        if exchanged < run.diff.size:
+            squares += run.workers.sum(trust_ratio.squares(run.diff[exchanged:], *of))
+        norm = float(np.float32(squares**0.5)) / run.engine.gradient_scale()
         if norm > limit and np.isfinite(norm):
             log.clipping(norm, limit)
             run.diff *= np.float32(limit / norm)

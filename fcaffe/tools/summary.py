@@ -62,7 +62,8 @@ class LayerSummary:
 class Summary:
     """A net. Shared parameters count once; macs and bytes are those of one batch.
 
-    `channel_macs` is the part of `macs` in BatchNorm, Scale and Bias, which most published figures omit.
+    `channel_macs` is the part of `macs` in BatchNorm, Scale and Bias, which most published figures omit. Each worker
+    has `own_params` of split parameters to itself, and the gradients of the `exchanged_params` are summed.
     """
 
     name: str
@@ -73,11 +74,13 @@ class Summary:
     channel_macs: int
     memory_bytes: int
     workers: int = 1
+    own_params: int = 0
+    exchanged_params: int = 0
 
     @property
     def bytes_sent(self) -> tuple[int, int]:
         """What each worker sends in an iteration: for placements, and at least for the sums of gradients."""
-        gradients = 8 * self.total_params * (self.workers - 1) // self.workers
+        gradients = 8 * self.exchanged_params * (self.workers - 1) // self.workers
         return sum(layer.bytes_sent for layer in self.layers), gradients
 
     def to_json(self) -> dict[str, Any]:
@@ -137,17 +140,20 @@ def summarize(
     stages: Sequence[str] = (),
     input_shape: Sequence[int] | None = None,
     workers: int = 1,
+    split_below: float = 0.0,
 ) -> Summary:
     """The summary of the net of a prototxt. Its data sets need not exist (see `hollow_net`)."""
     param = filter_net(read_net_for(path, phase, level, stages))
-    net, stood_in = hollow_net(param, path, input_shape, workers=workers)
+    net, stood_in = hollow_net(param, path, input_shape, workers=workers, split_below=split_below)
     layers = layer_summaries(net, stood_in)
     net.close()
     return Summary(
         name=net.name,
         phase=pb.Phase.Name(phase),
         layers=layers,
-        total_params=net.parameters.count,
+        total_params=sum(math.prod(net.context.whole_shape(one.blob)) for one in net.parameters.owned),
+        own_params=sum(one.blob.count for one in net.parameters.owned if one.is_split),
+        exchanged_params=net.parameters.exchanged,
         macs=sum(layer.macs for layer in layers),
         channel_macs=sum(
             layer.macs

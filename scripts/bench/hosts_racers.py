@@ -89,7 +89,7 @@ def _fcaffe(sums: str, net: str, batch: int, answers: Any) -> None:
         def turn(iterations: int) -> dict[str, Any]:
             taken = contender.take(iterations)
             buckets = list(getattr(exchange, "cut", []))  # of several workers
-            own = {"gradient_bytes": 4 * contender.solver.net.parameters.count, "bucket_bytes": buckets}
+            own = {"gradient_bytes": 4 * contender.solver.net.parameters.exchanged, "bucket_bytes": buckets}
             return {**taken, "split": {kind: taken[kind] for kind in KINDS}, **own, "hosts": workers.size}
 
         _serve(world.rank, share, turn, answers)

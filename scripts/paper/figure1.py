@@ -132,7 +132,7 @@ def plan_for(found: dict[str, Any], workers: int) -> Prediction:
     machine = replace(TITAN, name="emulated", between=link, exchange=FCAFFE, cores=CORES)
     plan = Prediction(net(), machine, found["batch"])
     update = found["results"][0]["ms"]["update"] / 1e3 * max(1.0, workers / found["cores"])
-    machine = replace(machine, update_bandwidth=plan.update_bytes / update)
+    machine = replace(machine, update_bandwidth=plan.update_bytes(workers) / update)
     return replace(plan, machine=machine)
 
 

@@ -15,6 +15,7 @@ import pytest
 from fcaffe import log, pycaffe  # noqa: F401 - the type Python
 from fcaffe.engines import NumpyEngine
 from fcaffe.errors import FcaffeError
+from fcaffe.net.weights import gathered
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.solvers import Solver
@@ -24,8 +25,6 @@ from tests.parallel.rank_threads import ThreadExchange, ThreadWorkers, on_ranks
 NETS = int(os.environ.get("FCAFFE_PLACED_NETS", "60"))
 SEED = int(os.environ.get("FCAFFE_PLACED_SEED", "0"))
 SOLVER = 'base_lr: 0.02 lr_policy: "fixed" momentum: 0.9 random_seed: 5 snapshot_after_train: false clip_gradients: 5'
-
-
 outputs = threading.local()  # `values`: those that the thread has logged
 
 
@@ -40,13 +39,14 @@ def train(text: str, **options: Any) -> list[np.ndarray]:
         losses.append(float(solver.smoothed.mean))
     outputs.values = []
     solver.batches.log_outputs()
-    weights = [np.array(parameter.blob.data) for parameter in solver.net.parameters.owned]
+    owned = solver.net.parameters.owned
+    weights = [gathered(solver.context, one.blob, one.blob.data, everywhere=True).copy() for one in owned]
     solver.close()
     return [np.array(losses), *outputs.values, *weights]
 
 
-def on_workers(text: str, size: int) -> list[np.ndarray]:
-    return on_ranks(size, lambda workers: train(text, workers=workers, exchange=ThreadExchange(workers)))[0]
+def on_workers(text: str, size: int, **more: Any) -> list[np.ndarray]:
+    return on_ranks(size, lambda workers: train(text, workers=workers, exchange=ThreadExchange(workers), **more))[0]
 
 
 def same(ours: list[np.ndarray], theirs: list[np.ndarray]) -> float:
@@ -72,6 +72,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 HOW = {
     "2 workers": lambda text: on_workers(text, 2),
     "3 workers": lambda text: on_workers(text, 3),
+    "3 workers, split weights": lambda text: on_workers(text, 3, split_below=1e9),
     "--reproducible 2": lambda text: train(text, shards=2),
 }
 

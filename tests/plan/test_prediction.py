@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -13,8 +14,9 @@ from fcaffe.plan.explain import explain
 from fcaffe.plan.machine import DEVICES, FCAFFE, MACHINES, TITAN, Device, Link, Machine
 from fcaffe.plan.prediction import Prediction
 from fcaffe.plan.reductions import COMPARED, sum_of
-from fcaffe.plan.work import compute_of
-from tests.plan.conftest import work_of
+from fcaffe.plan.work import compute_of, work_of_net
+from fcaffe.tools.summary import summarize
+from tests.plan.conftest import ROOT, work_of
 from tests.soon import soon
 
 relaxed = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -136,10 +138,18 @@ def test_fcaffe_sums_buckets_even_without_overlap(googlenet):
 
 def test_memory_counts_what_fcaffe_allocates(googlenet):
     plan = Prediction(replace(googlenet, histories=2), TITAN, 1024)
-    need = plan.memory(32)
+    need = plan.memory(plan.row(32, "ring"))
     assert need["weights"] == need["gradients"] == 4 * 13_378_280 == need["histories"] / 2
     assert need["total"] == sum(need[name] for name in ("weights", "gradients", "histories", "activations"))
-    assert plan.memory(64)["activations"] == 2 * need["activations"]
+    assert plan.memory(plan.row(16, "ring"))["activations"] == 2 * need["activations"]
+
+
+def test_split_weights_move_what_the_summary_says():
+    for name, workers in itertools.product(["alexnet", "vgg16", "googlenet", "lenet"], [2, 4]):
+        work = work_of_net(f"{ROOT}/models/{name}/train_val.prototxt")
+        shown, split = summarize(work.path, workers=workers, split_below=1), work.split(workers, work.batch)
+        assert shown.bytes_sent[0] == pytest.approx(2 * (workers - 1) / workers * sum(split.blobs), rel=1e-3)
+        assert (shown.bytes_sent[1], split.own) == (8 * split.parameters * (workers - 1) // workers, shown.own_params)
 
 
 def test_a_type_of_numbers_that_a_device_lacks_is_refused(nin):

@@ -44,7 +44,7 @@ def made_with(run: Run) -> Any:
         if node.layer.type != "Split":  # inserted by the net
             layer = made.layer.add(name=node.name, type=node.layer.type)
             for blob in node.layer.blobs:
-                layer.shape.add(dim=blob.shape)
+                layer.shape.add(dim=run.context.whole_shape(blob))
     return made
 
 

@@ -42,10 +42,11 @@ def restore(run: Run, path: str) -> None:
         for parameter, own, stored in zip(parameters.owned, parameters.slices(), blobs, strict=True):
             values = stored.data
             assert values is not None
-            values = values.reshape(parameter.blob.shape).astype(np.float32, copy=False)
-            parameter.blob.logical(flat[own])[...] = run.engine.from_numpy(values)
+            blob = parameter.blob
+            values = run.context.part_of(values.reshape(run.context.whole_shape(blob)), blob.placement)
+            blob.logical(flat[own])[...] = run.engine.from_numpy(values.astype(np.float32, copy=False))
     for array in (run.data, *run.history):
-        run.workers.broadcast(array)
+        run.workers.broadcast(array[: parameters.exchanged])
     if state.resume is not None:
         if state.resume.HasField("made_with"):
             tell_differences(state.resume.made_with, made_with(run), path)
@@ -99,10 +100,11 @@ def _read(run: Run, path: str) -> tuple[State, Model, str]:
             f"this net needs {len(owned) * run.rule.histories}; give the .solverstate that belongs to this net"
         )
     for parameter, blob in zip(owned * run.rule.histories, state.history, strict=True):
-        if math.prod(blob.shape) != parameter.blob.count:
+        shape = run.context.whole_shape(parameter.blob)
+        if math.prod(blob.shape) != math.prod(shape):
             raise SnapshotError(
                 f"{path}: a history blob of shape {blob.shape} belongs to a parameter of layer "
-                f'"{parameter.layer.name}" of shape {parameter.blob.shape}; the net has changed'
+                f'"{parameter.layer.name}" of shape {shape}; the net has changed'
             )
     model, model_path = _model_of(state, path, made.weights if made else 0, blob_sizes(run.net))
     stored = {layer.name for layer in model.layers}

@@ -6,7 +6,7 @@ from typing import Any
 
 from fcaffe import log
 from fcaffe.model_files import write_model
-from fcaffe.net.weights import to_model
+from fcaffe.net.weights import gathered, to_model
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.blobs import LARGEST
@@ -38,20 +38,27 @@ def save(run: Run, point: Point | None = None, prefix: str = "") -> str:
         point = point or Point.of(run)
         with mean_statistics(run):
             resume, arrays = carried.collect(run, point)
-            return "" if run.workers.rank else _write(run, prefix or run.param.snapshot_prefix, resume, arrays)
+            if run.workers.rank and run.data.size == run.net.parameters.exchanged:
+                return ""
+            return _write(run, prefix or run.param.snapshot_prefix, resume, arrays)
 
 
 def _write(run: Run, prefix: str, resume: Any, arrays: list[CarriedArray]) -> str:
+    """Worker 0 writes; if weights are split, the others send it their parts."""
     hdf5 = run.param.snapshot_format == pb.SolverParameter.HDF5
     model_path, state_path = paths(prefix, run.iteration, hdf5)
     kind = "HDF5" if hdf5 else "binary proto"
     log.snapshotting_model(model_path, kind)
     model = to_model(run.net, run.param.snapshot_diff)
-    write_model(model_path, model)
-    log.snapshotting_state(state_path, kind)
     resume.made_with.CopyFrom(made_with(run))
-    resume.made_with.weights = model.checksum() or 0
+    if run.workers.rank == 0:
+        write_model(model_path, model)
+        resume.made_with.weights = model.checksum() or 0
+    log.snapshotting_state(state_path, kind)
+    del model  # which has copies of the parts
     state = State(run.iteration, run.current_step, model_path, _history(run), resume, arrays)
+    if run.workers.rank:
+        return ""
     if not hdf5 and size_of(state) > LARGEST - SLACK:
         state.carried = [array for array in arrays if (array.net, array.owner) != carried.EXCHANGE]
         log.warning(
@@ -67,5 +74,7 @@ def _history(run: Run) -> list[StoredBlob]:
     for flat in run.history:
         host = run.engine.to_numpy(flat)
         for parameter, own in zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True):
-            history.append(StoredBlob(parameter.blob.shape, parameter.blob.logical(host[own])))
+            blob = parameter.blob
+            values = gathered(run.context, blob, blob.logical(host[own]))
+            history.append(StoredBlob(run.context.whole_shape(blob), values))
     return history

@@ -1,0 +1,138 @@
+"""Trainings whose InnerProducts are split over the workers have the numbers of one worker."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fcaffe import log
+from fcaffe.engines import NumpyEngine
+from fcaffe.model_files import read_model
+from fcaffe.net.weights import gathered
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import parse_text
+from fcaffe.solvers import Solver
+from tests.parallel.conftest import Job, needs_mpi
+from tests.parallel.random_placements import write_data
+from tests.parallel.rank_threads import ThreadExchange, on_ranks
+from tests.parallel.test_placements import same
+
+SEEDS = range(*map(int, os.environ.get("FCAFFE_HYBRID_SEEDS", "0 24").split()))
+SOLVERS = """SGD momentum: 0.9 | SGD momentum: 0.9 local_lr_auto: true local_gw_ratio: 0.1 | Nesterov momentum: 0.9
+    | Nesterov larc: true larc_eta: 0.1 momentum: 0.5 | AdaGrad delta: 0.01 | RMSProp rms_decay: 0.9 delta: 0.01
+    | AdaDelta momentum: 0.9 delta: 0.01 | Adam momentum: 0.9 momentum2: 0.99 delta: 0.01"""
+logged = threading.local()  # `values`: outputs of tests, and the norms of all weights, as the thread has logged them
+
+
+def net(draw: random.Random, folder: Path) -> str:
+    """InnerProducts in a row, as in AlexNet, with layers between them, branches, and losses from any of them."""
+    reader = f'hdf5_data_param {{ source: "{folder}/rows.txt" batch_size: {draw.choice([6, 7, 12])} }}'
+    layers = [f'layer {{ name: "rows" type: "HDF5Data" top: "v" top: "img" top: "m" top: "label" {reader} }}']
+
+    def add(kind: str, top: str, *bottoms: str, more: str = "") -> str:
+        top, named = top or f"b{len(layers)}", " ".join(f'bottom: "{bottom}"' for bottom in bottoms)
+        layers.append(f'layer {{ name: "l{len(layers)}" type: "{kind}" {named} top: "{top}" {more} }}')
+        return top
+
+    def product(bottom: str, outputs: int, axis: int = 1) -> str:
+        bias = draw.choice(["bias_term: false", *['bias_filler { type: "uniform" min: -0.2 max: 0.2 }'] * 4])
+        rates = draw.choice(["", "", "param { lr_mult: 0 }", "param { lr_mult: 2 decay_mult: 0 }"])
+        fields = f"num_output: {outputs} axis: {axis} transpose: {draw.choice(['true', 'false'])} {bias} "
+        fields += f'weight_filler {{ type: "{draw.choice(["xavier", "gaussian"])}" std: 0.3 }}'
+        return add("InnerProduct", "", bottom, more=f"{rates} inner_product_param {{ {fields} }}")
+
+    x = draw.choice(["v", "img", "m"])
+    axis, read = draw.choice([1, 2]) if x == "m" else 1, {x}
+    for _ in range(draw.randint(1, 3)):
+        before, width = x, draw.randint(4, 9)
+        x = product(before, width, axis)
+        for kind in draw.sample(["ReLU", "Dropout", "TanH", "Sigmoid", "PReLU", "Scale", "Eltwise", "Loss"], 3):
+            if kind == "Eltwise":
+                x = add(kind, "", x, product(before, width, axis))
+            elif kind == "Loss":
+                add("Power", "", x, more=f"power_param {{ power: {draw.choice([1, 2])} }} loss_weight: 0.02")
+                read.add(x)
+            elif draw.random() < 0.7:
+                x = add(kind, "" if x in read else x, x)
+    add("SoftmaxWithLoss", "loss", product(x, 4), "label")
+    return "\n".join(layers)
+
+
+def solver(draw: random.Random, folder: Path) -> str:
+    kind, fields = draw.choice(SOLVERS.split("|")).split(maxsplit=1)
+    return f"""type: "{kind}" {fields} base_lr: 0.02 lr_policy: "fixed" random_seed: 5
+        regularization_type: "{draw.choice(["L1", "L2"])}" weight_decay: 0.01 iter_size: {draw.choice([1, 2])}
+        clip_gradients: {draw.choice([-1, 0.3])} test_iter: 3 test_interval: 1 test_initialization: false
+        snapshot_prefix: "{folder}/it" snapshot_format: {draw.choice(["HDF5", "BINARYPROTO"])} display: 1
+        debug_info: {draw.choice(["true", "false"])} snapshot_diff: true net_param {{ {net(draw, folder)} }}"""
+
+
+def train(text: str, state: str = "", **options: Any) -> tuple[str, list[np.ndarray], int]:
+    """Half of a training. Returns the path of its snapshot, worker 0's numbers, and how many parameters are split."""
+    trained = Solver(parse_text(text, pb.SolverParameter), NumpyEngine(), "counter", **options)
+    logged.values = []
+    if state:
+        trained.restore(state)
+    losses = [trained.step(1) or float(trained.smoothed.mean) for _ in range(2)]
+    trained.test_all()
+    parameters, context, owned = trained.net.parameters, trained.context, trained.net.parameters.owned
+    context.workers.check_same("weights", trained.data[: parameters.exchanged].tobytes())
+    numbers = [np.array(losses), *logged.values]
+    for flat in (trained.data, *trained.history):
+        for one, own in zip(owned, parameters.slices(), strict=True):
+            numbers.append(np.array(gathered(context, one.blob, one.blob.logical(flat[own]), everywhere=True)))
+    path = trained.snapshot(f"{trained.param.snapshot_prefix}{context.workers.size}")
+    trained.close()
+    return path, numbers, sum(one.is_split for one in owned)
+
+
+def test_random_trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of a training, a test, and a snapshot from which another number of workers trains the other half."""
+    pytest.importorskip("h5py")
+    write_data(tmp_path)
+    monkeypatch.setattr(log, "debug_all_params", lambda l1, l2: logged.values.append(np.array([l1[0], l2[0]])))
+    monkeypatch.setattr(log, "net_outputs", lambda kind, _, values: logged.values.extend(values * (kind == "Test")))
+    wrong, split = [], 0
+
+    def on_workers(size: int, *given: str) -> tuple[str, list[np.ndarray], int]:
+        return on_ranks(size, lambda one: train(*given, workers=one, exchange=ThreadExchange(one), split_below=1e9))[0]
+
+    with log.quiet(3):
+        for seed in SEEDS:
+            draw = random.Random(seed)
+            text = solver(draw, tmp_path)
+            (state, first, _), sizes = train(text), draw.sample([1, 2, 3, 4], 2)
+            expected = train(text, state)[1]
+            other, *found = on_workers(sizes[0], text)
+            errors = [same(found[0], first), same(on_workers(sizes[1], text, other)[1], expected)]
+            split += found[1]
+            if not max(errors) < 1e-5:
+                wrong.append(f"{seed} on {sizes}: {errors}")
+    assert split > len(SEEDS)
+    assert not wrong, "\n".join(wrong)
+
+
+@needs_mpi
+def test_processes(folder: Path, start: Callable[..., Job]) -> None:
+    """The model of three processes is that of one."""
+    path, ip = folder / "net.prototxt", 'layer {\n  name: "ip"'
+    field = 'inner_product_param { num_output: 40 weight_filler { type: "xavier" } }'
+    wide = f'layer {{ name: "wide" type: "InnerProduct" bottom: "data" top: "w" {field} }}'
+    path.write_text(path.read_text().replace('"data" top: "ip"', '"w" top: "ip"').replace(ip, wide + ip))
+    models = []
+    for flags in (["--workers", "1"], ["--workers", "3", "--parallel", "hybrid"]):
+        job = start(*flags)
+        assert job.wait() == 0, job.text
+        models.append(read_model(next(folder.glob("*_iter_8.caffemodel"))))
+    assert 'layer "wide" are split by outputs over 3 workers' in job.text
+    one, other = ([blob.data for layer in model.layers for blob in layer.blobs] for model in models)
+    assert same(one, other) < 1e-5
+    job = start("--workers", "3", "--parallel", "hybrid", "--compress", "fp16")
+    assert job.wait() and "--parallel hybrid does not go with --compress fp16" in job.text
