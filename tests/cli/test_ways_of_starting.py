@@ -100,7 +100,8 @@ SAMPLES = {
 OF_SEVERAL = {"batch", "reduce", "compress", "bucket_mb", "overlap", "bn", "parallel"}
 OF_THE_LAUNCHER = {"hosts", "hostfile", "mpi_args", "restarts", "workers_per_host", "elastic", "rejoin"}
 OF_THE_LAUNCHER |= {"remote_shell"}
-NONSENSE = ["--batch x", "--reduce rong", "--compress x", "--compress topk:x=1", "--bucket-mb -1", "--bn x", "--parallel x"]
+NONSENSE = ["--batch x", "--reduce rong", "--compress x", "--compress topk:x=1", "--bucket-mb -1", "--bn x"]
+NONSENSE += ["--parallel x"]
 
 BASELINES = {
     "train": "train --solver solver.prototxt",
