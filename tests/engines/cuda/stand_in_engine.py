@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fcaffe.engines.cuda import libraries
+from fcaffe.engines.cuda import cublas, libraries
 from fcaffe.engines.cuda.engine import CudaEngine
 from tests.engines.cuda import stand_in_cudnn, stand_in_cupy
 
