@@ -10,7 +10,6 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.engines.elementwise import FLT_MIN
-from fcaffe.layers.c_order import copy_values
 from fcaffe.layers.labels import Integers, check_label_count, read_classes, total_of_labels
 from fcaffe.net import Array, Blob, Half, Layer, Traits, placements, register
 from fcaffe.proto import caffe_pb2 as pb
@@ -100,6 +99,50 @@ class LossLayer(Layer):
             return losses.sum(), losses.size
         counted = factors[0] if factors and self.weighted else xp.ones(losses.shape, "float32")
         return losses.sum(), (counted if ignored is None else xp.where(ignored, 0, counted)).sum()
+
+
+class GradientLoss(LossLayer):
+    """Base: forward computes the gradients too. Backward multiplies them by the gradient of the top / `samples`.
+
+    A subclass overrides `terms`, or `forward`, which sets `samples` and calls `store`.
+    """
+
+    learning = 1  # how many bottoms, the first ones, have a gradient
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().setup(bottom, top)
+        self.gradients = [Blob(self.xp, (), channels_last=True) for _ in range(self.learning)]
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().reshape(bottom, top)
+        for gradient, blob in zip(self.gradients, bottom, strict=False):
+            gradient.reshape(*blob.shape)
+
+    def terms(self, bottom: list[Blob]) -> tuple[Array, ...]:
+        """The losses whose sum counts, and the derivatives of the sum by the bottoms that have a gradient."""
+        raise NotImplementedError
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.samples = self.count_samples(bottom)
+        losses, *gradients = self.terms(bottom)
+        top[0].data[...] = losses.sum() / self.samples
+        self.store(*gradients)
+
+    def store(self, *gradients: Array) -> None:
+        """Save the gradients of the bottoms, each in C order of its shape, for backward."""
+        for blob, gradient in zip(self.gradients, gradients, strict=True):
+            blob.data[...] = gradient.reshape(blob.shape)
+
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return self.gradients
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        scale = top[0].diff / self.samples
+        for index, (blob, down) in enumerate(zip(bottom, propagate_down, strict=True)):
+            if down and index < self.learning:
+                self.xp.multiply(self.gradients[index].data, scale, out=blob.diff)
+            elif down:
+                blob.diff[...] = 0
 
 
 def normalization(p: Any, default: int) -> int:
@@ -285,32 +328,21 @@ class SigmoidCrossEntropyLoss(LossLayer):
 
 
 @register("EuclideanLoss")
-class EuclideanLoss(LossLayer):
+class EuclideanLoss(GradientLoss):
     """top = sum of (a - b)^2 / (2 N), N the first dimension. Both bottoms can have a gradient."""
 
-    traits = replace(LossLayer.traits, labels=())
-
-    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        super().setup(bottom, top)
-        self.difference = Blob(self.xp, (), channels_last=True)
+    traits = replace(GradientLoss.traits, labels=())
+    learning = 2
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
         if bottom[0].count != bottom[1].count:
             raise self.error(f"Inputs must have the same dimension: {self.named_shapes(bottom)}")
-        self.difference.reshape(*bottom[0].shape)
 
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        a, difference = bottom[0].data, self.difference.data
-        self.xp.subtract(a, bottom[1].data.reshape(a.shape), out=difference)
-        self.samples = self.count_samples(bottom)
-        top[0].data[...] = (difference * difference).sum() / (2 * self.samples)
+    def difference(self, bottom: list[Blob]) -> Array:
+        """a - b."""
+        return bottom[0].data - bottom[1].data.reshape(bottom[0].shape)
 
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return [self.difference]
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        scale = top[0].diff / self.samples
-        for blob, down, sign in zip(bottom, propagate_down, (1, -1), strict=True):
-            if down:
-                copy_values(sign * scale * self.difference.data, blob.diff)
+    def terms(self, bottom: list[Blob]) -> tuple[Array, ...]:
+        difference = self.difference(bottom)
+        return difference * difference / 2, difference, -difference
