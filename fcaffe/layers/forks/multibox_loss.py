@@ -20,7 +20,7 @@ from fcaffe.layers.forks.ssd import (
     read_predictions,
 )
 from fcaffe.layers.forks.yolo import sigmoid
-from fcaffe.layers.loss import BATCH_SIZE, FULL, NONE, VALID, normalization
+from fcaffe.layers.loss import BATCH_SIZE, FULL, NONE, VALID, divisor, normalization
 from fcaffe.net import Blob, register
 from fcaffe.net.placements import LOCAL, REPLICATE, Placements, Shard, common, first_axis, total_of
 from fcaffe.proto import caffe_pb2 as pb
@@ -101,7 +101,10 @@ class MultiBoxLoss(HostLoss):
                 ranks[cells] += box_losses
             counted = self._mine(found, objects, matches[:, :, 0], overlaps, ranks)
         kept = counted[cells]
-        self.samples = self._divisor(bottom, overlaps.size, int(kept.sum()))
+        if self.mode == VALID:
+            self.samples = max(1.0, self.workers.sum(float(kept.sum())))
+        else:
+            self.samples = divisor(self, bottom[0], 0, overlaps.shape[0], overlaps.size)
         losses = box_losses[kept].sum(), score_losses[counted].sum()
         top[0].data[...] = sum(w * loss for w, loss in zip(self.weights, losses, strict=True) if w) / self.samples
         gradients = np.zeros_like(found.codes), np.zeros_like(found.scores)
@@ -231,12 +234,3 @@ class MultiBoxLoss(HostLoss):
         positive = scores >= 0
         losses = np.log1p(np.exp(scores - 2 * scores * positive)) - scores * (targets - positive)
         return losses.sum(axis=2), sigmoid(scores) - targets
-
-    def _divisor(self, bottom: list[Blob], priors: int, matches: int) -> float:
-        """At least 1, over all workers, so that the losses of the workers add up to that of the whole batch."""
-        if self.mode == NONE:
-            return 1.0
-        if self.mode == VALID:
-            return max(1.0, self.workers.sum(float(matches)))
-        count = priors if self.mode == FULL else bottom[0].shape[0]
-        return max(1.0, self.over_workers(count, bottom[0]))

@@ -104,14 +104,12 @@ class SoftmaxWithLossOHEM(SoftmaxWithLoss):
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
-        for blob, like in zip(top[1:], bottom, strict=False):
-            blob.reshape(*like.shape)
+        for blob in top[2:]:
+            blob.reshape(*bottom[1].shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().forward(bottom, top)
-        if len(top) > 1:
-            top[1].data[...] = self.probability.data
-        if len(top) > 2:
+        for blob in top[2:]:
             classes, ignored, _ = self.classes(bottom)
             losses = self.losses(classes) if ignored is None else self.xp.where(ignored, 0, self.losses(classes))
-            top[2].data[...] = losses.reshape(top[2].shape)
+            blob.data[...] = losses.reshape(blob.shape)
