@@ -143,11 +143,9 @@ class GradientLoss(LossLayer):
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         scale = top[0].diff / self.samples
-        for index, (blob, down) in enumerate(zip(bottom, propagate_down, strict=True)):
-            if down and index < self.learning:
-                self.xp.multiply(self.gradients[index].data, scale, out=blob.diff)
-            elif down:
-                blob.diff[...] = 0
+        for blob, down, gradient in zip(bottom, propagate_down, self.gradients, strict=False):
+            if down:
+                self.xp.multiply(gradient.data, scale, out=blob.diff)
 
 
 def normalization(p: Any, default: int) -> int:
@@ -251,8 +249,6 @@ class SoftmaxWithLoss(LossLayer):
         return [*bottom[1:], self.probability]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if not propagate_down[0]:
-            return
         xp, probability, dx = self.xp, self.probability.data, bottom[0].diff
         factors = self.factors(bottom, self.positions)
         scale = top[0].diff / self.samples * (1 if factors is None else factors[1])
@@ -303,8 +299,6 @@ class SigmoidCrossEntropyLoss(LossLayer):
         return xp.log1p(xp.exp(x - 2 * x * positive)) - x * (bottom[1].data.reshape(x.shape) - positive)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if not propagate_down[0]:
-            return
         x, dx = bottom[0].data, bottom[0].diff
         target = bottom[1].data.reshape(x.shape)
         self.engine.sigmoid(x, dx)
