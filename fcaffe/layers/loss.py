@@ -134,9 +134,9 @@ class GradientLoss(LossLayer):
         self.store(*gradients)
 
     def store(self, *gradients: Array) -> None:
-        """Save the gradients of the bottoms, each in C order of its shape, for backward."""
+        """Save the gradients of the bottoms, arrays of the host or device in C order, for backward."""
         for blob, gradient in zip(self.gradients, gradients, strict=True):
-            blob.data[...] = gradient.reshape(blob.shape)
+            blob.data[...] = self.engine.from_numpy(gradient.reshape(blob.shape))
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return self.gradients

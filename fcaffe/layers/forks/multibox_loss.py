@@ -9,7 +9,6 @@ import numpy as np
 from fcaffe import log
 from fcaffe.data import boxes
 from fcaffe.engines.elementwise import FLT_MIN
-from fcaffe.layers.forks.host_loss import HostLoss
 from fcaffe.layers.forks.smooth_l1 import smooth_l1, smooth_l1_slope
 from fcaffe.layers.forks.ssd import (
     Objects,
@@ -20,7 +19,7 @@ from fcaffe.layers.forks.ssd import (
     read_predictions,
 )
 from fcaffe.layers.forks.yolo import sigmoid
-from fcaffe.layers.loss import BATCH_SIZE, FULL, NONE, VALID, divisor, normalization
+from fcaffe.layers.loss import BATCH_SIZE, FULL, NONE, VALID, GradientLoss, divisor, normalization
 from fcaffe.net import Blob, register
 from fcaffe.net.placements import LOCAL, REPLICATE, Placements, Shard, common, first_axis, total_of
 from fcaffe.proto import caffe_pb2 as pb
@@ -36,7 +35,7 @@ Pairs = tuple[
 
 
 @register("MultiBoxLoss")
-class MultiBoxLoss(HostLoss):
+class MultiBoxLoss(GradientLoss):
     """top = (loc_weight * loss of the boxes + loss of the classes) / divisor: a scalar of loss weight 1.
 
     Bottoms: codes of boxes (N, P * 4), or (N, P * classes * 4) without share_location; scores (N, P * classes); priors
@@ -49,7 +48,7 @@ class MultiBoxLoss(HostLoss):
     """
 
     fork = forks.SSD
-    traits = replace(HostLoss.traits, bottoms=4, labels=(3,), constants=(2,))
+    traits = replace(GradientLoss.traits, needs_host=True, repeatable=True, bottoms=4, labels=(3,), constants=(2,))
     learning = 2
 
     def rule(self, bottom: list[Blob]) -> Placements:
