@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fcaffe.engines.cuda import inner_product, libraries
+from fcaffe.engines.cuda import cublas, libraries
 from fcaffe.engines.cuda.engine import CudaEngine
 from tests.engines.cuda import stand_in_cudnn, stand_in_cupy
 
@@ -17,7 +17,7 @@ def install(monkeypatch: pytest.MonkeyPatch | None) -> None:
     stand_in_cupy.install(monkeypatch)
     stand_in_cupy.reset()
     replace(libraries, "load", lambda device=0, math="fp32": (stand_in_cupy.cupy, stand_in_cudnn))
-    replace(inner_product, "open_library", lambda cuda: stand_in_cupy.CublasLibrary())
+    replace(cublas, "open_library", lambda cuda: stand_in_cupy.CublasLibrary())
     replace(libraries, "describe", lambda device: "stand-in")
 
 
