@@ -103,12 +103,13 @@ class Update:
         parts = [Part(own, float(weight_decay * np.float32(p.decay_mult)), p.lr_mult) for p, own in owned]
         settings = param.regularization_type, tuple((part.decay, part.lr_mult) for part in parts)
         if settings != self._table_of:
-            self._table_of, self._table = settings, engine.prepare_update(parts, param.regularization_type)
+            self._table_of, self._table = settings, engine.prepare_update(parts)
         engine.set_step(float(np.float32(run.rate)) * run.rule.correction(run.iteration), 1 / run.passes)
         numbers = Settings(param.momentum, param.momentum2, param.delta, param.rms_decay)
 
         def update() -> None:
-            engine.update_all(param.type, self._table, run.data, run.diff, run.history, numbers)
+            l1 = param.regularization_type == "L1"
+            engine.update_all(param.type, self._table, run.data, run.diff, run.history, numbers, l1)
 
         with self._brought_in(owned):
             engine.repeat(self, "update", (settings, numbers), update)  # whatever a script may change from step to step
