@@ -32,8 +32,6 @@ class MultinomialLogisticLoss(LossLayer):
         top[0].data[...] = self.xp.where(wrong.any(), self.xp.nan, loss)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if not propagate_down[0]:
-            return
         labels, scale = read_sample_labels(self, bottom).values, top[0].diff / self.samples
         gradients = self.xp.zeros_like(rows_of(bottom[0].data))
         self.xp.put_along_axis(gradients, labels, -scale / self._true(bottom, labels), 1)

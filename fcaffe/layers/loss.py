@@ -212,8 +212,6 @@ class SoftmaxWithLoss(LossLayer):
         return [*bottom[1:], self.probability]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if not propagate_down[0]:
-            return
         xp, probability, dx = self.xp, self.probability.data, bottom[0].diff
         factors = self.factors(bottom, self.positions)
         scale = top[0].diff / self._divisor() * (1 if factors is None else factors[1])
@@ -266,8 +264,6 @@ class SigmoidCrossEntropyLoss(LossLayer):
         return xp.log1p(xp.exp(x - 2 * x * positive)) - x * (bottom[1].data.reshape(x.shape) - positive)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if not propagate_down[0]:
-            return
         x, dx = bottom[0].data, bottom[0].diff
         target = bottom[1].data.reshape(x.shape)
         self.engine.sigmoid(x, dx)

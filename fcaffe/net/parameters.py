@@ -138,7 +138,7 @@ class Parameters:
     def mark_written(self) -> None:
         """Gradients that were cleared have been written, by a pass that an engine had recorded."""
         for parameter in self.owned:
-            parameter.blob.diff_storage.mark_written()
+            parameter.blob.diff_storage.is_clear = False
 
     def final_offsets(self, nodes: Sequence[Sequence[Layer]]) -> list[int]:
         """For nodes of these layers, the offset from which on the flat gradients are final after the node's backward.
