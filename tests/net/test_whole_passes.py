@@ -8,7 +8,8 @@ from fcaffe.net.arena import share_memory
 from fcaffe.net.blob import Storage
 from fcaffe.net.plan.layout import Use
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text, upgrade_net
+from fcaffe.proto import parse_text
+from fcaffe.proto.upgrade import upgrade_net
 from fcaffe.rng import CaffeRandom
 from tests.engine_choice import engine, host
 

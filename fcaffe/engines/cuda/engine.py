@@ -9,9 +9,10 @@ import numpy as np
 
 from fcaffe.engines.cuda import libraries
 from fcaffe.engines.cuda.convolution import Convolution, Plans
+from fcaffe.engines.cuda.cublas import Cublas
 from fcaffe.engines.cuda.elementwise import Elementwise
 from fcaffe.engines.cuda.graphs import Graphs
-from fcaffe.engines.cuda.inner_product import Cublas, InnerProduct
+from fcaffe.engines.cuda.inner_product import InnerProduct
 from fcaffe.engines.cuda.kernels import Kernels
 from fcaffe.engines.cuda.normalization import Normalization
 from fcaffe.engines.cuda.pooling import Pooling

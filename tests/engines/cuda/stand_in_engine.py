@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fcaffe.engines.cuda import inner_product, libraries
+from fcaffe.engines.cuda import cublas, libraries
 from fcaffe.engines.cuda.engine import CudaEngine
 from tests.engines.cuda import stand_in_cudnn, stand_in_cupy
 
@@ -18,7 +18,7 @@ def install(monkeypatch: pytest.MonkeyPatch | None) -> None:
     stand_in_cupy.install(monkeypatch)
     stand_in_cupy.reset()
     replace(libraries, "load", lambda device=0, math="fp32": (stand_in_cupy.cupy, stand_in_cudnn))
-    replace(inner_product, "open_library", lambda cuda: stand_in_cupy.CublasLibrary())
+    replace(cublas, "open_library", lambda cuda: stand_in_cupy.CublasLibrary())
     replace(libraries, "find_gpu", lambda device: SimpleNamespace(name="stand-in", tf32_gain=1))
 
 
