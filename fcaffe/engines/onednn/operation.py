@@ -47,8 +47,9 @@ class Operation:
         self.library = library
         self.description = description
         kinds = (*inputs, *outputs, *opaque)
-        operands = {post_operand(step): layout for step, layout in (chained or {}).items()}
-        self.primitive = Primitive(description, {kind: description.layout_of(kind) for kind in kinds} | operands)
+        operands: dict[int, Memory] = {kind: description.layout_of(kind) for kind in kinds}
+        operands.update((post_operand(step), layout) for step, layout in (chained or {}).items())
+        self.primitive = Primitive(description, operands)
         self._inputs: list[tuple[int, int, Primitive | None]] = []  # kind, size and reorder
         for kind, layout in inputs.items():
             fits, wanted = description.wants(kind, layout), description.layout_of(kind)
