@@ -117,7 +117,7 @@ class WholeBatches:
         """A loss over all workers. Stops the run if it is not finite and the NaN policy does not continue."""
         if not np.isfinite(np.float32(loss)):
             self.run.net.explain()
-            self.nan_policy.check_loss(np.float32(loss), self.run.iteration)
+            self.nan_policy.check_loss(np.float32(loss))
         return loss
 
     def log_outputs(self) -> None:

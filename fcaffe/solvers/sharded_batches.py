@@ -224,7 +224,7 @@ class ShardedBatches:
         run = self.run
         sums = sum_in_tree_order(run.workers.gather_rows(np.stack(self._results), self.shards.counts))
         loss = np.float32(sums[0])
-        self.nan_policy.check_loss(loss, run.iteration, self._bad)
+        self.nan_policy.check_loss(loss, self._bad)
         ends = np.cumsum([own.size for own in run.output_values()], dtype=int)
         self._outputs = [values.astype(np.float32) for values in np.split(sums[1:], ends)[:-1]]
         return loss

@@ -110,7 +110,7 @@ class Solver(Run):
                 observer.iteration_begins()
             display = self._is_due(param.display)
             self.net.debug_info = display and param.debug_info
-            with memory_errors(self.net, self.rule.histories, self.engine.xp), self.nan_policy.saving_state():
+            with memory_errors(self.net, self.rule.histories, self.engine.xp):
                 self.smoothed.add(self.batches.forward_backward())
             if display:
                 now = time.perf_counter()

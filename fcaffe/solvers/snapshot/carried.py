@@ -42,13 +42,6 @@ class Point:
         states = {key: owner.state() for key, owner in owners(run).items()}
         return cls(context.seed, context.noise, context.random.state(), states)
 
-    def put_back(self, run: Run) -> None:
-        """Restore this state in the worker's run."""
-        _set_random(run, self.seed, self.random)
-        for key, owner in owners(run).items():
-            if state := self.states.get(key):
-                owner.restore_state(state)
-
 
 class StreamsOfShards:
     """The state of a layer where each shard has a net of its own: the streams of all shards, in their order."""
