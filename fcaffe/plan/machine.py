@@ -169,7 +169,6 @@ class Machine:
     within: Link = LINKS["memory"]  # between ranks of a node
     between: Link = LINKS["10GbE"]  # between nodes
     links_per_node: int = 1  # such links of each node
-    contention: float = 1.0  # how many times slower these are while all nodes send
     exchange: str = TEXTBOOK
     speeds: Mapping[str, float] = field(default_factory=dict)  # images a second that a device trains, by the net's name
     speed: float | None = None  # the same, of any net

@@ -27,7 +27,6 @@ class Round:
     link: Link
     added: float = 0.0  # bytes that a rank adds to others meanwhile
     streams: float = 1.0  # messages that share the link
-    spread: bool = False  # all nodes send across the network at once
     rested: int = 0  # messages that find the link idle
 
 
@@ -60,7 +59,7 @@ class Ranks:
         node = self.machine.devices_per_node
         if self.workers <= node or node % (2 * distance) == 0:
             return Round(1, size, self.machine.within, added)
-        return Round(1, size, self.machine.between, added, 1.0 if alone else self.streams, not alone)
+        return Round(1, size, self.machine.between, added, 1.0 if alone else self.streams)
 
 
 def total(ranks: Ranks, rounds: Iterable[Round]) -> float:
@@ -70,8 +69,7 @@ def total(ranks: Ranks, rounds: Iterable[Round]) -> float:
 def seconds(ranks: Ranks, part: Round) -> float:
     """All repetitions of a round."""
     machine = ranks.machine
-    slowed = part.streams * (machine.contention if part.spread else 1.0)
-    message = part.link.latency + part.bytes * slowed / part.link.bandwidth
+    message = part.link.latency + part.bytes * part.streams / part.link.bandwidth
     adding = part.added / machine.add_bandwidth * machine.slowdown(ranks.workers) if machine.add_bandwidth else 0.0
     # While a message of the same length goes the other way, the bucket fills by no more than half of it.
     spared = part.rested * min(part.link.burst, part.bytes / 2) / part.link.bandwidth
@@ -102,8 +100,7 @@ def sharded_server(ranks: Ranks, size: float) -> list[Round]:
     rounds = []
     for count, link, streams in ((near - 1, machine.within, 1.0), (workers - near, machine.between, ranks.streams)):
         if count:
-            spread = link is machine.between
-            rounds += [Round(count, part, link, added, streams, spread) for added in (part, 0.0)]
+            rounds += [Round(count, part, link, added, streams) for added in (part, 0.0)]
     return rounds
 
 
