@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from fcaffe.errors import UsageError
 from fcaffe.parallel.sizes import best_reduction, segment_length, segments_ahead
-from fcaffe.plan.machine import FCAFFE, Link, Machine, unknown
+from fcaffe.plan.machine import FCAFFE, Link, Machine, find
 
 
 @dataclass(frozen=True)
@@ -222,17 +222,9 @@ COMPARED: dict[str, Rounds] = {  # of reductions that take equally long, the fir
 REDUCTIONS: dict[str, Rounds] = {**COMPARED, "whole-tree": whole_tree, "shared": shared, "auto": auto}
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Raises UsageError for a reduction that is not known here."""
-    known = [*REDUCTIONS, "best", "all"]
-    for name in names:
-        if name not in known:
-            raise unknown("reduction", name, known)
-
-
 def sum_of(name: str, machine: Machine, workers: int, size: float) -> Sum:
     """One sum of `size` bytes over this many workers. Raises UsageError."""
-    check_names([name])
+    reduction = find(name, REDUCTIONS, "reduction")
     if workers == 1 or size == 0:
         return Sum(0.0, ())
     ranks = Ranks(machine, workers)
@@ -243,7 +235,7 @@ def sum_of(name: str, machine: Machine, workers: int, size: float) -> Sum:
         )
     if name == "shared" and machine.add_bandwidth is None:
         raise UsageError(f"reduction shared: how fast machine {machine.name} adds is not known; give it add_bandwidth")
-    rounds = REDUCTIONS[name](ranks, size)
+    rounds = reduction(ranks, size)
     return Sum(total(ranks, rounds), rounds)
 
 
