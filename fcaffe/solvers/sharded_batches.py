@@ -17,9 +17,10 @@ from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.net import Net
 from fcaffe.net.shards import Shards
 from fcaffe.share import split_batch
-from fcaffe.solvers.control import Action, agree
+from fcaffe.solvers.batches import Batches
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Run
+from fcaffe.solvers.update import Update
 from fcaffe.timeline import BACKWARD, FORWARD, SHARDS
 from fcaffe.tree_order import Sums, Tree, copy_into, part_of_sums, sum_in_tree_order
 
@@ -82,7 +83,7 @@ class Progress(GradientExchange):
         self._final_from(start)
 
 
-class ShardedBatches:
+class ShardedBatches(Batches):
     """Batches are cut into `shards`, each of which goes forward and backward alone, several at a time on threads.
 
     Gradients, losses and outputs are added up in one binary tree over the shards. A worker adds up the nodes whose
@@ -92,14 +93,12 @@ class ShardedBatches:
     of one kind.
     """
 
-    def __init__(self, run: Run, nan_policy: NanPolicy, requested_action: Callable[[], Action], shards: Shards) -> None:
+    def __init__(self, run: Run, nan_policy: NanPolicy, update: Update, shards: Shards) -> None:
         if run.context.noise != "counter":
             raise SolverError(
                 "shards need noise that does not depend on the number of workers: the counter stream (--rng counter)"
             )
-        self.run = run
-        self.nan_policy = nan_policy
-        self.requested_action = requested_action
+        super().__init__(run, nan_policy, update)
         self.shards = shards
         parts = [split_batch(len(shards.own), thread, len(run.nets)) for thread in range(len(run.nets))]
         self.passes = [
@@ -114,25 +113,18 @@ class ShardedBatches:
         self._outputs: list[np.ndarray] = []  # of the net in the last batch, over all shards
 
     def forward_backward(self) -> np.float32:
-        """As that of WholeBatches."""
-        run, loss, total = self.run, np.float32(0), None
+        run, loss, total = self.run, np.float32(0), np.empty(0)
         for number in range(run.passes):
             loss += self._compute(number, backward=True)
-            if number == 0 and run.passes > 1:
+            if number:
+                run.diff += total
+            if number + 1 < run.passes:
                 total = run.diff.copy()
-            elif total is not None:
-                total += run.diff
-        if total is not None:
-            run.diff[...] = total
         return loss / np.float32(run.passes)
 
     def forward(self) -> np.float32:
         """The loss of one more batch."""
         return self._compute()
-
-    def agreed_action(self) -> Action:
-        """As that of WholeBatches."""
-        return agree(self.requested_action(), self.run.workers)
 
     def log_outputs(self) -> None:
         log.net_outputs("Train", self.run.net.outputs(), self._outputs)

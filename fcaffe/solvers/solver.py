@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fcaffe import log
 from fcaffe.engines import Engine
-from fcaffe.solvers.batches import WholeBatches
+from fcaffe.solvers.batches import Batches
 from fcaffe.solvers.control import Action, agree
 from fcaffe.solvers.memory_need import memory_errors
 from fcaffe.solvers.nan_policy import NanPolicy
@@ -18,7 +17,6 @@ from fcaffe.solvers.update import Update
 from fcaffe.timeline import TEST, UPDATE
 
 if TYPE_CHECKING:
-    from fcaffe.solvers.sharded_batches import ShardedBatches
     from fcaffe.solvers.snapshot.carried import Point
 
 # Modules for shards, snapshots and tests are imported where they are used: many trainings do without, and start sooner.
@@ -30,7 +28,6 @@ class Solver(Run):
     Args:
         noise: See Context.
         on_nan: See NanPolicy.
-        requested_action: Returns the action that a signal requests.
         options: Those of `Options`, by name; None stands for the default.
     """
 
@@ -41,25 +38,22 @@ class Solver(Run):
         noise: str = "caffe",
         *,
         on_nan: str = "continue",
-        requested_action: Callable[[], Action] = lambda: Action.NONE,
         **options: Any,
     ) -> None:
         given = {name: value for name, value in options.items() if value is not None}
         super().__init__(param, engine, Options(noise=noise, **given))
         self.nan_policy = NanPolicy(self, on_nan)
         self.update = Update(self)
-        self.requested_action = requested_action
         self.batches = self._batches()
         self._before_test: Point | None = None  # before the test that is going on
         log.solver_done()
 
-    def _batches(self) -> WholeBatches | ShardedBatches:
-        common = self, self.nan_policy, lambda: self.requested_action()
+    def _batches(self) -> Batches:
         if not self.shards:
-            return WholeBatches(*common, self.update)
+            return Batches(self, self.nan_policy, self.update)
         from fcaffe.solvers.sharded_batches import ShardedBatches
 
-        return ShardedBatches(*common, self.shards)
+        return ShardedBatches(self, self.nan_policy, self.update, self.shards)
 
     def solve(self, resume: str | None = None) -> None:
         """Train up to max_iter, then snapshot, display and test once more, as the solver's parameters ask."""
