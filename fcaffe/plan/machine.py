@@ -248,14 +248,12 @@ def machine_from(content: Any, path: str) -> Machine:
 
 def write_machine(machine: Machine, path: str) -> None:
     """Raises FcaffeError."""
+
+    def stated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {key: value for key, value in pairs if value is not None and key not in SOURCES}
+
     with replacing(path, "machine") as temporary:
-        temporary.write_text(json.dumps(_without_sources(asdict(machine)), indent=1) + "\n", encoding="utf-8")
-
-
-def _without_sources(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_sources(one) for key, one in value.items() if one is not None and key not in SOURCES}
-    return value
+        temporary.write_text(json.dumps(asdict(machine, dict_factory=stated), indent=1) + "\n", encoding="utf-8")
 
 
 def _values(kind: type, where: str, dot: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -173,9 +173,8 @@ def _in_order_of_parameters(run: Run, flat: Array) -> np.ndarray:
     """The values of a flat buffer in the order that files have, which does not depend on the engine's layout."""
     if flat.dtype.kind != "f":
         return flat
-    owned = zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True)
-    values = [parameter.blob.logical(flat[part]).reshape(-1) for parameter, part in owned]
-    return np.concatenate([np.zeros(0, np.float32), *values])
+    parts = run.net.parameters.with_slices()
+    return np.concatenate([np.zeros(0, np.float32), *(one.blob.logical(flat[part]).reshape(-1) for one, part in parts)])
 
 
 def _in_flat_order(run: Run, values: np.ndarray) -> np.ndarray:
@@ -184,7 +183,7 @@ def _in_flat_order(run: Run, values: np.ndarray) -> np.ndarray:
         return values
     flat, start = np.zeros(run.net.parameters.extent, np.float32), 0
     values = np.concatenate([values, np.zeros(flat.size, np.float32)])
-    for parameter, part in zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True):
+    for parameter, part in run.net.parameters.with_slices():
         blob = parameter.blob
         blob.logical(flat[part])[...] = values[start : start + blob.count].reshape(blob.shape)
         start += blob.count
@@ -217,8 +216,6 @@ def part_of_worker(
     if held is not Held.STREAMS or streams is None:
         return None
     counts = list(streams())
-    if len(states) == workers and all(_streams(state) == count for state, count in zip(states, counts, strict=True)):
-        return states[rank]
     if sum(map(_streams, states)) != sum(counts):
         return None
     start = sum(counts[:rank])

@@ -73,7 +73,7 @@ def _history(run: Run) -> list[StoredBlob]:
     history = []
     for flat in run.history:
         host = run.engine.to_numpy(flat)
-        for parameter, own in zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True):
+        for parameter, own in run.net.parameters.with_slices():
             blob = parameter.blob
             values = gathered(run.context, blob, blob.logical(host[own]))
             history.append(StoredBlob(run.context.whole_shape(blob), values))
