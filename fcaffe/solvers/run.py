@@ -46,6 +46,7 @@ class Options:
         shards: 0, or the number of shards of a batch: the weights have the same bits on any number of workers up to
             that (see ShardedBatches).
         grow_batch: 0, or the samples up to which the batch grows where the rate would drop (see GrowingBatch).
+        on_nan: See NanPolicy.
         requested_action: Returns the action that a signal requests.
     """
 
@@ -61,6 +62,7 @@ class Options:
     shards: int = 0
     grow_batch: int = 0
     split_below: float = 0.0
+    on_nan: str = "continue"
     requested_action: Callable[[], Action] = lambda: Action.NONE
 
 

@@ -48,22 +48,20 @@ class Passes:
         self.sums.clear()
         self.final_from = math.inf
 
-    def make_room(self) -> None:
-        """Before the backward pass of the next shard: move sums out of the memory that it overwrites."""
-        for node, array in self.sums.items():
-            if array is self.gradients:
-                used = {id(other) for other in self.sums.values()}
-                spare = next((one for one in self._spares if id(one) not in used), None)
-                if spare is None:
-                    spare = self.net.context.engine.xp.empty_like(array)
-                    self._spares.append(spare)
-                for part in self.parts:
-                    spare[part] = array[part]
-                self.sums[node] = spare
-
     def add(self, tree: Tree, shard: int) -> None:
-        """Add the gradients of a shard that is not the last one."""
-        tree.join(self.sums, {(shard, shard + 1): self.gradients}, into_others=True, add=self._add)
+        """Add the gradients of a shard that is not the last one, and leave their memory to the next one."""
+        leaf = shard, shard + 1
+        tree.join(self.sums, {leaf: self.gradients}, add=self._add)
+        if leaf not in self.sums:
+            return
+        used = {id(array) for array in self.sums.values()}
+        spare = next((one for one in self._spares if id(one) not in used), None)
+        if spare is None:
+            spare = self.net.context.engine.xp.empty_like(self.gradients)
+            self._spares.append(spare)
+        for part in self.parts:
+            spare[part] = self.gradients[part]
+        self.sums[leaf] = spare
 
     def _add(self, left: Array, right: Array, out: Array) -> Array:
         for part in self.parts:
@@ -170,7 +168,6 @@ class ShardedBatches(Batches):
             loss = net.forward()
         self._results[shard - self.shards.own[0]] = np.array([loss, *np.concatenate([[], *run.output_values(net)])])
         if backward:
-            passes.make_room()
             net.parameters.clear_diffs()
             self._run_backward(passes, shard)
         if self.nan_policy.stops and not np.isfinite(loss):  # after backward: the search changes the memory plan

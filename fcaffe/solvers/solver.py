@@ -27,22 +27,13 @@ class Solver(Run):
 
     Args:
         noise: See Context.
-        on_nan: See NanPolicy.
         options: Those of `Options`, by name; None stands for the default.
     """
 
-    def __init__(
-        self,
-        param: Any,
-        engine: Engine,
-        noise: str = "caffe",
-        *,
-        on_nan: str = "continue",
-        **options: Any,
-    ) -> None:
+    def __init__(self, param: Any, engine: Engine, noise: str = "caffe", **options: Any) -> None:
         given = {name: value for name, value in options.items() if value is not None}
         super().__init__(param, engine, Options(noise=noise, **given))
-        self.nan_policy = NanPolicy(self, on_nan)
+        self.nan_policy = NanPolicy(self, self.options.on_nan)
         self.update = Update(self)
         self.batches = self._batches()
         self._before_test: Point | None = None  # before the test that is going on
