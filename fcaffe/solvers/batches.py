@@ -76,7 +76,7 @@ class Batches:
             self._numbers = own.gathered(run.workers)
             run.exchange.agree_on_front(int(self._numbers.front_position.max()))
         if not run.exchange.on_streams:
-            run.exchange.finish_front()  # `update` waits for the other buckets
+            run.exchange.finish(1)  # of the front bucket; `update` waits for the others
         losses: Iterable[float] = map(self._sum, pending)
         if self._numbers is not None:
             losses = sum_in_tree_order(self._numbers.losses)

@@ -214,7 +214,7 @@ class Run:
             log.info(f"Memory for training: {need}")
         rows = max(map(len, self.shards.nodes)) if self.shards else 1
         self.data: Array = aligned_zeros(self.engine.xp, count)
-        gradients = self.exchange.allocate(self.engine.xp, self.summed.count, rows)
+        gradients = self.exchange.allocate(self.engine.xp, rows * self.summed.count)
         self.gradients: Array = gradients.reshape(rows, self.summed.count)
         all_summed = self.summed.count == count
         self.diff: Array = self.gradients[0] if all_summed else aligned_zeros(self.engine.xp, count)
