@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fcaffe import log
 from fcaffe.engines import Engine
@@ -15,9 +15,6 @@ from fcaffe.solvers.run import Options, Run
 from fcaffe.solvers.snapshot.paths import remove_temporary, temporary_prefix
 from fcaffe.solvers.update import Update
 from fcaffe.timeline import TEST, UPDATE
-
-if TYPE_CHECKING:
-    from fcaffe.solvers.snapshot.carried import Point
 
 # Modules for shards, snapshots and tests are imported where they are used: many trainings do without, and start sooner.
 
@@ -36,7 +33,7 @@ class Solver(Run):
         self.nan_policy = NanPolicy(self, self.options.on_nan)
         self.update = Update(self)
         self.batches = self._batches()
-        self._before_test: Point | None = None  # before the test that is going on
+        self._before_test: Any = None  # the states before the test that is going on
         log.solver_done()
 
     def _batches(self) -> Batches:
@@ -143,7 +140,7 @@ class Solver(Run):
 
     def test_all(self) -> Action:
         """Test with all test nets. Returns the action that ended the tests ahead of time, or Action.NONE."""
-        from fcaffe.solvers.snapshot.carried import Point
+        from fcaffe.solvers.snapshot.carried import states_of
         from fcaffe.solvers.testing import mean_statistics, test
 
         stopped = Action.NONE
@@ -158,7 +155,7 @@ class Solver(Run):
             return stopped is not Action.NONE
 
         self.update.finish()
-        self._before_test = Point.of(self)
+        self._before_test = states_of(self)
         memory = memory_errors(self.net, self.rule.histories, self.engine.xp)
         with memory, self.timeline.span(TEST), mean_statistics(self), self.engine.fixed_weights():
             for index in range(len(self.test_nets)):
