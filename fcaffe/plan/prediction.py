@@ -140,18 +140,14 @@ class Prediction:
 
     def best(self, workers: int) -> Row:
         """The row of the fastest reduction."""
-        return min((self.row(workers, name) for name in COMPARED), key=lambda row: float(f"{row.seconds:.9g}"))
+        return min(self.rows([workers], COMPARED), key=lambda row: float(f"{row.seconds:.9g}"))
 
-    def rows(self, counts: Sequence[int], names: Sequence[str]) -> list[Row]:
+    def rows(self, counts: Sequence[int], names: Iterable[str]) -> list[Row]:
         """For each number of workers the row of each reduction; `best` is the fastest, `all` are those compared."""
-        rows = []
-        for workers in counts:
-            for name in names:
-                if name == "all":
-                    rows += [self.row(workers, each) for each in COMPARED]
-                else:
-                    rows.append(self.best(workers) if name == "best" else self.row(workers, name))
-        return rows
+        each = [one for name in names for one in (COMPARED if name == "all" else (name,))]
+        return [
+            self.best(workers) if name == "best" else self.row(workers, name) for workers in counts for name in each
+        ]
 
     def crossover(self, name: str) -> int | None:
         """The smallest number of workers whose sums take longer than their computing; None: none up to a million. Sums
