@@ -5,7 +5,6 @@ Groups are nested, and the tightest limit counts. Only Linux has control groups;
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -27,11 +26,6 @@ def cpu_quota() -> float | None:
     """Return the CPUs' worth of time that this process's groups may use; None if no group has a quota."""
     quotas = [quota for group in groups() if (quota := _quota(group)) is not None]
     return min(quotas, default=None)
-
-
-def whole_cpus(quota: float) -> int:
-    """Return how many threads a quota keeps busy, rounded up."""
-    return max(1, math.ceil(quota))
 
 
 def groups() -> Iterator[Path]:

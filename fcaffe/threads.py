@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import platform
 import re
@@ -17,7 +18,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from fcaffe.cgroups import cpu_quota, whole_cpus
+from fcaffe.cgroups import cpu_quota
 
 VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
@@ -189,7 +190,7 @@ def _cpus_of(process: int) -> int:
 def _most() -> int:
     """Return how many threads the control groups' quota keeps busy."""
     quota = cpu_quota()
-    return sys.maxsize if quota is None else whole_cpus(quota)
+    return sys.maxsize if quota is None else max(1, math.ceil(quota))
 
 
 def _count(threads: int) -> str:

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 TRAINING, EXCHANGE = range(2)  # threads
 KEPT = 100_000  # the last events that a worker retains for a trace
 KEPT_BY_ALL = 1_000_000
@@ -84,12 +86,6 @@ class Timeline:
             self.events.append(event)
 
 
-def median(values: Sequence[float]) -> float:
-    """The middle value, or the mean of the two in the middle."""
-    ordered, half = sorted(values), len(values) // 2
-    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
-
-
 def work_of(seconds: dict[str, float]) -> float:
     """Seconds that a worker has computed."""
     return seconds[FORWARD] + seconds[BACKWARD]
@@ -110,12 +106,12 @@ def summarize(everyone: Sequence[dict[str, float]], hosts: Sequence[str]) -> lis
     for kind in kinds:
         values = [seconds[kind] for seconds in everyone]
         share = sum(values) / total
-        lines.append(f"{kind:<16}{share:>8.1%}{min(values):>10.2f}{median(values):>10.2f}{max(values):>10.2f}")
+        lines.append(f"{kind:<16}{share:>8.1%}{min(values):>10.2f}{np.median(values):>10.2f}{max(values):>10.2f}")
     work = [work_of(seconds) for seconds in everyone]
-    slowest, middle = work.index(max(work)), median(work)
+    slowest, middle = work.index(max(work)), float(np.median(work))
     more = f", {work[slowest] / middle - 1:.1%} more than the median" if middle else ""
     waited = [seconds[WAIT] + seconds[REDUCE] for seconds in everyone]
-    longer = max(0.0, median(waited[:slowest] + waited[slowest + 1 :]) - waited[slowest])
+    longer = max(0.0, np.median(waited[:slowest] + waited[slowest + 1 :]) - waited[slowest])
     lines.append(
         f"Slowest worker: rank {slowest} on {hosts[slowest]}, {work[slowest]:.2f} s in forward and backward{more}; the "
         f"others waited {longer:.2f} s longer than it"
@@ -128,7 +124,7 @@ def straggler(work: Sequence[float], hosts: Sequence[str]) -> tuple[int, str] | 
 
     `work` has the seconds of each worker, over the same iterations.
     """
-    slowest, middle = work.index(max(work)), median(work)
+    slowest, middle = work.index(max(work)), float(np.median(work))
     if len(work) < 3 or work[slowest] < max(STRAGGLING * middle, middle + LEAST_LAG):
         return None
     return slowest, (

@@ -25,7 +25,6 @@ class Tree:
 
     def __init__(self, leaves: int) -> None:
         self.root: Node = (0, leaves)
-        self._siblings: dict[Node, Node] = {}
 
     def cover(self, start: int, stop: int) -> list[Node]:
         """The fewest nodes that cover the leaves from `start` to `stop - 1`: 2 log2(leaves) at most."""
@@ -42,11 +41,6 @@ class Tree:
 
     def sibling(self, node: Node) -> Node:
         """The node that has the same parent. Not for the root."""
-        if node not in self._siblings:
-            self._siblings[node] = self._find_sibling(node)
-        return self._siblings[node]
-
-    def _find_sibling(self, node: Node) -> Node:
         first, end = self.root
         while True:
             middle = first + left_leaves(end - first)

@@ -14,7 +14,8 @@ from fcaffe import log, pycaffe  # noqa: F401 - pycaffe registers the types of l
 from fcaffe.engines import find_onednn
 from fcaffe.net import Context, Net
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text, upgrade_net, upgrade_solver
+from fcaffe.proto import parse_text
+from fcaffe.proto.upgrade import upgrade_net, upgrade_solver
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import Solver
 from fcaffe.threads import available_cpus

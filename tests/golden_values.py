@@ -3,7 +3,7 @@
 import numpy as np
 
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import stored_blob
+from fcaffe.proto.blobs import stored_blob
 
 TOLERANCE = 2e-6  # of the largest value; Caffe differs from itself by up to 5e-7 with another BLAS kernel
 FLT_MAX = np.finfo(np.float32).max

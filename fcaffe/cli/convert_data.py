@@ -15,7 +15,7 @@ from fcaffe.cli.progress import counted
 from fcaffe.data import open_database
 from fcaffe.data.backends import write_database
 from fcaffe.data.database import Record
-from fcaffe.data.mean import mean_of_records, mean_to_blob
+from fcaffe.data.mean import images_of, mean_image, mean_to_blob
 from fcaffe.data.raw_images import cifar_images, image_records, read_mnist
 from fcaffe.errors import DataError
 from fcaffe.input_files import read_input, reading
@@ -99,7 +99,7 @@ def compute_image_mean(words: tuple[str, ...], backend: str) -> int:
     source, target = (*required(words, 1, 2), "")[:2]
     check_output(target, BLOB)
     with contextlib.closing(open_database(source)) as database:
-        mean = mean_of_records(counted(database, database.entries, "records"))
+        mean = mean_image(images_of(counted(database, database.entries, "records")))
     if target:
         log.writing_mean(target)
         write_binary(target, mean_to_blob(mean))

@@ -12,8 +12,9 @@ from fcaffe.errors import ProtoError, SnapshotError, UsageError
 from fcaffe.model_files import read_model, write_model
 from fcaffe.output_files import PICTURE, check_output
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.binary import MODEL
-from fcaffe.proto.text import PROTOTXT
+from fcaffe.proto.binary import MODEL, read_binary
+from fcaffe.proto.text import PROTOTXT, read_text
+from fcaffe.proto.upgrade import net_is_current, upgrade_net, upgrade_solver
 from fcaffe.tools.convert import target_kind
 from fcaffe.tools.merge_bn import merge_bn as merge
 
@@ -45,7 +46,7 @@ def upgrade(tool: str, source: str, target: str) -> int:
     form = tool.rpartition("_")[2]
     check_output(target, MODEL if form == "binary" else PROTOTXT)
     try:
-        param = (proto.read_binary if form == "binary" else proto.read_text)(source, kind)
+        param = (read_binary if form == "binary" else read_text)(source, kind)
     except (ProtoError, SnapshotError) as problem:
         if not os.path.isfile(source):
             raise
@@ -56,11 +57,11 @@ def upgrade(tool: str, source: str, target: str) -> int:
     if kind is pb.SolverParameter:
         if not param.HasField("solver_type"):
             log.already_upgraded(source, tool)
-        proto.upgrade_solver(param, source)
+        upgrade_solver(param, source)
     else:
-        if proto.net_is_current(param):
+        if net_is_current(param):
             log.already_upgraded(source, tool)
-        complete = proto.upgrade_net(param, source)
+        complete = upgrade_net(param, source)
         if not complete:
             log.problems_while_upgrading(tool)
     (proto.write_binary if form == "binary" else proto.write_text)(target, param)

@@ -16,7 +16,8 @@ from fcaffe.cli.flags import command, numbers_of_shape, phase_number, required
 from fcaffe.cli.table import print_table
 from fcaffe.errors import UsageError
 from fcaffe.model_files import Model, read_model
-from fcaffe.proto import file_start, is_text, read_net
+from fcaffe.proto import read_net
+from fcaffe.proto.binary import file_start, is_text
 from fcaffe.tools.summary import COLUMNS, OF_WORKERS, Summary, model_to_json, shape_text, total_params
 from fcaffe.tools.summary import summarize as summary_of
 from fcaffe.tools.target import misfits_of_file, read_target

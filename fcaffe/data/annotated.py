@@ -20,7 +20,7 @@ from fcaffe.data.prefetch import Batch
 from fcaffe.data.transformer import Decision, Transformer
 from fcaffe.errors import DataError, ProtoError
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import read_text
+from fcaffe.proto.text import read_text
 from fcaffe.rng import CaffeRandom
 
 CORNERS = slice(2, 6)

@@ -13,7 +13,7 @@ import numpy as np
 
 from fcaffe.proto import caffe_pb2 as pb
 
-CODE_TYPES = CORNER, CENTER_SIZE, CORNER_SIZE = tuple(
+CORNER, CENTER_SIZE, CORNER_SIZE = (
     getattr(pb.PriorBoxParameter, name) for name in ("CORNER", "CENTER_SIZE", "CORNER_SIZE")
 )
 LEAST = 1e-6  # overlap that counts in `match`

@@ -136,16 +136,13 @@ class Database(ABC):
         try:
             yield
         except self.problems as problem:
-            raise self._damaged(problem) from problem
+            reason = " ".join(str(problem).split())
+            raise DataError(
+                f'{self.kind} "{self.source}" cannot be read ({reason}): it is damaged or of another kind; '
+                "copy or create it again"
+            ) from problem
         finally:
             _readers.pop(thread, None)
-
-    def _damaged(self, problem: Exception) -> DataError:
-        reason = " ".join(str(problem).split())
-        return DataError(
-            f'{self.kind} "{self.source}" cannot be read ({reason}): it is damaged or of another kind; '
-            "copy or create it again"
-        )
 
 
 kinds: list[type[Database]] = []

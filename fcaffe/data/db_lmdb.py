@@ -10,8 +10,9 @@ import sys
 from collections.abc import Iterator
 
 from fcaffe import log
+from fcaffe.data import lmdb_library
 from fcaffe.data.database import Database, Record, Writer, register_database
-from fcaffe.data.lmdb_library import LOCK_FILE, Snapshot, library
+from fcaffe.data.lmdb_library import LOCK_FILE, library
 from fcaffe.errors import DataError
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -48,25 +49,26 @@ class Lmdb(Database):
         with super()._errors_named():
             if os.path.getsize(path) < 2 * mmap.PAGESIZE:
                 raise OSError("data.mdb is shorter than its two meta pages")
-            self._snapshot = Snapshot(source)
-            size, needed = os.path.getsize(path), self._snapshot.bytes_needed
+            self._environment, self._transaction = lmdb_library.begin(source)
+            needed = (self._environment.info()["last_pgno"] + 1) * self._environment.stat()["psize"]
+            size = os.path.getsize(path)
         if size < needed and (size % mmap.PAGESIZE or _lacks_pages(source)):
             raise DataError(
                 f'LMDB "{source}" is cut short: data.mdb has {size} of {needed} bytes; copy or make it again'
             )
-        if not self._snapshot.is_registered():
+        if not self._is_registered():
             log.info(
                 f"LMDB {source} is read without a lock, as {LOCK_FILE} cannot be written: no other process may write "
                 "to it meanwhile"
             )
-        self._cursor = self._snapshot.transaction.cursor()
+        self._cursor = self._transaction.cursor()
         self.seek(0)
         log.opened_lmdb(source)
 
     @property
     def entries(self) -> int:
         with self._errors_named():
-            return self._snapshot.entries
+            return self._transaction.stat()["entries"]
 
     def version(self) -> int:
         return self.entries
@@ -80,7 +82,9 @@ class Lmdb(Database):
             )
 
     def close(self) -> None:
-        self._snapshot.close()
+        with lmdb_library.environments_lock:  # the last reader closes the environment before another one opens it
+            self._transaction.abort()
+            self._environment = None
 
     @contextlib.contextmanager
     def _errors_named(self) -> Iterator[None]:
@@ -89,8 +93,15 @@ class Lmdb(Database):
             yield
             self._check_not_overtaken()
 
+    def _is_registered(self) -> bool:
+        """Whether the lock file has the transaction. A script that opens and closes the database with a lock of its own
+        removes it, since the locks of a process are released when any handle is closed."""
+        readers = (line.split() for line in self._environment.readers().splitlines()[1:])
+        return [str(os.getpid()), str(self._transaction.id())] in ([words[0], words[-1]] for words in readers)
+
     def _check_not_overtaken(self) -> None:
-        if self._snapshot.is_overtaken():
+        """Raise DataError if a process has written since the beginning, and may have reused pages."""
+        if self._environment.info()["last_txnid"] != self._transaction.id() and not self._is_registered():
             raise DataError(
                 f'another process has written to the LMDB "{self.source}", which is read without its lock, so that '
                 f"what was read may be damaged: wait until it has ended, or let {LOCK_FILE} be written there"

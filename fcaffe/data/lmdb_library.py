@@ -24,13 +24,13 @@ MODE = 0o664  # Caffe's
 MAP_SIZE = 1 << 40  # bytes, Caffe's; larger than any file, since a map cannot grow while it is read
 
 _environments: weakref.WeakValueDictionary[tuple[int, int], Any] = weakref.WeakValueDictionary()  # by device and inode
-_lock = threading.Lock()
+environments_lock = threading.Lock()
 
 
 def _renew() -> None:
     """A forked process opens environments of its own, as LMDB demands, by a copy of liblmdb that knows no others."""
-    global _environments, _lock
-    _environments, _lock = weakref.WeakValueDictionary(), threading.Lock()
+    global _environments, environments_lock
+    _environments, environments_lock = weakref.WeakValueDictionary(), threading.Lock()
     library.cache_clear()
 
 
@@ -61,55 +61,28 @@ def library() -> Any:
 library()  # loads it once, before there are threads
 
 
-class Snapshot:
-    """A read transaction on the newest state of the database in a folder.
+def begin(folder: str) -> tuple[Any, Any]:
+    """The environment of the database in a folder, and a read transaction on its newest state.
 
-    Where possible it is registered in the lock file, so that writers do not reuse its pages. Raises lmdb.Error of
-    `library()`.
+    Where possible the transaction is registered in the lock file, so that writers do not reuse its pages. Raises
+    lmdb.Error of `library()`.
     """
+    protected = not os.stat(folder).st_mode & 0o222  # where root could write all the same
+    try:
+        return _begin(folder, lock=not protected)
+    except library().Error:  # the lock file cannot be written
+        return _begin(folder, lock=False)
 
-    def __init__(self, folder: str) -> None:
-        self._environment: Any = None
-        protected = not os.stat(folder).st_mode & 0o222  # where root could write all the same
-        try:
-            self._begin(folder, lock=not protected)
-        except library().Error:  # the lock file cannot be written
-            self._begin(folder, lock=False)
 
-    def _begin(self, folder: str, lock: bool) -> None:
-        status = os.stat(os.path.join(folder, "data.mdb"))
-        identity = status.st_dev, status.st_ino
-        with _lock:
-            self._environment = _environments.get(identity)
-            if self._environment is None:
-                self._environment = _environments[identity] = _open(folder, lock)
-            self._environment.reader_check()  # frees the slots of killed processes
-            self.transaction = self._environment.begin()
-
-    @property
-    def entries(self) -> int:
-        return self.transaction.stat()["entries"]
-
-    @property
-    def bytes_needed(self) -> int:
-        """The size of a file that holds all pages."""
-        return (self._environment.info()["last_pgno"] + 1) * self._environment.stat()["psize"]
-
-    def is_overtaken(self) -> bool:
-        """Whether a process has written since then, and may have reused pages of the snapshot."""
-        return self._environment.info()["last_txnid"] != self.transaction.id() and not self.is_registered()
-
-    def is_registered(self) -> bool:
-        """Whether the lock file has the snapshot. A script that opens and closes the database with a lock of its own
-        removes it, since the locks of a process are released when any handle is closed."""
-        readers = (line.split() for line in self._environment.readers().splitlines()[1:])
-        return [str(os.getpid()), str(self.transaction.id())] in ([words[0], words[-1]] for words in readers)
-
-    def close(self) -> None:
-        """End the transaction. May be called twice."""
-        with _lock:  # the last reader closes the environment before another one opens it
-            self.transaction.abort()
-            self._environment = None
+def _begin(folder: str, lock: bool) -> tuple[Any, Any]:
+    status = os.stat(os.path.join(folder, "data.mdb"))
+    identity = status.st_dev, status.st_ino
+    with environments_lock:
+        environment = _environments.get(identity)
+        if environment is None:
+            environment = _environments[identity] = _open(folder, lock)
+        environment.reader_check()  # frees the slots of killed processes
+        return environment, environment.begin()
 
 
 def _open(folder: str, lock: bool) -> Any:

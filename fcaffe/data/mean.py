@@ -13,7 +13,9 @@ from fcaffe.data.database import Record
 from fcaffe.data.datum import datum_to_array, parse_datum
 from fcaffe.errors import DataError, SnapshotError
 from fcaffe.input_files import require_file
-from fcaffe.proto import StoredBlob, read_blob, stored_to_proto
+from fcaffe.proto import StoredBlob
+from fcaffe.proto.binary import read_blob
+from fcaffe.proto.blobs import stored_to_proto
 
 
 def read_mean(path: str) -> np.ndarray:
@@ -53,12 +55,8 @@ def mean_to_blob(mean: np.ndarray) -> Any:
 REPORT = 10000  # records between two log lines
 
 
-def mean_of_records(records: Iterable[Record]) -> np.ndarray:
-    """The pixelwise mean of the records' images, float32, channels x height x width."""
-    return mean_image(_images(records))
-
-
-def _images(records: Iterable[Record]) -> Iterator[np.ndarray]:
+def images_of(records: Iterable[Record]) -> Iterator[np.ndarray]:
+    """Yields the images of records, with the log lines of compute_image_mean."""
     count = 0
     for key, value in records:
         datum = parse_datum(key, value)

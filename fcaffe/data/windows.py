@@ -184,13 +184,6 @@ def crop_window(
     return Crop(x1, y1, x2, y2, out_height, out_width, top, left)
 
 
-def warp(image: np.ndarray, crop: Crop, mirror: bool) -> np.ndarray:
-    """The pixels of a crop: channels x crop.height x crop.width."""
-    part = image[:, crop.y1 : crop.y2 + 1, crop.x1 : crop.x2 + 1]
-    resized = resize_image(part, crop.height, crop.width)
-    return resized[:, :, ::-1] if mirror else resized
-
-
 def _round(value: float) -> int:
     """Round to the nearest integer, halves away from 0, as C does."""
     return int(math.copysign(math.floor(abs(float(value)) + 0.5), value))
@@ -280,7 +273,8 @@ class WindowBatches(ImageBatches[tuple[Window, bool]]):
             raise DataError(f"{problem} ({self.name(item)})") from problem
         part = np.s_[:, crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
         mean = self._mean[part] if self._mean.shape[1:] != (1, 1) else self._mean
-        np.subtract(warp(image, crop, mirror), mean, out=out[part], dtype=np.float32)
+        pixels = resize_image(image[:, crop.y1 : crop.y2 + 1, crop.x1 : crop.x2 + 1], crop.height, crop.width)
+        np.subtract(pixels[:, :, ::-1] if mirror else pixels, mean, out=out[part], dtype=np.float32)
         out[part] *= self.scale
 
     def _mean_of_crop(self, crop_size: int) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from typing import Any
 
 from fcaffe.engines.engine import Engine
 from fcaffe.engines.numpy_engine import NumpyEngine
@@ -52,17 +53,11 @@ def missing() -> str:
     return "" if importlib.util.find_spec("numba") else NO_NUMBA
 
 
-def gpu_engine(
-    device: int,
-    math: str = "fp32",
-    deterministic: bool = True,
-    graphs: bool = True,
-    loss_scale: float | None = None,
-) -> Engine:
-    """The engine on the GPU of this number, which becomes the process's current one; the rest as of CudaEngine.
+def gpu_engine(device: int, *settings: Any, **named: Any) -> Engine:
+    """The engine on the GPU of this number, which becomes the process's current one; arguments as of CudaEngine.
 
     Raises UsageError, which says what is missing.
     """
     from fcaffe.engines.cuda.engine import CudaEngine
 
-    return CudaEngine(device, math, deterministic, graphs, loss_scale)
+    return CudaEngine(device, *settings, **named)

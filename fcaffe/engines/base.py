@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy
 
 from fcaffe.engines.memory import address
-from fcaffe.engines.weight_cache import WeightCache
 
 Made = TypeVar("Made")
 
@@ -36,12 +35,43 @@ class Pending:
 DONE = Pending()
 
 
-class Recording(Protocol):
-    """Calls of an engine's library, which are repeated when it is called; `join` appends those of a later one."""
+class WeightCache:
+    """Reordered or folded weights, by the addresses of the weights and the kind of derivation.
 
-    def __call__(self) -> None: ...
+    `changing` are addresses of weights that may change between two passes and are not cached. `token` is
+    replaced when an entry is dropped, so users of the entries' memory can detect that by identity.
+    """
 
-    def join(self, later: Any) -> None: ...
+    def __init__(self) -> None:
+        self.changing: Collection[int] = ()
+        self.token = object()
+        self._addresses: set[int] = set()  # of all weights from which something was derived
+        self._entries: dict[tuple[tuple[int, ...], Hashable], Any] = {}
+
+    def get(self, addresses: tuple[int, ...], kind: Hashable, derive: Callable[[], Made]) -> Made | None:
+        """The result of `derive`, which runs once for each kind; None if one of the weights may change."""
+        if self.changing and any(address in self.changing for address in addresses):
+            return None
+        found: Made | None = self._entries.get((addresses, kind))
+        if found is None:
+            found = self._entries[addresses, kind] = derive()
+            self._addresses.update(addresses)
+        return found
+
+    def drop(self, address: int) -> None:
+        """Drop the entries that were derived from the weights at this address."""
+        if address not in self._addresses:
+            return
+        stale = [key for key in self._entries if address in key[0]]
+        for key in stale:
+            del self._entries[key]
+        if stale:
+            self.token = object()
+
+    def clear(self) -> None:
+        """Drop all entries."""
+        self._entries.clear()
+        self.token = object()
 
 
 class EngineBase:
@@ -78,23 +108,18 @@ class EngineBase:
         """The same object for as long as no weights have changed; None while they may change between two passes."""
         return None if self.cache is None or self.cache.changing else self.cache.token
 
-    @contextlib.contextmanager
-    def fixed_weights(self, cache: WeightCache | None = None) -> Iterator[None]:
+    def fixed_weights(self, cache: WeightCache | None = None) -> contextlib.AbstractContextManager[None]:
         """While the body runs, weights do not change, so derived weights are cached: in `cache`, or only for the
         body."""
-        if self.cache is not None and cache is None:
-            yield
-            return
-        before, self.cache = self.cache, cache or WeightCache()
-        try:
-            yield
-        finally:
-            self.cache = before
+        return self._caching(cache or self.cache or WeightCache())
+
+    def other_weights(self) -> contextlib.AbstractContextManager[None]:
+        """While the body runs, weights change or move. The body may be inside that of `fixed_weights`."""
+        return self._caching(None)
 
     @contextlib.contextmanager
-    def other_weights(self) -> Iterator[None]:
-        """While the body runs, weights change or move. The body may be inside that of `fixed_weights`."""
-        before, self.cache = self.cache, None
+    def _caching(self, cache: WeightCache | None) -> Iterator[None]:
+        before, self.cache = self.cache, cache
         try:
             yield
         finally:
@@ -106,9 +131,10 @@ class EngineBase:
             return None
         return self.cache.get(tuple([address(array) for array in sources]), kind, derive)
 
-    def recorded(self, work: Callable[[], None], arrays: Sequence[Any]) -> Recording | None:
-        """Do work on these arrays, and return a function that repeats the engine's own calls. It is valid while the
-        arrays are not moved. None if the calls used other memory. Only calls of the engine's library are recorded."""
+    def recorded(self, work: Callable[[], None], arrays: Sequence[Any]) -> Any:
+        """Do work on these arrays, and return what repeats the engine's own calls when it is called, and appends those
+        of a later one by `join`. It is valid while the arrays are not moved. None if the calls used other memory. Only
+        calls of the engine's library are recorded."""
         work()
         return None
 

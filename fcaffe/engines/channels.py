@@ -34,8 +34,8 @@ def sum_channels(x: Array) -> Array:
     """(C,) float32: a NumPy array (N, C, spatial...) summed over all other axes."""
     if x.size <= FEW:
         return x.sum(axis=(0, *range(2, x.ndim)), dtype=np.float64).astype(np.float32)
-    rows = None if x.ndim > 2 and x.flags.c_contiguous else channels_last(x).reshape(-1, x.shape[1])
-    if rows is None or rows.dtype != np.float32 or len(rows) < MOST:
+    rows = channels_last(x).reshape(-1, x.shape[1])
+    if rows.dtype != np.float32 or len(rows) < MOST:
         return channel_products(None, x)[0].astype(np.float32)
     count = len(rows) // MOST * MOST
     sums = rows[:count].reshape(MOST, -1).sum(axis=0)  # each of distant rows
@@ -75,8 +75,6 @@ def channel_products(a: Array | None, b: Array, shift: Array | None = None, for_
     channels = b.shape[1]
     if not b.size:
         return np.zeros((2, channels))
-    if b.ndim > 2 and b.size > FEW and b.flags.c_contiguous:
-        return _products_of_planes(a, b, shift)
     dtype = np.float64 if b.size <= FEW else np.float32
     left, right = None if a is None else _rows(a, dtype), _rows(b, dtype)
     length = max(FEWEST, min(MOST, len(right) >> 10))
@@ -103,21 +101,6 @@ def channel_products(a: Array | None, b: Array, shift: Array | None = None, for_
 
     for_each(add_up, [(number, *piece) for number, piece in enumerate(pieces)])
     return found.sum(axis=0)
-
-
-def _products_of_planes(a: Array | None, b: Array, shift: Array | None) -> Array:
-    """The same for arrays in C order, where each channel of an image is contiguous."""
-    found = np.zeros((2, b.shape[1]))
-    for index, second in enumerate(b.reshape(*b.shape[:2], -1)):
-        first = None if a is None else widened(a[index].reshape(second.shape))
-        second = widened(second)
-        if shift is not None:
-            first = first - shift[:, None]
-            second = first if b is a else second
-        found[0] += second.sum(axis=1)  # by halves
-        if first is not None:
-            found[1] += np.einsum("cs,cs->c", first, second)
-    return found
 
 
 def _rows(x: Array, dtype: Any) -> Array:

@@ -1,9 +1,9 @@
-"""Operators on single values: ReLU, sums, products, copies, biases."""
+"""Operators on single values: ReLU, sums, products, Dropout, copies, biases."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
+from typing import Any
 
 from fcaffe.engines.base import EngineBase
 from fcaffe.engines.memory import Array
@@ -14,6 +14,8 @@ SIGMOID_UNIT = 2.0**-54  # half the distance of float64's numbers below 1, which
 
 class PlainElementwise(EngineBase):
     """Arrays have one shape, and any strides. Outputs may be the same memory as an input."""
+
+    mask_dtype = "float32"  # of Dropout's masks
 
     def relu_forward(self, x: Array, y: Array, slope: float) -> None:
         """y = max(x, 0) + slope * min(x, 0): NaN where x is, and for -inf if the slope is 0."""
@@ -62,6 +64,22 @@ class PlainElementwise(EngineBase):
         """y = a * b."""
         self.xp.multiply(a, b, out=y)
 
+    def dropout_forward(
+        self, x: Array, y: Array, mask: Array, noise: Any, layer: str, ratio: float, scale: float
+    ) -> None:
+        """y = x * scale with probability 1 - ratio, else x * 0 * scale; `mask` is saved for backward.
+
+        It has `mask_dtype` and is channels-last or in C order; each engine chooses its contents. `noise` is the run's
+        source of random numbers (see fcaffe.net.Context), which depend on its kind and on the layer's key.
+        """
+        kept = noise.keep_mask(layer, x.shape, ratio)
+        self.copy(self.xp.multiply(self.from_numpy(kept), self.xp.float32(scale)), mask)
+        self.multiply(x, mask, y)
+
+    def dropout_backward(self, dy: Array, mask: Array, dx: Array, scale: float) -> None:
+        """dx = dy * scale where dropout_forward has not dropped x, else dy * 0 * scale."""
+        self.multiply(dy, mask, dx)
+
     def copy(self, x: Array, y: Array) -> None:
         """y = x."""
         y[...] = x
@@ -73,17 +91,6 @@ class PlainElementwise(EngineBase):
         copied = self.xp.empty_like(x, dtype=self.xp.float32)
         self.copy(x, copied)
         return copied
-
-    def concat(self, parts: Sequence[Array], whole: Array, axis: int) -> None:
-        """whole = the parts one after the other along the axis."""
-        for part, own in zip(parts, consecutive_slices([part.shape[axis] for part in parts]), strict=True):
-            self.copy(part, whole[(slice(None),) * axis + (own,)])
-
-    def split(self, whole: Array, parts: Sequence[Array | None], sizes: Sequence[int], axis: int) -> None:
-        """Copy slices of `whole`, of these sizes along the axis, to the parts that are not None."""
-        for part, own in zip(parts, consecutive_slices(sizes), strict=True):
-            if part is not None:
-                self.copy(whole[(slice(None),) * axis + (own,)], part)
 
     def add_bias(self, y: Array, bias: Array, relu: bool = False) -> None:
         """y (N, C, ...) += bias (C,), followed by ReLU with `relu`."""
@@ -99,9 +106,3 @@ class PlainElementwise(EngineBase):
     def channel_sums(self, x: Array) -> Array:
         """x (N, C, ...) summed over all axes but 1, (C,) in float32."""
         return x.sum(axis=(0, *range(2, x.ndim)), dtype=self.xp.float32)
-
-
-def consecutive_slices(sizes: Sequence[int]) -> list[slice]:
-    """Slices of these lengths, each of which begins where the one before ends."""
-    ends = itertools.accumulate(sizes)
-    return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]

@@ -7,39 +7,54 @@ the arrays that the caller hands over.
 
 from __future__ import annotations
 
-from typing import Any
-
 from fcaffe.engines.base import EngineBase
 from fcaffe.engines.convolution import PlainConvolution
 from fcaffe.engines.elementwise import PlainElementwise
-from fcaffe.engines.inner_product import PlainInnerProduct
 from fcaffe.engines.memory import Array
 from fcaffe.engines.normalization import PlainNormalization
 from fcaffe.engines.pooling import PlainPooling
 
 
-class PlainNoise(PlainElementwise):
-    """Dropout, with masks that the host draws.
+class PlainInnerProduct(PlainElementwise):
+    """x (M, K), weights (N, K), or (K, N) with `transpose`, bias (N,) or None, y (M, N)."""
 
-    x, y, dy, dx and mask have one shape; outputs may be the same memory as an input.
+    def flattened(self, x: Array, values: int) -> Array:
+        """x in C order as rows of `values` values: a view or a copy. A copy is valid until the next call."""
+        if x.flags.c_contiguous:
+            return x.reshape(-1, values)
+        rows = self.flat_memory(x)
+        self.copy(x, rows)
+        return rows.reshape(-1, values)
 
-    A mask has `mask_dtype` and is channels-last or in C order; each engine chooses its contents. `noise` is the run's
-    source of random numbers (see fcaffe.net.Context), which depend on its kind and on the layer's key.
-    """
+    def flat_memory(self, x: Array) -> Array:
+        """Memory in C order for a copy of x or of its gradient, valid until the next call."""
+        return self.xp.empty(x.shape, x.dtype)
 
-    mask_dtype = "float32"
+    def matmul(self, a: Array, b: Array, transpose_b: bool = False) -> Array:
+        """a (M, K) times b (K, N), or (N, K) with `transpose_b`: (M, N)."""
+        return a @ (b.T if transpose_b else b)
 
-    def dropout_forward(
-        self, x: Array, y: Array, mask: Array, noise: Any, layer: str, ratio: float, scale: float
-    ) -> None:
-        """y = x * scale with probability 1 - ratio, else x * 0 * scale; `mask` is saved for backward."""
-        kept = noise.keep_mask(layer, x.shape, ratio)
-        self.copy(self.xp.multiply(self.from_numpy(kept), self.xp.float32(scale)), mask)
-        self.multiply(x, mask, y)
+    def products(self, a: Array, b: Array, c: Array) -> None:
+        """c (..., M, N) = a (..., M, K) times b (..., K, N); their first axes are repeated as those of operands."""
+        self.xp.matmul(a, b, out=c)
 
-    def dropout_backward(self, dy: Array, mask: Array, dx: Array, scale: float) -> None:
-        """dx = dy * scale where dropout_forward has not dropped x, else dy * 0 * scale."""
-        self.multiply(dy, mask, dx)
+    def inner_product_forward(self, x: Array, weights: Array, bias: Array, y: Array, transpose: bool) -> None:
+        """y = x @ weights.T + bias."""
+        self.xp.matmul(x, weights if transpose else weights.T, out=y)
+        if bias is not None:
+            y += bias
+
+    def inner_product_backward_data(self, dy: Array, weights: Array, dx: Array, transpose: bool) -> None:
+        """dx (M, K) = the gradient of x."""
+        self.xp.matmul(dy, weights.T if transpose else weights, out=dx)
+
+    def inner_product_backward_weights(self, x: Array, dy: Array, dweights: Array, transpose: bool, add: bool) -> None:
+        """dweights = the gradient of the weights; with `add` += it."""
+        a, b = (x.T, dy) if transpose else (dy.T, x)
+        if add:
+            dweights += a @ b
+        else:
+            self.xp.matmul(a, b, out=dweights)
 
 
 class PlainRows(EngineBase):
@@ -64,7 +79,6 @@ class Engine(
     PlainPooling,
     PlainNormalization,
     PlainInnerProduct,
-    PlainNoise,
     PlainRows,
 ):
     """Plain operators over the array module `xp`."""

@@ -24,6 +24,7 @@ class NumpyEngine(Engine):
 
     def __init__(self) -> None:
         super().__init__(numpy)
+        self._arguments: tuple[str, ...] = ()  # of this constructor
         self._threads = max(wanted_threads(), shard_threads())
         self._pool: ThreadPoolExecutor | None = None
         renew_in_forks(self)
@@ -32,12 +33,9 @@ class NumpyEngine(Engine):
         self._pool = None
 
     def another(self) -> Engine:
-        other = self._another()
+        other = type(self)(*self._arguments)
         other._threads = 1
         return other
-
-    def _another(self) -> NumpyEngine:
-        return NumpyEngine()
 
     def channel_sums(self, x: Any) -> Any:
         return sum_channels(x)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from fcaffe.engines.channels import channels_last
@@ -19,10 +18,6 @@ class PlainPooling(PlainElementwise):
     `memory`, four bytes a value of the same shape, is what max_pool_forward saves for max_pool_backward; each engine
     chooses its contents.
     """
-
-    def pools_parts_alike(self, images: int, channels: Sequence[int], windows: Windows) -> bool:
-        """Whether pooling parts with these numbers of channels gives the bits of pooling all channels at once."""
-        return True
 
     def max_pool_forward(self, x: Array, y: Array, memory: Array | None, windows: Windows) -> None:
         """y = the largest values; -FLT_MAX where no element is inside. `memory` None: there is no backward pass."""

@@ -10,9 +10,9 @@ import time
 
 from fcaffe import log
 from fcaffe.errors import UsageError
-from fcaffe.jobs.crew import CALL, CALLING, READY, Member
 from fcaffe.jobs.hosts import Elastic, Hosts, ranks_of_hosts
 from fcaffe.jobs.launcher import Launcher
+from fcaffe.jobs.member import CALL, CALLING, READY, Member
 from fcaffe.jobs.run import Run
 
 PAUSE = 5.0  # seconds between two attempts to reach a host
@@ -50,7 +50,7 @@ class Pool:
                 del self.waiting[host]
         for host, _ in self.hosts:
             if host not in self.waiting and host not in self.at_work and now > self._called.get(host, -PAUSE) + PAUSE:
-                self.waiting[host] = member = self.launcher.crew.call(host)
+                self.waiting[host] = member = self.launcher.call(host)
                 member.quiet = host in self._named
                 self._called[host] = now
 
@@ -93,14 +93,14 @@ class Pool:
                 raise UsageError(
                     f"--elastic needs {self.elastic.least} workers, and of its hosts these can be reached: {names}"
                 )
-            self.launcher.crew.turn()
+            self.launcher.turn()
 
     def connect(self) -> Hosts:
         """The hosts of the first generation. On a busy machine agents may take longer than `rejoin` to start."""
         began = time.monotonic()
         self.call()
         while time.monotonic() < began + CALL and any(m.state == CALLING for m in self.waiting.values()):
-            self.launcher.crew.turn()
+            self.launcher.turn()
             self.call()
         return self.gather(self.elastic.rejoin, 0.0, self.elastic.most)
 

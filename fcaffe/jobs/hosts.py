@@ -78,6 +78,11 @@ def parse_hosts(text: str, source: str = "--hosts") -> list[Host]:
     return hosts
 
 
+def bare(host: str) -> str:
+    """The name of a host without the user for ssh."""
+    return host.rpartition("@")[2]
+
+
 def read_hostfile(path: str) -> list[Host]:
     try:
         return parse_hosts(read_input(path).decode(errors="replace"), f"--hostfile {path}")

@@ -1,8 +1,9 @@
 """Starts the ranks of a job without a launcher of MPI, restarts them after a fault, and waits for their end.
 
 If the MPI is MPICH, an agent on each host starts the ranks there (`agent.py`). This process starts the agents
-(`crew.py`), and exchanges the addresses of ranks on different hosts when MPI starts (`run.py`). With another MPI its
-mpiexec starts the ranks. However a run ends, nothing of it is left on this host when the next one starts.
+(`launcher.py`), and exchanges the addresses of ranks on different hosts when MPI starts (`run.py`). With another MPI
+its mpiexec starts the ranks (`mpiexec.py`). However a run ends, nothing of it is left on this host when the next one
+starts.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ from fcaffe.jobs.elastic import run_generations
 from fcaffe.jobs.frames import Message
 from fcaffe.jobs.hosts import Plan, Snapshots
 from fcaffe.jobs.launcher import Launcher
-from fcaffe.jobs.mpiexec import find_mpiexec
-from fcaffe.jobs.mpiexec_run import MpiexecRun, run_mpiexec
+from fcaffe.jobs.mpiexec import MpiexecRun, find_mpiexec, run_mpiexec
 from fcaffe.jobs.ranks import TO_END
 from fcaffe.jobs.run import Run
 from fcaffe.jobs.started import host_name
@@ -69,16 +69,16 @@ def launch(
             else:
                 code = _restarting(launcher, partial(run_mpiexec, launcher, mpiexec))
         finally:
-            launcher.crew.dismiss()
-    launcher.crew.output.flush(patience=5)
-    if launcher.crew.output.unwritten is not None and not code:
-        raise launcher.crew.output.unwritten
+            launcher.dismiss()
+    launcher.output.flush(patience=5)
+    if launcher.output.unwritten is not None and not code:
+        raise launcher.output.unwritten
     return code
 
 
 def _run_agents(launcher: Launcher, path: str | None, last: bool) -> Run:
     hosts = launcher.plan.hosts or ((host_name(), launcher.plan.workers),)
-    return Run(launcher, hosts, [launcher.crew.call(host) for host, _ in hosts], path, last).follow()
+    return Run(launcher, hosts, [launcher.call(host) for host, _ in hosts], path, last).follow()
 
 
 def _restarting(launcher: Launcher, run: Callable[[str | None, bool], Run | MpiexecRun]) -> int:

@@ -1,4 +1,8 @@
-"""Finds the mpiexec of mpi4py's MPI library, and composes its command line."""
+"""Runs of a job's ranks by the mpiexec of mpi4py's MPI library, where no agent can start this MPI.
+
+mpiexec passes on what the ranks print, and its standard input to rank 0, which gets the order and signals by it. It
+says how the ranks ended only by its exit code.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +10,27 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fcaffe import log
 from fcaffe.errors import UsageError
-from fcaffe.threads import environment_of_others
+from fcaffe.jobs.launcher import RANK, Launcher
+from fcaffe.jobs.processes import JOB, clear
+from fcaffe.jobs.ranks import TO_END
+from fcaffe.jobs.started import FATAL, FAULT, TIMEOUT, host_name, outside_environment
 
-# Set by mpiexec for its ranks; an mpiexec that finds them believes that it is one.
-OF_A_RANK = re.compile(
-    r"PMI_(RANK|SIZE|FD|PORT|ID|HOSTNAME)$|PMIX_(RANK|NAMESPACE|HOSTNAME|SERVER_)|MPI_LOCAL|HYDI_|"
-    r"OMPI_COMM_WORLD_|MV2_COMM_WORLD_|FCAFFE_(CHANNEL|RANK_PROCESS)$"
-)
 # Open MPI passes only the variables on to other hosts that its command line names.
 TO_OTHER_HOSTS = re.compile(r"FCAFFE_|PYTHON|OMP_NUM|OPENBLAS_|MKL_|GLOG_|(LD_LIBRARY_)?PATH$")
 OF_OPEN_MPI = re.compile("Open ?MPI|OpenRTE|PRRTE")  # in what its mpiexec --version prints
 # Debian calls each MPI's by its own name, and the plain name is that of one of them.
 NAMES = ("mpiexec", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi", "mpirun")
+# Exit codes of mpiexec after which the ranks have ended, or one has reported its error. FAULT says that one has
+# reported a fault. After any other code, a rank or mpiexec itself has died.
+NO_FAULT = (0, 1, FATAL, *(128 + number for number in TO_END))
 LOADED = """
 import mpi4py
 mpi4py.rc.initialize = False
@@ -67,11 +74,6 @@ class Mpiexec:
         return [*words, *shlex.split(more), *program]
 
 
-def outside_environment() -> dict[str, str]:
-    """The environment of this process, without the variables that mark it as a rank."""
-    return {name: value for name, value in environment_of_others().items() if not OF_A_RANK.match(name)}
-
-
 def find_mpiexec() -> Mpiexec:
     """The mpiexec of mpi4py's MPI. Raises UsageError."""
     loaded = subprocess.run([sys.executable, "-c", LOADED], env=outside_environment(), capture_output=True, text=True)
@@ -103,3 +105,48 @@ def _beside(library: str) -> list[str]:
 
 def _version_of(mpiexec: str) -> str:
     return subprocess.run([mpiexec, "--version"], env=outside_environment(), capture_output=True, text=True).stdout
+
+
+@dataclass
+class MpiexecRun:
+    """The attributes of a Run that say how it ended."""
+
+    ready: bool = True
+    fault: bool = False
+    asked_to_end: bool = False
+    code: int = FATAL
+
+
+def run_mpiexec(launcher: Launcher, mpiexec: Mpiexec, path: str | None, last: bool) -> MpiexecRun:
+    """Run the ranks, from the state `path`; after the `last` run a message says how to go on."""
+    plan = launcher.plan
+    environment = {**launcher.environment(plan.workers), TIMEOUT: f"{plan.timeout:g}"}
+    hosts = plan.hosts or ((host_name(), plan.workers),)
+    command = mpiexec.command(plan.workers, plan.hosts, plan.mpi_args, RANK, environment)
+    log.info("Starting the ranks: " + shlex.join(command))
+    run = MpiexecRun()
+    member = launcher.run_mpiexec(command, environment)
+    member.link.send(**launcher.order(path))
+    interrupted = 0
+
+    def relay(number: int) -> None:
+        nonlocal interrupted
+        if number == interrupted:
+            member.kill()
+        interrupted = number if number == signal.SIGTERM else interrupted
+        run.asked_to_end |= number in launcher.stops
+        member.link.send(signal=number)
+
+    launcher.follow([member], relay)
+    clear(environment[JOB])
+    code = member.process.returncode
+    run.fault = code not in NO_FAULT and not interrupted
+    run.code = 128 + interrupted if interrupted and code else code if code in NO_FAULT else FATAL
+    if run.fault and code != FAULT:
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        remedy = launcher.snapshots.remedy() if last else ""
+        log.fatal(
+            f"{member} {how}: a rank on {', '.join(dict.fromkeys(h for h, _ in hosts))} died, or it did; what it "
+            f"said stands above{remedy}"
+        )
+    return run

@@ -31,6 +31,7 @@ from fcaffe.parallel.watchdog import STARTING, WAITING, WORKING, described
 ENDING, FAILED, GONE = "ending", "failed", "gone"
 MARGIN = 30.0  # seconds beyond the time-out for the ranks to load Python and fcaffe, and to find one another
 LEAVE = 30.0  # seconds that threads of user code have at least, after the end of the training
+SILENCE = 20.0  # seconds without a frame after which launcher and agents on different hosts count as lost
 GRACE = 3.0  # seconds that processes have to end after others of their job
 LIMITS: dict[str, Callable[[float], float]] = {  # seconds by state, from the time-out; 0: no limit
     STARTING: lambda timeout: timeout and timeout + MARGIN,

@@ -24,11 +24,10 @@ from typing import Any
 from fcaffe import log
 from fcaffe.jobs import processes
 from fcaffe.jobs.blame import hang_message
-from fcaffe.jobs.call import bare
-from fcaffe.jobs.crew import CALL, GONE, READY, Member
 from fcaffe.jobs.frames import Message
-from fcaffe.jobs.hosts import Hosts
+from fcaffe.jobs.hosts import Hosts, bare
 from fcaffe.jobs.launcher import RANK, Launcher
+from fcaffe.jobs.member import CALL, GONE, READY, Member
 from fcaffe.jobs.pmi import process_mapping
 from fcaffe.jobs.processes import JOB
 from fcaffe.jobs.ranks import MARGIN, Slot
@@ -193,7 +192,7 @@ class Run:
     ) -> None:
         """Take the cause of the end: log it, and end all ranks."""
         self._enter(FAILED)
-        self.launcher.crew.output.closed = True
+        self.launcher.output.closed = True
         if signal and not self._interrupted:
             self._interrupted = signal
             log.warning(f"{Signals(signal).name} has ended a process of this job, {self._when()}")

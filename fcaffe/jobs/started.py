@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 from collections.abc import Mapping
 from typing import NamedTuple
+
+from fcaffe.threads import environment_of_others
 
 LAUNCHED = "FCAFFE_LAUNCHED"  # set by `launch.py` to the number of ranks
 TIMEOUT = "FCAFFE_TIMEOUT"  # set for ranks that mpiexec starts, which get their order only when MPI has started
@@ -23,6 +26,11 @@ LAUNCHERS = [
     ("mpiexec or srun", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
     ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 ]
+# Set by mpiexec for its ranks; an mpiexec that finds them believes that it is one.
+OF_A_RANK = re.compile(
+    r"PMI_(RANK|SIZE|FD|PORT|ID|HOSTNAME)$|PMIX_(RANK|NAMESPACE|HOSTNAME|SERVER_)|MPI_LOCAL|HYDI_|"
+    r"OMPI_COMM_WORLD_|MV2_COMM_WORLD_|FCAFFE_(CHANNEL|RANK_PROCESS)$"
+)
 HOST_NAMES = ("PMI_HOSTNAME", "PMIX_HOSTNAME", "SLURMD_NODENAME")
 REMEDY = (
     "start it with this MPI's own mpiexec; under Slurm with srun --mpi=pmi2 if this MPI is MPICH, with srun --mpi=pmix "
@@ -83,6 +91,11 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
 def host_name() -> str:
     """The launcher's name of this host."""
     return next((os.environ[name] for name in HOST_NAMES if os.environ.get(name)), "") or socket.gethostname()
+
+
+def outside_environment() -> dict[str, str]:
+    """The environment of this process, without the variables that mark it as a rank."""
+    return {name: value for name, value in environment_of_others().items() if not OF_A_RANK.match(name)}
 
 
 def wait_for_turn(rank: int) -> None:

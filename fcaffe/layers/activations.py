@@ -1,4 +1,4 @@
-"""Activations that look at one value at a time: ReLU, Sigmoid, TanH, Power. All of them work in place."""
+"""Activations that look at one value at a time: ReLU, Sigmoid, TanH, Power; and Softmax. All of them work in place."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ class Pointwise(Activation):
         raise NotImplementedError
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            self.xp.multiply(top[0].diff, self.slope(bottom[0], top[0]), out=bottom[0].diff)
+        self.xp.multiply(top[0].diff, self.slope(bottom[0], top[0]), out=bottom[0].diff)
 
 
 @register("ReLU")
@@ -45,8 +44,6 @@ class ReLU(Activation):
         self.engine.relu_forward(bottom[0].data, top[0].data, self.param.relu_param.negative_slope)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if not propagate_down[0]:
-            return
         slope = self.param.relu_param.negative_slope
         self.engine.relu_backward(bottom[0].data, top[0].diff, bottom[0].diff, slope)
 
@@ -125,7 +122,7 @@ class Power(Pointwise):
         return slope * (top.data / base)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0] and self._is_constant:
+        if self._is_constant:
             bottom[0].diff[...] = 0
         else:
             super().backward(top, propagate_down, bottom)
@@ -140,3 +137,22 @@ class Power(Pointwise):
         self.xp.multiply(x, p.scale, out=out)
         if p.shift:
             out += p.shift
+
+
+@register("Softmax")
+class Softmax(Activation):
+    """top = exp(x) / sum of exp(x) along `axis`; the maximum is subtracted first. In place too."""
+
+    traits = replace(Activation.traits, half=Half.FIRST, reads="tops")
+    ignores_propagate_down = True
+    rule = placements.between(lambda layer, x: [x.canonical_axis(layer.param.softmax_param.axis)])
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.axis = bottom[0].canonical_axis(self.param.softmax_param.axis)
+        super().reshape(bottom, top)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.engine.softmax_forward(bottom[0].data, top[0].data, self.axis)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        self.engine.softmax_backward(top[0].data, top[0].diff, bottom[0].diff, self.axis)

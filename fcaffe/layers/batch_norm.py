@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -224,10 +223,7 @@ class BatchNorm(Layer):
         return bottom if self.differentiates_statistics or self.learned else []
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        learned = self.learned
-        if not propagate_down[0] and not learned:
-            return
-        mean, dy = self.mean.data, with_channels(top[0].diff)
+        learned, mean, dy = self.learned, self.mean.data, with_channels(top[0].diff)
         dx = with_channels(bottom[0].diff if propagate_down[0] else self.xp.empty_like(bottom[0].data))
         inverse = 1 / self.xp.sqrt(self.variance.data + self.eps)
         if not self.differentiates_statistics and not learned:
@@ -236,13 +232,16 @@ class BatchNorm(Layer):
                 self.xp.multiply(dy_, factor.reshape(-1, *(1,) * (dy.ndim - 2)), out=dx_)
             return
         x = with_channels(bottom[0].data)
-        with gradients_to_add(self.affine_blobs, learned) as gradients:
-            if self.differentiates_statistics:
-                self.engine.batch_norm_train_backward(x, dy, dx, self.normalizer, gradients, self.whole)
-            else:
-                assert self.affine is not None
-                self.engine.scale_channels_backward(x, dy, dx, self.affine[0] * inverse, *gradients)
-                gradients[0][...] = (gradients[0] - mean * gradients[1]) * inverse
+        gradients = list(self.xp.empty((len(self.affine_blobs), self.channels), self.xp.float32))
+        if self.differentiates_statistics:
+            self.engine.batch_norm_train_backward(x, dy, dx, self.normalizer, gradients, self.whole)
+        else:
+            assert self.affine is not None
+            self.engine.scale_channels_backward(x, dy, dx, self.affine[0] * inverse, *gradients)
+            gradients[0] = (gradients[0] - mean * gradients[1]) * inverse
+        for blob, gradient in zip(self.affine_blobs, gradients, strict=True):
+            if blob in learned:
+                blob.diff[...] += gradient.reshape(blob.shape)
 
     def _workers(self) -> Workers:
         """The workers whose batches are one batch to this layer."""
@@ -252,23 +251,6 @@ class BatchNorm(Layer):
 def has_scale_and_bias(p: Any) -> bool:
     """Whether a layer with this BatchNormParameter has the two parameters of NVIDIA's fork."""
     return bool(p.scale_bias or p.HasField("scale_filler") or p.HasField("bias_filler"))
-
-
-@contextlib.contextmanager
-def gradients_to_add(blobs: Sequence[Blob], learned: Sequence[Blob]) -> Iterator[tuple[Array, ...]]:
-    """Yields arrays (C,) for the gradients of the blobs, if there are any. After the body those of the `learned`
-    blobs are added to theirs."""
-    if not blobs:
-        yield ()
-        return
-    written, added = [], []
-    for blob in blobs:
-        diff, add = blob.diff_to_add() if blob in learned else (blob.xp.empty(blob.shape, blob.dtype), False)
-        written.append((blob.xp.empty_like(diff) if add else diff).reshape(-1))
-        added += [(diff, written[-1])] if add else []
-    yield tuple(written)
-    for diff, gradient in added:
-        diff += gradient.reshape(diff.shape)
 
 
 def with_channels(x: Array) -> Array:

@@ -1,13 +1,15 @@
-"""Concat and its reverse, Slice: blobs side by side along one axis."""
+"""Blobs joined or cut along axes: Concat and its reverse, Slice; Tile, one blob several times; Crop, a part of one."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from fcaffe.layers.c_order import share, shares_memory
-from fcaffe.net import Blob, Half, Layer, Traits, placements, register
+from fcaffe.net import Array, Blob, Half, Layer, Traits, placements, register
+from fcaffe.net.placements import Placements, common
 
 
 class AlongAxis(Layer):
@@ -27,19 +29,16 @@ class AlongAxis(Layer):
         if self.ignores_propagate_down and top[0] is not bottom[0] and shares_memory(self.context):
             self.traits = replace(self.traits, aliases=True)
 
-    def share_if_alone(self, bottom: list[Blob], top: list[Blob]) -> None:
-        """Share the memory of the only bottom with the only top, where a script sees it."""
-        if self.traits.aliases:
-            share(bottom[0], top[0])
-
     @property
     def ignores_propagate_down(self) -> bool:
         """The only top has the values of the only bottom. In Caffe they share their gradient too."""
         return len(self.param.bottom) == len(self.param.top) == 1
 
-    def sizes(self, blobs: list[Blob]) -> list[int]:
-        """Of these blobs along the axis."""
-        return [blob.shape[self.axis] for blob in blobs]
+    def parts(self, whole: Array, blobs: list[Blob]) -> Iterator[Array]:
+        """Views of the whole for these blobs, which lie in it side by side."""
+        ends = itertools.accumulate(blob.shape[self.axis] for blob in blobs)
+        for blob, end in zip(blobs, ends, strict=True):
+            yield whole[(slice(None),) * self.axis + (slice(end - blob.shape[self.axis], end),)]
 
 
 @register("Concat")
@@ -56,17 +55,20 @@ class Concat(AlongAxis):
             if (blob.shape[:axis], blob.shape[axis + 1 :]) != (first[:axis], first[axis + 1 :]):
                 raise self.error(f"bottoms may differ in axis {axis} only: {self.named_shapes(bottom)}")
         top[0].reshape(*first[:axis], sum(blob.shape[axis] for blob in bottom), *first[axis + 1 :])
-        self.share_if_alone(bottom, top)
+        if self.traits.aliases:
+            share(bottom[0], top[0])
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         if not self.traits.aliases:
-            self.engine.concat([blob.data for blob in bottom], top[0].data, self.axis)
+            for blob, part in zip(bottom, self.parts(top[0].data, bottom), strict=True):
+                self.engine.copy(blob.data, part)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if self.traits.aliases:
             return
-        gradients = [blob.diff if down else None for blob, down in zip(bottom, propagate_down, strict=True)]
-        self.engine.split(top[0].diff, gradients, self.sizes(bottom), self.axis)
+        for blob, part, down in zip(bottom, self.parts(top[0].diff, bottom), propagate_down, strict=True):
+            if down:
+                self.engine.copy(part, blob.diff)
 
 
 @register("Slice")
@@ -95,12 +97,84 @@ class Slice(AlongAxis):
             raise self.error(f"slice_point must rise within axis {axis} of the bottom's shape {shape}: {points[1:-1]}")
         for blob, size in zip(top, sizes, strict=True):
             blob.reshape(*shape[:axis], size, *shape[axis + 1 :])
-        self.share_if_alone(bottom, top)
+        if self.traits.aliases:
+            share(bottom[0], top[0])
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         if not self.traits.aliases:
-            self.engine.split(bottom[0].data, [blob.data for blob in top], self.sizes(top), self.axis)
+            for blob, part in zip(top, self.parts(bottom[0].data, top), strict=True):
+                self.engine.copy(part, blob.data)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0] and not self.traits.aliases:
-            self.engine.concat([blob.diff for blob in top], bottom[0].diff, self.axis)
+        if not self.traits.aliases:
+            for blob, part in zip(top, self.parts(bottom[0].diff, top), strict=True):
+                self.engine.copy(blob.diff, part)
+
+
+@register("Tile")
+class Tile(Layer):
+    """top = the bottom `tiles` times, one after the other along `axis`."""
+
+    traits = Traits(bottoms=1, tops=1)
+    rule = placements.between(lambda layer, x: [x.canonical_axis(layer.param.tile_param.axis)])
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p, shape = self.param.tile_param, bottom[0].shape
+        if p.tiles < 1:
+            raise self.error("tile_param.tiles must be positive")
+        self.axis = bottom[0].canonical_axis(p.axis)
+        top[0].reshape(*shape[: self.axis], shape[self.axis] * p.tiles, *shape[self.axis + 1 :])
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        x = bottom[0].data
+        top[0].data[...] = self.xp.concatenate([x] * self.param.tile_param.tiles, axis=self.axis)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        shape = bottom[0].shape
+        tiles = top[0].diff.reshape(*shape[: self.axis], self.param.tile_param.tiles, *shape[self.axis :])
+        bottom[0].diff[...] = tiles.sum(axis=self.axis)
+
+
+@register("Crop")
+class Crop(Layer):
+    """top = the part of bottom[0] that has the size of bottom[1] in every axis from `axis` on.
+
+    It begins at `offset`: one number for all these axes (0 if none is given), or one for each. Of the second bottom
+    only the shape counts, so its gradient is zero.
+    """
+
+    traits = Traits(bottoms=2, tops=1, constants=(1,), reads="neither")
+
+    def rule(self, bottom: list[Blob]) -> Placements:
+        axis = bottom[0].canonical_axis(self.param.crop_param.axis)
+        needed = [common([blob], lambda shard: shard.axis < axis) for blob in bottom]  # the second one's shape counts
+        return needed, needed
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        p, shape, wanted = self.param.crop_param, bottom[0].shape, bottom[1].shape
+        axis = bottom[0].canonical_axis(p.axis)
+        cropped = len(shape) - axis
+        if len(wanted) != len(shape):
+            raise self.error(f"needs bottoms with the same number of axes: {self.named_shapes(bottom)}")
+        if len(p.offset) not in (0, 1, cropped):
+            raise self.error(f"offset is given {len(p.offset)} times for the {cropped} axes from axis {axis} on")
+        offsets = list(p.offset) * cropped if len(p.offset) == 1 else list(p.offset) or [0] * cropped
+        for dim, start in enumerate(offsets, axis):
+            if start + wanted[dim] > shape[dim]:
+                raise self.error(
+                    f"cannot take {wanted[dim]} from {start} on along axis {dim}: {self.named_shapes(bottom)}"
+                )
+        ends = (start + size for start, size in zip(offsets, wanted[axis:], strict=True))
+        self.part = (slice(None),) * axis + tuple(map(slice, offsets, ends))
+        top[0].reshape(*shape[:axis], *wanted[axis:])
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        top[0].data[...] = bottom[0].data[self.part]
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        if propagate_down[0]:
+            dx = bottom[0].diff
+            dx[...] = 0
+            dx[self.part] = top[0].diff
+        if propagate_down[1]:
+            bottom[1].diff[...] = 0

@@ -1,4 +1,4 @@
-"""Convolution and Deconvolution over any number of spatial axes, with groups and dilation."""
+"""Convolution and Deconvolution over any number of spatial axes, with groups and dilation; Im2col, their windows."""
 
 from __future__ import annotations
 
@@ -196,3 +196,31 @@ class Deconvolution(Convolution):
 
     def backward_images(self, dy: Array, dx: Array) -> None:
         self.engine.convolution_forward(dy, self.blobs[0].data, None, dx, self.windows, self.group)
+
+
+@register("Im2col")
+class Im2col(Sliding):
+    """top (N, C * kernel, sizes...) = the values of each window, channel by channel, in row order.
+
+    Windows are those of convolution_param; num_output and group mean nothing here.
+    """
+
+    traits = Traits(bottoms=1, tops=1)
+    ignores_propagate_down = True
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.find_windows(bottom[0])
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        shape = bottom[0].shape
+        top[0].reshape(*self.top_shape(shape, shape[self.axis] * self.windows.size))
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        y = self.images(top[0].data)
+        self.engine.im2col(self.images(bottom[0].data), y, self.windows)
+        self.put_back(y, top[0].data)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        dx = self.images(bottom[0].diff)
+        self.engine.col2im(self.images(top[0].diff), dx, self.windows)
+        self.put_back(dx, bottom[0].diff)

@@ -40,6 +40,11 @@ def reading_errors(layer: Layer) -> Iterator[None]:
         raise DataError(f'layer "{layer.name}" ({layer.type}): {problem}') from problem
 
 
+def state_of(position: int, random: bytes) -> State:
+    """The state of a reader: records read since the first, and what else it depends on, as the state of a generator."""
+    return {"position": np.array(position, np.int64), "random": np.frombuffer(random, np.uint8)}
+
+
 class Reader(Layer):
     """Base of the layers that read records one after the other. Where it stands is the same on all workers.
 
@@ -86,21 +91,6 @@ class Reader(Layer):
 
     def end_batch(self) -> None:
         """All samples of the batch have been handed out."""
-
-    def reader_state(self) -> tuple[int, bytes]:
-        """(records read since the first, what else the reading depends on, such as the state of a generator)."""
-        raise NotImplementedError
-
-    def set_reader_state(self, position: int, random: bytes) -> None:
-        """Go on from a `reader_state`."""
-        raise NotImplementedError
-
-    def state(self) -> State:
-        position, random = self.reader_state()
-        return {"position": np.array(position, np.int64), "random": np.frombuffer(random, np.uint8)}
-
-    def restore_state(self, state: State) -> None:
-        self.set_reader_state(int(state["position"]), state["random"].tobytes())
 
 
 class ReadingLayer(Reader):
@@ -163,7 +153,7 @@ class ReadingLayer(Reader):
             with log.quiet():
                 self._prefetcher = self._open([])
             self.context.random.set_state(random)
-            self.set_reader_state(*self._state)
+            self.restore_state(self.state())
         return self._prefetcher
 
     def after_fork(self) -> None:
@@ -196,12 +186,12 @@ class ReadingLayer(Reader):
         """The values of the top label for these images of a batch."""
         return batch.labels[rows]
 
-    def reader_state(self) -> tuple[int, bytes]:
-        """(records read since the first, state of the transformer's generator)."""
-        return self._state
+    def state(self) -> State:
+        return state_of(*self._state)
 
-    def set_reader_state(self, position: int, random: bytes) -> None:
-        """Go on from a `reader_state`; batches read ahead are dropped."""
+    def restore_state(self, state: State) -> None:
+        """Batches read ahead are dropped."""
+        position, random = int(state["position"]), state["random"].tobytes()
         self.prefetcher.stop()
         with reading_errors(self):
             self.prefetcher.source.set_state(position, random)

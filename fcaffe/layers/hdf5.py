@@ -10,8 +10,9 @@ from fcaffe.data.hdf5 import Hdf5Rows, write_rows
 from fcaffe.data.prefetch import check_batches
 from fcaffe.errors import DataError
 from fcaffe.hdf5 import h5py
-from fcaffe.layers.data import Reader, reading_errors
+from fcaffe.layers.data import Reader, reading_errors, state_of
 from fcaffe.net import ALL_BOTTOMS, Blob, Layer, Traits, register
+from fcaffe.net.layer import State
 
 
 @register("HDF5Data")
@@ -62,12 +63,11 @@ class HDF5Data(Reader):
         if number:
             self.rows.seek(self.rows.position + number * self.share.total)
 
-    def reader_state(self) -> tuple[int, bytes]:
-        """(rows read since the first, seed of the shuffles)."""
-        return self.rows.position, b"%d" % self.rows.seed if self.rows.shuffle else b""
+    def state(self) -> State:
+        return state_of(self.rows.position, b"%d" % self.rows.seed if self.rows.shuffle else b"")  # of the shuffles
 
-    def set_reader_state(self, position: int, random: bytes) -> None:
-        """Go on from a `reader_state`."""
+    def restore_state(self, state: State) -> None:
+        position, random = int(state["position"]), state["random"].tobytes()
         with reading_errors(self):
             if self.rows.shuffle:
                 if not random.isdigit():

@@ -12,7 +12,7 @@ from fcaffe.layers.c_order import copy_values, rows_of
 from fcaffe.layers.labels import check_sample_labels, read_sample_labels
 from fcaffe.layers.loss import LossLayer, SoftmaxWithLoss
 from fcaffe.net import Array, Blob, Half, placements, register
-from fcaffe.proto import read_blob
+from fcaffe.proto.binary import read_blob
 
 SMALLEST = 1e-20  # probabilities below it count as this
 

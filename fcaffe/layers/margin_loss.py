@@ -32,10 +32,9 @@ class HingeLoss(LossLayer):
         top[0].data[...] = self.xp.where(wrong.any(), self.xp.nan, total / self.samples)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            signs, violations, _ = self._violations(bottom)
-            slope = 2 * violations if self._is_squared() else self.xp.sign(violations)
-            copy_values(top[0].diff / self.samples * slope * signs, bottom[0].diff)
+        signs, violations, _ = self._violations(bottom)
+        slope = 2 * violations if self._is_squared() else self.xp.sign(violations)
+        copy_values(top[0].diff / self.samples * slope * signs, bottom[0].diff)
 
     def _violations(self, bottom: list[Blob]) -> tuple[Array, ...]:
         """The signs of the scores and by how much they violate the margin, (N, classes), and where labels are wrong."""

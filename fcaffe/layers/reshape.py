@@ -53,7 +53,7 @@ class Reshaping(Layer):
             copy_values(bottom[0].data, top[0].data)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0] and not self.traits.aliases:
+        if not self.traits.aliases:
             copy_values(top[0].diff, bottom[0].diff)
 
 

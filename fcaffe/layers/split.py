@@ -32,8 +32,6 @@ class Split(Layer):
         pass
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if not propagate_down[0]:
-            return
         dx = bottom[0].diff
         if len(top) == 1:
             self.engine.copy(top[0].diff, dx)

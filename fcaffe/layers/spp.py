@@ -57,8 +57,6 @@ class SPP(Layer):
             y[:, columns] = bins.data.reshape(y[:, columns].shape)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if not propagate_down[0]:
-            return
         dx, dy = bottom[0].diff, top[0].diff
         dx[...] = 0
         for level, bins, columns in self._each_level():

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fcaffe.model_files.model import BlobSizes, Model, StoredLayer, take_shared
-from fcaffe.proto import file_start
-from fcaffe.proto.binary import HDF5_MAGIC, ZIP_MAGIC
+from fcaffe.proto.binary import HDF5_MAGIC, ZIP_MAGIC, file_start
 
 __all__ = ["BlobSizes", "Model", "StoredLayer", "read_model", "take_shared", "write_hdf5", "write_model"]
 

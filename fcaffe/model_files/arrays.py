@@ -20,8 +20,9 @@ from fcaffe.engines.memory import obtainable_bytes
 from fcaffe.errors import SnapshotError
 from fcaffe.input_files import UnreadableError
 from fcaffe.model_files.model import BlobSizes, Model, StoredLayer, check_text
-from fcaffe.proto import StoredBlob, blob_shape
+from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto.blobs import blob_shape
 from fcaffe.proto.in_file import InFile
 
 MOST_BLOBS = 1000  # of a layer

@@ -12,23 +12,17 @@ from fcaffe import log
 from fcaffe.errors import SnapshotError
 from fcaffe.model_files.model import Model, StoredLayer, check_text
 from fcaffe.output_files import replacing
-from fcaffe.proto import (
-    StoredBlob,
-    check_written,
-    read_outline,
-    upgrade_net,
-    without_fork_fields,
-)
+from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto.binary import check_written, read_outline
 from fcaffe.proto.blobs import LARGEST, TOO_LARGE, field_of_blob
+from fcaffe.proto.forks import without_fork_fields
+from fcaffe.proto.upgrade import upgrade_net
 from fcaffe.proto.wire import before_field, key, varint
 
 _BLOBS = pb.LayerParameter.DESCRIPTOR.fields_by_name["blobs"].number
 _LAYER_KEY = key(pb.NetParameter.DESCRIPTOR.fields_by_name["layer"].number)
-_VALUES = (
-    "data", "diff", "double_data", "double_diff",
-    "raw_data_type", "raw_data", "raw_diff_type", "raw_diff",
-)  # fmt: skip
+_VALUES = [name for name in pb.BlobBytes.DESCRIPTOR.fields_by_name if "data" in name or "diff" in name]
 
 
 def read(path: str | os.PathLike[str]) -> Model:

@@ -22,7 +22,7 @@ from fcaffe.errors import SnapshotError
 from fcaffe.model_files.arrays import ArrayName, Contents, Packed, stored_arrays
 from fcaffe.model_files.model import Model, check_text
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import without_fork_fields
+from fcaffe.proto.forks import without_fork_fields
 
 _NET = "net"  # attribute of /data: the NetParameter without layers
 _LAYER, _ORDER = "layer", "order"  # attributes of a layer's group

@@ -12,9 +12,10 @@ import numpy as np
 from google.protobuf.message import Message
 
 from fcaffe.errors import SnapshotError
-from fcaffe.proto import StoredBlob, without_fork_fields
+from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.blobs import put_shape
+from fcaffe.proto.forks import without_fork_fields
 
 BlobSizes = Mapping[str, Sequence[int]]  # of a net: the number of values in each blob of each layer
 

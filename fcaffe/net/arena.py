@@ -16,10 +16,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fcaffe.engines.memory import aligned_zeros
+from fcaffe.net.blob import Array, Storage
 from fcaffe.net.plan.layout import Use, layout, uses
 from fcaffe.net.plan.recompute import choose
 from fcaffe.net.program import Again, Program, bytes_of
-from fcaffe.net.storage import Array, Storage
 
 START = -1  # all storages have their offsets of forward
 

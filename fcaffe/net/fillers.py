@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from math import ceil, prod
 from typing import Any
 
@@ -14,6 +13,7 @@ from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.rng import CaffeRandom
+from fcaffe.suggestions import nearest
 
 Floats = npt.NDArray[np.float32]
 Shape = tuple[int, ...]
@@ -147,5 +147,5 @@ def _unknown(name: str) -> str:
         return f"filler type '{name}' is NVIDIA Caffe's and not supported; known types: {known}"
     if name == "gabor":
         return f"filler type '{name}' is Intel Caffe's and not supported; known types: {known}"
-    near = get_close_matches(name, FILLERS, n=1)
-    return f"unknown filler type '{name}'" + (f", perhaps '{near[0]}'?" if near else ".") + f" Known types: {known}"
+    near = nearest(name, FILLERS)
+    return f"unknown filler type '{name}'" + (f", perhaps '{near}'?" if near else ".") + f" Known types: {known}"

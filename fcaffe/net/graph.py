@@ -9,7 +9,7 @@ from google.protobuf import text_format
 
 from fcaffe import log
 from fcaffe.errors import LayerError, NetError
-from fcaffe.net.blob import Blob
+from fcaffe.net.blob import Blob, Storage
 from fcaffe.net.context import Context
 from fcaffe.net.filter import filter_net
 from fcaffe.net.layer import Half, Layer
@@ -19,7 +19,6 @@ from fcaffe.net.placements import LOCAL, REPLICATE, Local, Placement, Replicate,
 from fcaffe.net.redistribute import Redistribute, differs
 from fcaffe.net.registry import create_layer, registered
 from fcaffe.net.splits import insert_splits, unsplit_names
-from fcaffe.net.storage import Storage
 
 AUTOMATIC = "(automatic)"  # Caffe's name for a top that the prototxt left out
 

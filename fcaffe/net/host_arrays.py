@@ -19,18 +19,17 @@ import contextlib
 import math
 import sys
 import weakref
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from fcaffe.engines import Engine
+from fcaffe.engines.base import WeightCache
 from fcaffe.errors import NetError
-from fcaffe.net.blob import Blob
-from fcaffe.net.cached_weights import CachedWeights
+from fcaffe.net.blob import Blob, Storage
 from fcaffe.net.engine_lock import engine_lock
-from fcaffe.net.storage import Storage
 
 
 class Exposure:
@@ -63,6 +62,59 @@ class Exposure:
         """The copy in the shape of its blob."""
         assert self.copy is not None
         return self.copy[: math.prod(self.shape)].reshape(self.shape)
+
+
+class CachedWeights:
+    """Caches what an engine derives from weights, such as reordered ones, for a net that a script runs forward again.
+
+    Code that changes weights calls `change` or `drop`.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._caches: weakref.WeakKeyDictionary[Any, tuple[list[tuple[int, ...]], WeightCache]]
+        self._caches = weakref.WeakKeyDictionary()  # with the shapes of the net's blobs
+        self._changes = 0  # under way
+
+    @contextlib.contextmanager
+    def same(self, net: Any, exposed: Callable[[], list[Storage]]) -> Iterator[None]:
+        """Its body is a forward pass of this net. Derived weights are cached for the next pass, unless the storages of
+        their sources are `exposed`."""
+        if self._changes:
+            yield
+            return
+        shapes = [blob.shape for blob in net.blobs]
+        known = self._caches.get(net)
+        if known is None or known[0] != shapes:  # a second pass with these shapes makes a cache worth its memory
+            with self._engine.other_weights():
+                yield
+            self._caches[net] = shapes, WeightCache()
+            return
+        cache, written = known[1], set(exposed())
+        if written:
+            written &= {blob.data_storage for layer in net.layers for blob in layer.blobs}
+        cache.changing = {storage.address for storage in written}
+        with self._engine.fixed_weights(cache):
+            yield
+
+    @contextlib.contextmanager
+    def change(self) -> Iterator[None]:
+        """Its body changes weights of a net, or their addresses; user code may do so amid a forward pass of another
+        net, inside the body of `same`."""
+        for _, cache in self._caches.values():
+            cache.clear()
+        self._caches.clear()
+        self._changes += 1
+        try:
+            with self._engine.other_weights():
+                yield
+        finally:
+            self._changes -= 1
+
+    def drop(self, address: int) -> None:
+        """The weights at this address may be written from now on."""
+        for _, cache in self._caches.values():
+            cache.drop(address)
 
 
 class HostViews:

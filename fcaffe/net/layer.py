@@ -90,7 +90,8 @@ class Layer:
 
     `backward` overwrites the whole of each requested `bottom[i].diff`, which may hold garbage: with zeros for
     `constants` of the traits, such as the reference of a Crop. It writes no other gradient of a blob. If it is asked
-    for the gradient of one of the `labels` of the traits, the net raises an error, as Caffe does.
+    for the gradient of one of the `labels` of the traits, the net raises an error, as Caffe does. It is called only if
+    it is asked for a gradient of a bottom or of a parameter, so a layer with one bottom and no parameters writes it.
 
     A layer with state from pass to pass besides its parameters overrides `state_blobs`, or `state` and
     `restore_state`, so that a resumed run computes the same as one that was never stopped.
@@ -106,6 +107,9 @@ class Layer:
     def __init__(self, param: Any, context: Context) -> None:
         self.param: Any = pb.LayerParameter()
         self.param.CopyFrom(param)
+        self.name: str = param.name
+        self.type: str = param.type
+        self.phase: int = param.phase
         self.key: str = param.name  # unique in the net, while names may repeat; set by `Graph`
         self.bottom_names: list[str] = list(param.bottom)  # the user's names, not those of the tops of a Split
         self.context = context
@@ -114,18 +118,6 @@ class Layer:
         self.blobs: list[Blob] = []
         self.loss_weights: list[float] = []
         self.param_propagate_down: list[bool] = []
-
-    @property
-    def name(self) -> str:
-        return self.param.name
-
-    @property
-    def type(self) -> str:
-        return self.param.type
-
-    @property
-    def phase(self) -> int:
-        return self.param.phase
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         pass

@@ -14,16 +14,15 @@ from fcaffe import log
 from fcaffe.engines.base import Pending
 from fcaffe.net.arena import START, Arena, Memory, memory_of
 from fcaffe.net.arithmetic import silent_arithmetic
-from fcaffe.net.blob import Blob
+from fcaffe.net.blob import Array, Blob, Storage
 from fcaffe.net.context import Context
-from fcaffe.net.debug_info import debug_backward, debug_forward
 from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.graph import Graph
 from fcaffe.net.node import Hooks, Node
 from fcaffe.net.on_demand import OnDemand
+from fcaffe.net.placements import Shard
 from fcaffe.net.program import Program
 from fcaffe.net.rewrite import Want, rewrite
-from fcaffe.net.storage import Storage
 
 
 class Net(Graph):
@@ -152,7 +151,7 @@ class Net(Graph):
             hook(node.index)
         node.forward()
         if self.debug_info:
-            debug_forward(self, node)
+            self._debug_forward(node)
         loss = node.layer.loss(node.tops) if node.has_loss else 0.0
         for hook in self.hooks.after_forward:
             hook(node.index)
@@ -231,7 +230,7 @@ class Net(Graph):
             if node.needs_backward:
                 node.backward()
                 if self.debug_info:
-                    debug_backward(self, node)
+                    self._debug_backward(node)
             for layer in node.layers:
                 for blob in layer.blobs:
                     blob.diff_storage.settle()
@@ -239,6 +238,29 @@ class Net(Graph):
                 hook(index)
             if exchange is not None:
                 exchange.ready(self.program.final_from[index])
+
+    def _debug_forward(self, node: Node) -> None:
+        for blob_id, blob in zip(node.top_ids, node.tops, strict=True):
+            log.debug_top(node.name, self.blob_names[blob_id], self._mean_magnitude(blob.data))
+        for index, blob in enumerate(node.layer.blobs):
+            name = self.parameters.display_name(node.layer, index)
+            log.debug_param(node.name, name, self._mean_magnitude(blob.data, blob))
+
+    def _debug_backward(self, node: Node) -> None:
+        for blob_id, blob, needed in zip(node.bottom_ids, node.bottoms, node.bottom_need_backward, strict=True):
+            if needed:
+                log.debug_bottom_diff(node.name, self.blob_names[blob_id], self._mean_magnitude(blob.diff))
+        for index, blob in enumerate(node.layer.blobs):
+            if node.layer.param_propagate_down[index]:
+                log.debug_param_diff(node.name, str(index), self._mean_magnitude(blob.diff, blob))
+
+    def _mean_magnitude(self, values: Array, parameter: Blob | None = None) -> float:
+        """The mean over all workers' parts of a split parameter."""
+        context = self.context
+        values = context.engine.as_float32(values)
+        if parameter is not None and isinstance(parameter.placement, Shard):
+            return context.workers.sum(float(abs(values).sum())) / math.prod(context.whole_shape(parameter))
+        return float(abs(values).sum() / values.size) if values.size else 0.0
 
     def weigh_losses(self, anew: bool = False) -> None:
         """Write the weight of each loss into its gradient, for the coming backward pass.

@@ -72,7 +72,11 @@ class Node:
         self.layer.forward_again(self._read(), self.tops)
 
     def backward(self) -> None:
+        """Run the layer's backward, unless it has no gradient to write. User code runs anyway, as in Caffe."""
         self.layer.check_gradients(self.bottom_need_backward)
+        learns = any(any(layer.param_propagate_down) for layer in self.layers)
+        if not (learns or any(self.bottom_need_backward) or self.layer.traits.runs_user_code):
+            return
         try:
             self.layer.backward(self.tops, self.bottom_need_backward, self.saved_bottoms)
         except LayerError:

@@ -23,13 +23,12 @@ import numpy as np
 
 from fcaffe.net.arena import Arena
 from fcaffe.net.arithmetic import silent_arithmetic
-from fcaffe.net.blob import Array, Blob
+from fcaffe.net.blob import Array, Blob, Storage
 from fcaffe.net.graph import Graph
 from fcaffe.net.host_arrays import host_views
 from fcaffe.net.node import Node
 from fcaffe.net.program import Program
 from fcaffe.net.rewrite import Want
-from fcaffe.net.storage import Storage
 
 
 class OnDemand:

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
-from fcaffe.net.blob import Array, Blob
+from fcaffe.net.blob import Array, Blob, Storage
 from fcaffe.net.layer import Layer
 from fcaffe.net.placements import Shard
-from fcaffe.net.storage import Storage
 from fcaffe.proto import caffe_pb2 as pb
 
 

@@ -22,11 +22,10 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fcaffe.net.blob import Blob
+from fcaffe.net.blob import Blob, Storage
 from fcaffe.net.node import Node
 from fcaffe.net.parameters import Parameters
 from fcaffe.net.replay import Replay
-from fcaffe.net.storage import Storage
 
 Again = Mapping[int, tuple[int, ...]]  # index of a node -> the nodes whose forward runs again before its backward
 
@@ -121,11 +120,6 @@ class Program:
                 written.update(blob.diff_storage for blob in node.asked())
         return list(found)
 
-    def computed_again(self, again: Again) -> int:
-        """The bytes of values that are computed more than once."""
-        writes = (set().union(*(self.accesses[node].writes for node in nodes)) for nodes in again.values())
-        return sum(map(bytes_of, writes))
-
     def _backward_steps(self, index: int) -> Iterator[Step]:
         access = self.accesses[index]
         reads = access.back_reads
@@ -166,7 +160,12 @@ class Program:
         ]
         sources = [blob for node in self.nodes if not node.bottoms for blob in node.tops]
         parameters = [blob for node in self.nodes for layer in node.layers for blob in layer.blobs]
-        without = [blob for node in self.nodes for blob in _without_gradient(node)]
+        without = [
+            blob
+            for node in self.nodes
+            for blob, down in zip(node.bottoms, node.bottom_need_backward, strict=True)
+            if not (down and node.needs_backward)
+        ]
         data = {blob.data_storage for blob in (*outer, *sources, *parameters)}
         return data | {blob.diff_storage for blob in (*outer, *parameters, *without)}
 
@@ -188,10 +187,3 @@ class Program:
 
 def bytes_of(storages: Iterable[Storage]) -> int:
     return sum(storage.nbytes for storage in storages)
-
-
-def _without_gradient(node: Node) -> Iterator[Blob]:
-    """The bottoms that get no gradient from this node."""
-    for blob, needed in zip(node.bottoms, node.bottom_need_backward, strict=True):
-        if not (needed and node.needs_backward):
-            yield blob

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from fcaffe.engines import Engine
-from fcaffe.engines.base import Recording
-from fcaffe.net.blob import Blob
+from fcaffe.net.blob import Array, Blob, Storage
 from fcaffe.net.layer import Layer
 from fcaffe.net.node import Node
-from fcaffe.net.storage import Array, Storage
 
 Run = Callable[[Node], float]  # runs a node and returns its weighted loss
 RECORDED_PASS = 2  # of the passes with the same weights, shapes and memory
@@ -41,7 +40,7 @@ class Replay:
         self._versions: list[int] = []
         self._memory: list[tuple[Storage, Array]] = []
         self._passes = 0  # with these weights, shapes and memory
-        self._steps: list[Node | Recording] = []
+        self._steps: list[Any] = []  # a node, or what `EngineBase.recorded` returns
 
     def forward(self, run: Run) -> float:
         """Run a pass, in which `run` runs the nodes that are not replayed; returns the weighted sum of the losses."""
@@ -76,7 +75,7 @@ class Replay:
         self._memory, self._steps, self._passes = [], [], 0
 
     def _record(self, run: Run) -> float:
-        loss, steps = 0.0, list[Node | Recording]()
+        loss, steps = 0.0, list[Any]()
         for node in self._nodes:
             recording = self._recording(node) if node in self._recordable else None
             if recording is None:
@@ -91,7 +90,7 @@ class Replay:
         self._memory = [(storage, storage.buffer) for storage in storages]
         return loss
 
-    def _recording(self, node: Node) -> Recording | None:
+    def _recording(self, node: Node) -> Any:
         """The replay of this node, which has just run. None: it must run again; its bottoms are unchanged."""
         node.reshape()
         buffers = [blob.data_storage.buffer for blob in node.bottoms if blob in node.tops]
@@ -102,7 +101,7 @@ class Replay:
                 buffer[...] = values
         return recording
 
-    def _recorded(self, node: Node) -> Recording | None:
+    def _recorded(self, node: Node) -> Any:
         """The engine's recording of a forward pass; None if other code did a part of it.
 
         The tops are read-only for NumPy meanwhile, so its writes raise an error. Comparing values would miss some: a

@@ -24,10 +24,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeGuard, TypeVar
 
-from fcaffe.net.blob import Blob
+from fcaffe.net.blob import Blob, Storage
 from fcaffe.net.layer import Layer, Traits
 from fcaffe.net.node import Node
-from fcaffe.net.storage import Storage
 from fcaffe.proto import caffe_pb2 as pb
 
 
@@ -73,7 +72,7 @@ class Touching:
     def hides(self, fused: Node, replaced: Sequence[int], want: Want) -> bool:
         """Whether all other nodes read the same values if `fused` replaces the nodes at these positions.
 
-        It does not write the memory between them, so no other node may read that. See also `overwriting`.
+        It does not write the memory between them, so no other node may read that. See also `is_overwritten`.
         """
         nodes, own = self.nodes, set(replaced)
         written = {blob.data_storage for blob in fused.tops}
@@ -87,8 +86,8 @@ class Touching:
                 return False
         return True
 
-    def overwriting(self, fused: Node, replaced: Sequence[int]) -> list[int]:
-        """The later nodes that overwrite memory which backward of `fused` or of the replaced nodes reads.
+    def is_overwritten(self, fused: Node, replaced: Sequence[int]) -> bool:
+        """Whether later nodes overwrite memory which backward of `fused` or of the replaced nodes reads.
 
         They do no harm if both read the same memory: then both see the overwritten values, as layers do in Caffe.
         """
@@ -97,9 +96,9 @@ class Touching:
         ours = shared & {blob.data_storage for blob in fused.saved()}
         theirs = shared & {blob.data_storage for p in replaced for blob in nodes[p].saved()}
         if ours == theirs:
-            return []
+            return False
         read = ours | theirs
-        return [p for s in read for p in self.positions(s) if p > max(replaced) and _overwrites(nodes[p], s)]
+        return any(p > max(replaced) and _overwrites(nodes[p], s) for s in read for p in self.positions(s))
 
 
 def saves(node: Node, storage: Storage) -> bool:
@@ -225,7 +224,6 @@ def _with(node: Node, old: Blob, new: Blob) -> Node:
 
 
 def _fused(nodes: list[Node], want: Want, kind: type[FusedLayer]) -> list[Node]:
-    nodes = list(nodes)
     touching, made, index = Touching(nodes), list[Node](), 0
     while index < len(nodes):
         node, chain, count = nodes[index], list[Node](), 0
@@ -234,29 +232,14 @@ def _fused(nodes: list[Node], want: Want, kind: type[FusedLayer]) -> list[Node]:
             count = kind.match(chain, want)
         while count:
             fused, replaced = _node_for(kind, chain[:count], want), range(index, index + count)
-            if touching.hides(fused, replaced, want):
-                later = touching.overwriting(fused, replaced) if want.gradients else []
-                if not later or _has_own_top(fused, nodes, later):
-                    node = fused
-                    break
+            harms = want.gradients and touching.is_overwritten(fused, replaced)
+            if touching.hides(fused, replaced, want) and not harms:
+                node = fused
+                break
             count = kind.match(chain[: count - 1], want) if count > 1 else 0
         made.append(node)
         index += max(1, count)
     return made
-
-
-def _has_own_top(node: Node, nodes: list[Node], later: list[int]) -> bool:
-    """Let the first of the nodes that overwrite the top, such as a Dropout, write to other memory, if it can."""
-    behind, top = nodes[min(later)], node.tops[0]
-    if not saves(node, top.data_storage) or not all(_overwrites(nodes[p], top.data_storage) for p in later):
-        return False
-    if behind.bottoms[0] is not top or behind.before or saves(behind, top.data_storage):
-        return False
-    new = Blob(top.xp, top.shape, channels_last=True, dtype=top.dtype)
-    new.share_diff(top)
-    nodes[min(later)] = replace(behind, bottoms=[new, *behind.bottoms[1:]], before=new)
-    node.tops = [new]
-    return True
 
 
 def _chain(nodes: list[Node], index: int, want: Want) -> list[Node]:
@@ -282,19 +265,16 @@ def _node_for(kind: type[FusedLayer], chain: Sequence[Node], want: Want) -> Node
         if number == 0 or blob not in made
     ]
     bottoms, downs = zip(*outer, strict=True)
-    node = node_in_place_of(kind(chain, want), chain, chain[0], chain[-1])
-    return replace(node, bottoms=list(bottoms), bottom_need_backward=list(downs))
-
-
-def node_in_place_of(layer: FusedLayer, nodes: Sequence[Node], first: Node, last: Node) -> Node:
-    """A node for a layer that does the work of these nodes, with the bottoms of the first and the tops of the last."""
+    layer, last = kind(chain, want), chain[-1]
     return replace(
-        first,
+        chain[0],
         layer=layer,
         name=layer.name,
+        bottoms=list(bottoms),
         tops=last.tops,
+        bottom_need_backward=list(downs),
         needs_backward=last.needs_backward,
         has_loss=last.has_loss,
-        members=tuple(member for node in nodes for member in (node.members or (node,))),
+        members=tuple(member for node in chain for member in (node.members or (node,))),
         before=None,
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import defaultdict
 from typing import Any
 
 from fcaffe.errors import NetError
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.suggestions import nearest
 
 Source = tuple[int, int]  # a layer's index and the index of one of its tops
 
@@ -78,6 +78,6 @@ def _connections(param: Any) -> tuple[dict[Source, Source], dict[Source, int], d
 
 
 def unknown_bottom(layer: str, index: int, blob: str, known: Any) -> str:
-    near = difflib.get_close_matches(blob, list(known), n=1)
-    remedy = f"did you mean '{near[0]}'?" if near else "no layer before it in this phase has such a top"
+    near = nearest(blob, known)
+    remedy = f"did you mean '{near}'?" if near else "no layer before it in this phase has such a top"
     return f"Unknown bottom blob '{blob}' (layer '{layer}', bottom index {index}): {remedy}"

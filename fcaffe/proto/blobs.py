@@ -168,7 +168,9 @@ def _values(blob: Any, which: str, shape: tuple[int, ...], in_file: Mapping[str,
     content: np.ndarray | InFile
     values: np.ndarray | InFile
     for name in (f"double_{which}", which, f"raw_{which}"):
-        content = in_file[name] if name in in_file else np.frombuffer(_joined(getattr(blob, name)), np.uint8)
+        stored = getattr(blob, name)
+        stored = stored if isinstance(stored, bytes) else b"".join(stored)  # the same object if there is one piece
+        content = in_file[name] if name in in_file else np.frombuffer(stored, np.uint8)
         if not content.nbytes:
             continue
         dtype = np.dtype("<f8" if name.startswith("double") else "<f4")
@@ -183,19 +185,9 @@ def _values(blob: Any, which: str, shape: tuple[int, ...], in_file: Mapping[str,
         values = content.view(dtype)
         break
     else:
-        values = _unpacked(blob, which)
+        # not packed, as some writers write them: unknown fields of a BlobBytes
+        values = np.array(getattr(pb.BlobProto.FromString(blob.SerializeToString()), which), "<f4")
     count = values.shape[0]
     if (min(shape, default=0) < 0 or math.prod(shape) != count) and (which == "data" or count):
         raise SnapshotError(f"a blob of shape {shape} holds {count} values of {which}; the file is damaged")
     return values.reshape(shape) if which == "data" or count else None
-
-
-def _joined(pieces: Any) -> bytes:
-    if isinstance(pieces, bytes):
-        return pieces
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def _unpacked(blob: Any, which: str) -> np.ndarray:
-    """Values that are not packed, as some writers write them. They are unknown fields of a BlobBytes."""
-    return np.array(getattr(pb.BlobProto.FromString(blob.SerializeToString()), which), "<f4")

@@ -55,12 +55,9 @@ def _origins(layers: Sequence[Any], index: int, name: str) -> dict[tuple[int, st
         step = _map_of(layers[writer]) if writer >= 0 else None
         if step is not None:
             bottoms = layers[writer].bottom[:1] if layers[writer].type == "Crop" else layers[writer].bottom
-            waiting += [(writer, bottom, _composed(step, to_end)) for bottom in bottoms]
+            composed = step[0] * to_end[0], step[1] * to_end[0] + to_end[1]
+            waiting += [(writer, bottom, composed) for bottom in bottoms]
     return found
-
-
-def _composed(first: Map, second: Map) -> Map:
-    return first[0] * second[0], first[1] * second[0] + second[1]
 
 
 def _map_of(layer: Any) -> Map | None:

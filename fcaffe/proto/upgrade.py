@@ -10,14 +10,7 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.upgrade_forks import has_fork_fields, upgrade_fork_fields
 from fcaffe.proto.upgrade_v1 import find_transform_fields, move_transform_fields, upgrade_v1_layers
 
-SOLVER_TYPES = {
-    "SGD": "SGD",
-    "NESTEROV": "Nesterov",
-    "ADAGRAD": "AdaGrad",
-    "RMSPROP": "RMSProp",
-    "ADADELTA": "AdaDelta",
-    "ADAM": "Adam",
-}
+_SOLVER_TYPES = {name.upper(): name for name in ("SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam")}
 
 
 def net_is_current(param: pb.NetParameter) -> bool:
@@ -72,7 +65,7 @@ def upgrade_solver(param: pb.SolverParameter, name: str) -> None:
             raise ProtoError(
                 f"{name}: both solver_type and type are given; remove solver_type, which is the older of the two"
             )
-        param.type = SOLVER_TYPES[pb.SolverParameter.SolverType.Name(param.solver_type)]
+        param.type = _SOLVER_TYPES[pb.SolverParameter.SolverType.Name(param.solver_type)]
         param.ClearField("solver_type")
         log.upgraded("solver type")
     for field in ("net_param", "train_net_param"):

@@ -7,21 +7,13 @@ from typing import Any
 from fcaffe import log
 from fcaffe.proto import caffe_pb2 as pb
 
-_IRREGULAR = {
-    "ABSVAL": "AbsVal",
-    "ARGMAX": "ArgMax",
-    "BN": "BN",
-    "BNLL": "BNLL",
+_IRREGULAR = {name.upper(): name for name in ["AbsVal", "ArgMax", "BN", "BNLL", "LRN", "MVN", "ReLU", "TanH"]} | {
     "CONVOLUTION3D": "Convolution",
     "HDF5_DATA": "HDF5Data",
     "HDF5_OUTPUT": "HDF5Output",
-    "LRN": "LRN",
-    "MVN": "MVN",
     "NONE": "",
     "POOLING3D": "Pooling",
-    "RELU": "ReLU",
     "SOFTMAX_LOSS": "SoftmaxWithLoss",
-    "TANH": "TanH",
 }
 LAYER_TYPES = {  # the current name of each: ContrastiveLoss for CONTRASTIVE_LOSS
     name: _IRREGULAR.get(name, "".join(map(str.capitalize, name.split("_"))))
@@ -37,6 +29,8 @@ _SHARED = [
     and pb.LayerParameter.DESCRIPTOR.fields_by_name[field].message_type is described.message_type
 ]
 
+# Fields that V1 layers have a list of: those of each ParamSpec.
+_OF_PARAMETERS = {"param": "name", "blob_share_mode": "share_mode", "blobs_lr": "lr_mult", "weight_decay": "decay_mult"}
 _TRANSFORMED = {"DATA": "data_param", "IMAGE_DATA": "image_data_param", "WINDOW_DATA": "window_data_param"}
 
 
@@ -64,14 +58,11 @@ def _upgrade_layer(v1: pb.V1LayerParameter) -> pb.LayerParameter:
         layer.name = v1.name
     if v1.HasField("type"):
         layer.type = LAYER_TYPES[pb.V1LayerParameter.LayerType.Name(v1.type)]
-    for index, name in enumerate(v1.param):
-        _spec(layer, index).name = name
-    for index, mode in enumerate(v1.blob_share_mode):
-        _spec(layer, index).share_mode = mode
-    for index, rate in enumerate(v1.blobs_lr):
-        _spec(layer, index).lr_mult = rate
-    for index, decay in enumerate(v1.weight_decay):
-        _spec(layer, index).decay_mult = decay
+    for old, new in _OF_PARAMETERS.items():
+        for index, value in enumerate(getattr(v1, old)):
+            if index == len(layer.param):
+                layer.param.add()
+            setattr(layer.param[index], new, value)
     for field in _SHARED:
         value = getattr(v1, field)
         if hasattr(value, "extend"):
@@ -79,12 +70,6 @@ def _upgrade_layer(v1: pb.V1LayerParameter) -> pb.LayerParameter:
         elif v1.HasField(field):
             getattr(layer, field).CopyFrom(value)
     return layer
-
-
-def _spec(layer: pb.LayerParameter, index: int) -> pb.ParamSpec:
-    while len(layer.param) <= index:
-        layer.param.add()
-    return layer.param[index]
 
 
 def find_transform_fields(param: pb.NetParameter) -> list[tuple[Any, Any, str]]:

@@ -13,7 +13,8 @@ from fcaffe.data.datum import array_to_datum as datum_of_array
 from fcaffe.data.images import LARGEST_FILE, decode_pixels
 from fcaffe.errors import ArgumentError, SnapshotError, UsageError
 from fcaffe.input_files import read_input
-from fcaffe.proto import caffe_pb2, stored_blob, to_blob_proto
+from fcaffe.proto import caffe_pb2
+from fcaffe.proto.blobs import stored_blob, to_blob_proto
 
 GRAY = np.array([0.2125, 0.7154, 0.0721])  # scikit-image's weights of red, green and blue in the luminance
 SPLINE_ORDERS = range(6)

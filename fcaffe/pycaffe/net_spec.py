@@ -73,9 +73,6 @@ class Top:
         """A NetParameter with all layers that this blob depends on."""
         return to_proto(self)
 
-    def _to_proto(self, layers: LayerParams, names: dict[Any, str], autonames: Counter[str]) -> None:
-        self.fn._to_proto(layers, names, autonames)
-
 
 class Function:
     """A layer: its type, its bottoms, which are Tops of others, and its parameters by name.
@@ -100,7 +97,7 @@ class Function:
             return
         bottoms = []
         for bottom in self.inputs:
-            bottom._to_proto(layers, names, autonames)
+            bottom.fn._to_proto(layers, names, autonames)
             bottoms.append(layers[bottom.fn].top[bottom.n])
         layer = caffe_pb2.LayerParameter(type=self.type_name, bottom=bottoms)
         layer.top.extend(
@@ -210,7 +207,7 @@ def _net_of(functions: Iterable[Any], names: dict[Any, str]) -> Any:
     layers: LayerParams = {}
     autonames: Counter[str] = Counter()
     for function in functions:
-        function._to_proto(layers, names, autonames)
+        getattr(function, "fn", function)._to_proto(layers, names, autonames)
     return caffe_pb2.NetParameter(layer=layers.values())
 
 

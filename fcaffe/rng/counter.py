@@ -13,9 +13,7 @@ A block is eight 32-bit words: its four 64-bit words in order, the lower half of
 block, so the rest of its last block is unused. Element e of a sample (in C order) is computed from
 
     keep_mask   word e = u        u <= floor(p (2^32 - 1)), p = 1 - ratio in double, ratio float32
-    uniform     word e = u        (u >> 8) 2^-24 (high - low) + low, all in float32
-    normal      words 2e, 2e + 1 = v, w
-                                  sqrt(-2 ln((v + 1) 2^-32)) cos(2 pi w 2^-32) in double; float32 of it * std + mean
+    uniform     word e = u        (u >> 8) 2^-24 in float32
 
 All functions take the index of their first sample in the global batch, and a shape whose first axis is the samples.
 Passes of one iteration (iter_size) must continue the sample indices, and several tops of a layer need different names.
@@ -41,7 +39,7 @@ def keep_mask(
     seed: int, layer_name: str, iteration: int, first_sample: int, shape: Shape, ratio: float
 ) -> npt.NDArray[np.bool_]:
     """Dropout's mask: True, with probability 1 - ratio, where a value is retained."""
-    return _words(seed, layer_name, iteration, first_sample, shape, 1) <= keep_limit(ratio)
+    return _words(seed, layer_name, iteration, first_sample, shape) <= keep_limit(ratio)
 
 
 def keep_limit(ratio: float) -> np.uint32:
@@ -50,23 +48,9 @@ def keep_limit(ratio: float) -> np.uint32:
     return np.uint32(keep * (2**32 - 1))
 
 
-def uniform(
-    seed: int, layer_name: str, iteration: int, first_sample: int, shape: Shape, low: float = 0, high: float = 1
-) -> npt.NDArray[np.float32]:
-    """float32 numbers from [low, high)."""
-    words = _words(seed, layer_name, iteration, first_sample, shape, 1)
-    unit = (words >> 8).astype(np.float32) * np.float32(2.0**-24)
-    return unit * (np.float32(high) - np.float32(low)) + np.float32(low)
-
-
-def normal(
-    seed: int, layer_name: str, iteration: int, first_sample: int, shape: Shape, mean: float = 0, std: float = 1
-) -> npt.NDArray[np.float32]:
-    """float32 normal numbers by the Box-Muller method, which unlike a ziggurat takes two words for each."""
-    words = _words(seed, layer_name, iteration, first_sample, shape, 2)
-    radius = np.sqrt(-2 * np.log((words[..., 0] + 1.0) * 2.0**-32))
-    unit: npt.NDArray[np.float32] = (radius * np.cos(words[..., 1] * (2 * np.pi * 2.0**-32))).astype(np.float32)
-    return unit * np.float32(std) + np.float32(mean)
+def uniform(seed: int, layer_name: str, iteration: int, first_sample: int, shape: Shape) -> npt.NDArray[np.float32]:
+    """float32 numbers from [0, 1)."""
+    return (_words(seed, layer_name, iteration, first_sample, shape) >> 8).astype(np.float32) * np.float32(2.0**-24)
 
 
 @functools.lru_cache
@@ -76,11 +60,9 @@ def philox_key(seed: int, layer_name: str) -> tuple[np.uint64, np.uint64]:
     return np.uint64(seed % 2**64), np.uint64(int.from_bytes(name, "little"))
 
 
-def _words(
-    seed: int, layer_name: str, iteration: int, first_sample: int, shape: Shape, per_element: int
-) -> npt.NDArray[np.uint32]:
-    """The words of each element, in this shape, with a last axis for them if there are several."""
-    samples, words_per_sample = shape[0], prod(shape[1:]) * per_element
+def _words(seed: int, layer_name: str, iteration: int, first_sample: int, shape: Shape) -> npt.NDArray[np.uint32]:
+    """The words of each element, in this shape."""
+    samples, words_per_sample = shape[0], prod(shape[1:])
     blocks = -(-words_per_sample // _BLOCK_WORDS)
     # NumPy increments the counter before each block, hence the 1 in its first word.
     counter = np.array([first_sample * blocks, 0, iteration, 0], np.uint64)
@@ -89,4 +71,4 @@ def _words(
     # The raw words. `generator.random_raw` gives the same ones, but does not release the interpreter's lock.
     raw = np.random.Generator(generator).integers(0, _LAST_WORD, count, np.uint64, endpoint=True)
     words = raw.astype("<u8", copy=False).view("<u4").reshape(samples, blocks * _BLOCK_WORDS)[:, :words_per_sample]
-    return words.reshape(shape if per_element == 1 else (*shape, per_element))
+    return words.reshape(shape)

@@ -11,7 +11,8 @@ from fcaffe.net import Net
 from fcaffe.net.weights import load_weights, tell_untouched
 from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import read_net, upgrade_net
+from fcaffe.proto import read_net
+from fcaffe.proto.upgrade import upgrade_net
 from fcaffe.solvers.learning_rate import POLICIES
 
 Source = tuple[Any, str]  # a NetParameter with its state, and its source in Caffe's words

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
-from fcaffe.layers.dummy_data import DummyData
+from fcaffe.layers.input import DummyData
 from fcaffe.net.layer import Held, Layer
 from fcaffe.net.net import Net
 from fcaffe.net.node import Node

@@ -20,7 +20,7 @@ from fcaffe.parallel.reductions import Reduction, create_reduction, reduction_na
 from fcaffe.parallel.reductions.auto import Auto
 from fcaffe.parallel.reductions.gpu.direct import cuda_aware
 from fcaffe.parallel.reductions.gpu.nccl import why_no_nccl
-from fcaffe.parallel.reductions.hosts import Hosts
+from fcaffe.parallel.reductions.host_memory import Hosts
 from fcaffe.parallel.reductions.reduction import reduction_class
 from fcaffe.parallel.reductions.wire import no_wait, wait
 

@@ -10,30 +10,18 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.data import open_database
-from fcaffe.data.mean import mean_of_records
+from fcaffe.data.mean import images_of, mean_image
 from fcaffe.errors import ProtoError, SnapshotError, UsageError
 from fcaffe.model_files import FORMATS, Model, StoredLayer, read_model, safetensors, take_shared, write_model
 from fcaffe.net.filter import filter_net
 from fcaffe.net.splits import insert_splits
 from fcaffe.output_files import ARRAY, Kind, replacing, starting
-from fcaffe.proto import (
-    StoredBlob,
-    binary_class,
-    file_start,
-    is_text,
-    parse_text,
-    read_blob,
-    read_net,
-    stored_to_proto,
-    text_of,
-    upgrade_net,
-    upgrade_solver,
-    write_binary,
-    write_text,
-)
+from fcaffe.proto import StoredBlob, parse_text, read_net, write_binary, write_text
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.binary import BLOB, HDF5_MAGIC, MODEL, STATE
-from fcaffe.proto.text import PROTOTXT
+from fcaffe.proto.binary import BLOB, HDF5_MAGIC, MODEL, STATE, binary_class, file_start, is_text, read_blob
+from fcaffe.proto.blobs import stored_to_proto
+from fcaffe.proto.text import PROTOTXT, text_of
+from fcaffe.proto.upgrade import upgrade_net, upgrade_solver
 from fcaffe.solvers.snapshot.state_files import State, is_hdf5_state, read_state, write_state
 from fcaffe.tools.numpy_files import load_numpy
 from fcaffe.tools.onnx.library import ToOnnx
@@ -208,7 +196,7 @@ def _read_prototxt(path: str) -> Any:
 
 def _mean_of(folder: str) -> StoredBlob:
     with log.quiet(), contextlib.closing(open_database(folder)) as database:
-        mean = mean_of_records(database)
+        mean = mean_image(images_of(database))
     return StoredBlob((1, *mean.shape), mean[np.newaxis], legacy=True)
 
 

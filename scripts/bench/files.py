@@ -23,7 +23,8 @@ import numpy as np
 import fcaffe as caffe
 from fcaffe import log
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import read_binary, stored_blob, to_blob_proto
+from fcaffe.proto.binary import read_binary
+from fcaffe.proto.blobs import stored_blob, to_blob_proto
 
 ALEXNET = Path(__file__).resolve().parents[2] / "models" / "alexnet" / "deploy.prototxt"
 

@@ -11,7 +11,8 @@ import pytest
 
 from fcaffe.cli import main
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import read_binary, write_binary
+from fcaffe.proto import write_binary
+from fcaffe.proto.binary import read_binary
 from tests.conftest import GOLDEN
 
 LOGS = GOLDEN / "logs"

@@ -96,7 +96,7 @@ def test_a_training_loads_what_it_uses(tmp_path: Path) -> None:
     assert names & UNUSED == set()
     assert {name for name in names if name.startswith("fcaffe.layers.forks.")} == set()
     assert {name for name in names if name.startswith("fcaffe.pycaffe.")} == set()
-    assert {"fcaffe.layers.inner_product", "fcaffe.layers.dummy_data"} <= names
+    assert {"fcaffe.layers.inner_product", "fcaffe.layers.input"} <= names
     assert sum(name.startswith("fcaffe") for name in names) <= MOST
 
 

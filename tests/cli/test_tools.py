@@ -17,7 +17,8 @@ from fcaffe.data import datum_to_array, parse_datum
 from fcaffe.data.images import encode_image
 from fcaffe.interruption import PROGRAMS
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import read_text, upgrade_net
+from fcaffe.proto.text import read_text
+from fcaffe.proto.upgrade import upgrade_net
 from tests.cli.conftest import Result, records
 from tests.cli.test_golden_logs import assert_same, lines_of
 from tests.conftest import GOLDEN

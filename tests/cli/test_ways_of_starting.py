@@ -78,6 +78,7 @@ SAMPLES = {
     "bucket_mb": Sample("--bucket-mb 2"),
     "overlap": Sample("--no-overlap"),
     "bn": Sample("--bn local"),
+    "parallel": Sample("--parallel hybrid"),
     "reproducible": Sample("--reproducible 2"),
     "engine": Sample("--engine numpy"),
     "math": Sample("--math bf16"),
@@ -96,10 +97,11 @@ SAMPLES = {
     "input_shape": Sample("--input-shape 1,4,4"),
 }
 # How several workers share the work: with one worker they have nothing to say, and nonsense is refused all the same.
-OF_SEVERAL = {"batch", "reduce", "compress", "bucket_mb", "overlap", "bn"}
+OF_SEVERAL = {"batch", "reduce", "compress", "bucket_mb", "overlap", "bn", "parallel"}
 OF_THE_LAUNCHER = {"hosts", "hostfile", "mpi_args", "restarts", "workers_per_host", "elastic", "rejoin"}
 OF_THE_LAUNCHER |= {"remote_shell"}
 NONSENSE = ["--batch x", "--reduce rong", "--compress x", "--compress topk:x=1", "--bucket-mb -1", "--bn x"]
+NONSENSE += ["--parallel x"]
 
 BASELINES = {
     "train": "train --solver solver.prototxt",

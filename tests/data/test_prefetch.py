@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from fcaffe.data import Prefetcher
+from fcaffe.data.prefetch import Prefetcher
 from fcaffe.errors import DataError
 
 
@@ -117,7 +117,7 @@ def test_a_process_that_is_still_reading_ends_at_once():
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from test_prefetch import Counting\n"
-        "from fcaffe.data import Prefetcher, prefetch\n"
+        "from fcaffe.data import prefetch\nfrom fcaffe.data.prefetch import Prefetcher\n"
         "prefetch.END_TIMEOUT = 1000\n"  # nobody may need it; all batches would take 400 s
         "kept = Prefetcher(Counting(delay=0.4), 1000)\n"
         "kept.take()\n"

@@ -3,8 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fcaffe.data import Transformer
 from fcaffe.data.mean import mean_image, mean_to_blob, read_mean
+from fcaffe.data.transformer import Transformer
 from fcaffe.errors import DataError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, write_binary

@@ -12,7 +12,8 @@ from fcaffe.engines import cpu_engine, find_onednn
 from fcaffe.net import Context, Net
 from fcaffe.net.host_arrays import host_views
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text, upgrade_solver
+from fcaffe.proto import parse_text
+from fcaffe.proto.upgrade import upgrade_solver
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import Solver
 from tests import engine_choice

@@ -17,7 +17,8 @@ from fcaffe.engines.windows import Windows
 from fcaffe.net import Context, Net
 from fcaffe.net.node import Node
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text, upgrade_net
+from fcaffe.proto import parse_text
+from fcaffe.proto.upgrade import upgrade_net
 from fcaffe.rng import CaffeRandom
 from fcaffe.threads import SET_SCHEDULING, SLICE, SPINS
 

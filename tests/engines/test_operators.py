@@ -258,15 +258,6 @@ def test_value_by_value_and_by_channel(engine: Any, shape: Shape) -> None:
     check(engine, [a, b, scale, shift], [shape, shape, channels, channels], scaled)
 
 
-@pytest.mark.parametrize("axis", [1, 2])
-def test_concat_and_split(engine: Any, axis: int) -> None:
-    sizes, whole = (8, 3, 5), [4, 16, 16, 7]
-    parts = [drawn(*whole[:axis], size, *whole[axis + 1 :]) for size in sizes]
-    shapes = [part.shape for part in parts]
-    check(engine, parts, [tuple(whole)], lambda e, a, b, c, y: e.concat([a, b, c], y, axis))
-    check(engine, [drawn(*whole)], shapes[1:], lambda e, x, b, c: e.split(x, [None, b, c], sizes, axis))
-
-
 @pytest.mark.parametrize(
     ("shape", "axis"), [((3, 40, 5, 6), 1), ((3, 40, 5, 6), 3), ((5, 1), 1), ((3, 1500), 1), ((4, 3), 0), ((9,), 0)]
 )

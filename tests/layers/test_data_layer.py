@@ -228,16 +228,16 @@ def test_the_state_is_that_of_the_last_batch_had_and_continues_the_series(consum
     layer, top = data_layer(GOLDEN / "fillers" / "crop_lmdb", **arguments)
     for _ in range(consumed):
         layer.forward([], top)
-    position, random = layer.reader_state()
-    assert position == 3 * consumed
+    state = layer.state()
+    assert state["position"] == 3 * consumed
     expected = []
     for _ in range(4):
         layer.forward([], top)
         expected.append((top[0].data.copy(), top[1].data.copy()))
     other, tops = data_layer(GOLDEN / "fillers" / "crop_lmdb", seed=99, **arguments)
     for reader, blobs in ((layer, top), (other, tops)):  # back in the same layer, and on in a new one
-        reader.set_reader_state(position, random)
-        assert reader.reader_state() == (position, random)
+        reader.restore_state(state)
+        assert all(np.array_equal(array, state[name]) for name, array in reader.state().items())
         for data, labels in expected:
             reader.forward([], blobs)
             assert np.array_equal(blobs[0].data, data) and np.array_equal(blobs[1].data, labels)

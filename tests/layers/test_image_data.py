@@ -108,9 +108,9 @@ def test_says_what_caffe_says(pictures, capfd):
 
 def test_a_state_of_another_list_is_refused(pictures):
     layer, _ = image_data("shuffle: true")
-    position, random = layer.reader_state()
+    state = layer.state()
     with pytest.raises(DataError, match=r'layer "images".*the snapshot is of another list'):
-        layer.set_reader_state(position, random[:-4])
+        layer.restore_state(state | {"random": state["random"][:-4]})
     layer.close()
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fcaffe.errors import NetError
-from fcaffe.proto import to_blob_proto, write_binary
+from fcaffe.proto import write_binary
+from fcaffe.proto.blobs import to_blob_proto
 from tests.conftest import make_net
 
 SCORES = np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32)

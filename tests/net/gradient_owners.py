@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fcaffe.net import Net, arena
+from fcaffe.net.blob import Storage
 from fcaffe.net.node import Node
-from fcaffe.net.storage import Storage
 
 
 @contextlib.contextmanager

@@ -7,7 +7,8 @@ import pytest
 
 from fcaffe.net import Context, Net
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text, upgrade_net
+from fcaffe.proto import parse_text
+from fcaffe.proto.upgrade import upgrade_net
 from fcaffe.rng import CaffeRandom
 from tests.conftest import GOLDEN
 from tests.engine_choice import engine, host

@@ -6,9 +6,10 @@ import pytest
 from fcaffe.engines.onednn import operation
 from fcaffe.layers.fused.subsampling import Subsample
 from fcaffe.net import Blob, Context, Net
-from fcaffe.net.cached_weights import CachedWeights
+from fcaffe.net.host_arrays import CachedWeights
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text, upgrade_net
+from fcaffe.proto import parse_text
+from fcaffe.proto.upgrade import upgrade_net
 from fcaffe.rng import CaffeRandom
 from tests.engine_choice import engine
 from tests.net.random_nets import RandomNet

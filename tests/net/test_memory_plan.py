@@ -5,12 +5,11 @@ import pytest
 
 from fcaffe.errors import NetError
 from fcaffe.net.arena import START, memory_of, share_memory
-from fcaffe.net.blob import Blob
+from fcaffe.net.blob import Blob, Storage
 from fcaffe.net.plan.layout import Use, layout
 from fcaffe.net.plan.live_ranges import live_ranges
 from fcaffe.net.plan.recompute import Choice, Recompute
 from fcaffe.net.program import Program, Step
-from fcaffe.net.storage import Storage
 from tests.net.test_recompute import NETS, build
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text, upgrade_solver
+from fcaffe.proto import parse_text
+from fcaffe.proto.upgrade import upgrade_solver
 from fcaffe.solvers import Solver
 from tests.cases import case
 from tests.engine_choice import engine

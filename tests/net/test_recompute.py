@@ -8,7 +8,8 @@ from fcaffe.net.arena import memory_of
 from fcaffe.net.plan import recompute as plan
 from fcaffe.net.plan.live_ranges import fullest
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text, upgrade_net
+from fcaffe.proto import parse_text
+from fcaffe.proto.upgrade import upgrade_net
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers.memory_need import MemoryNeed
 from tests.engine_choice import engine

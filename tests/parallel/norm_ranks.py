@@ -19,7 +19,8 @@ from fcaffe.net import Context, Net
 from fcaffe.net.workers import Workers
 from fcaffe.parallel.workers import MpiWorkers
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text, upgrade_net
+from fcaffe.proto import parse_text
+from fcaffe.proto.upgrade import upgrade_net
 from fcaffe.rng import CaffeRandom
 from fcaffe.share import split_batch
 from tests.net.random_residual_nets import RandomResidualNet

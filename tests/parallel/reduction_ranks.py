@@ -19,7 +19,7 @@ from fcaffe.parallel import waiting
 from fcaffe.parallel.reductions import Reduction, create_reduction, host_memory, reduction_names, register
 from fcaffe.parallel.reductions.auto import Auto, pick
 from fcaffe.parallel.reductions.hierarchical import BLOCK
-from fcaffe.parallel.reductions.hosts import Hosts
+from fcaffe.parallel.reductions.host_memory import Hosts
 from fcaffe.parallel.reductions.reduction import reduction_class
 from tests.parallel.refusals import refused
 

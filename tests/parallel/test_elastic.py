@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fcaffe.jobs.crew import READY
 from fcaffe.jobs.elastic import FUTILE, Pool
+from fcaffe.jobs.member import READY
 from fcaffe.jobs.pmi import process_mapping
 from tests.parallel.conftest import Job, needs_mpi, until
 
@@ -152,15 +152,16 @@ def test_an_agent_that_is_silent_is_not_ready_any_more() -> None:
     import subprocess
     import sys
 
-    from fcaffe.jobs.crew import Crew
-    from fcaffe.jobs.loop import SILENCE
+    from fcaffe.jobs.hosts import Plan
+    from fcaffe.jobs.launcher import Launcher
+    from fcaffe.jobs.ranks import SILENCE
 
-    crew = Crew()
-    member = crew._add([sys.executable, "-c", "import time; time.sleep(60)"], "far", stderr=subprocess.PIPE)
+    launcher = Launcher(Plan(1), lambda path: {})
+    member = launcher._add([sys.executable, "-c", "import time; time.sleep(60)"], "far", stderr=subprocess.PIPE)
     member.state = READY
     for _ in range(int(SILENCE)):
         member.tick(1.0)
         assert not member.is_lost()
     member.tick(1.0)
     assert member.is_lost()
-    crew.dismiss()
+    launcher.dismiss()

@@ -17,7 +17,7 @@ import pytest
 from fcaffe import threads
 from fcaffe.errors import UsageError
 from fcaffe.jobs import mpi_start
-from fcaffe.jobs.call import remote_command
+from fcaffe.jobs.agent import remote_command
 from fcaffe.jobs.hosts import parse_hosts, ranks_of_hosts, read_hostfile
 from fcaffe.jobs.pmi import PmiServer, process_mapping
 from fcaffe.jobs.started import LAUNCHED, RANK_PROCESS, started_as

@@ -14,7 +14,7 @@ from fcaffe import log
 from fcaffe.engines import cpu_engine
 from fcaffe.parallel import waiting
 from fcaffe.parallel.exchange import ReducingExchange
-from fcaffe.parallel.reductions.mpi import Mpi
+from fcaffe.parallel.reductions.reduction import Mpi
 from fcaffe.parallel.workers import MpiWorkers
 from fcaffe.proto import read_solver
 from fcaffe.solvers import Solver

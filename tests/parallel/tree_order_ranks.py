@@ -11,7 +11,7 @@ from fcaffe.errors import UsageError
 from fcaffe.parallel import waiting
 from fcaffe.parallel.reductions import create_reduction
 from fcaffe.parallel.reductions.hierarchical import BLOCK
-from fcaffe.parallel.reductions.hosts import Hosts
+from fcaffe.parallel.reductions.host_memory import Hosts
 from fcaffe.share import split_batch
 from fcaffe.tree_order import Node, Tree
 from tests.parallel.refusals import refused

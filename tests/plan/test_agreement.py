@@ -19,7 +19,7 @@ def test_buckets_are_those_of_the_exchange(starts, last, size):
     from mpi4py import MPI
 
     from fcaffe.parallel.exchange import ReducingExchange
-    from fcaffe.parallel.reductions.mpi import Null
+    from fcaffe.parallel.reductions.reduction import Null
 
     total = starts[-1] + last
     starts[0] = 0

@@ -9,8 +9,10 @@ import pytest
 from google.protobuf.json_format import ParseDict
 
 from fcaffe.errors import SnapshotError
-from fcaffe.proto import binary, binary_class, blob_shape, blobs, read_binary, to_blob_proto, write_binary
+from fcaffe.proto import binary, blobs, write_binary
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto.binary import binary_class, read_binary
+from fcaffe.proto.blobs import blob_shape, to_blob_proto
 from tests.golden_values import blob_values
 
 GOLDEN = Path(__file__).parents[1] / "golden/interop"
@@ -169,7 +171,8 @@ FULL_DISK = """
 import resource, sys
 import numpy as np
 from fcaffe.errors import SnapshotError
-from fcaffe.proto import to_blob_proto, write_binary
+from fcaffe.proto import write_binary
+from fcaffe.proto.blobs import to_blob_proto
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
     write_binary(sys.argv[1], to_blob_proto(np.zeros(1000)))

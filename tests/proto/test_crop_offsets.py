@@ -6,7 +6,8 @@ import pytest
 
 from fcaffe.errors import ProtoError
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text, upgrade_net
+from fcaffe.proto import parse_text
+from fcaffe.proto.upgrade import upgrade_net
 
 
 def conv(name: str, bottom: str, fields: str, kind: str = "CONVOLUTION") -> str:

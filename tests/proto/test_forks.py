@@ -7,8 +7,8 @@ from fcaffe.errors import NetError, ProtoError
 from fcaffe.net import Context
 from fcaffe.net.registry import create_layer
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import fork_of_layer_type, forks, parse_text, read_net, read_solver, without_fork_fields, write_binary
-from fcaffe.proto.forks import _ENUM_VALUES, _FORKS, forks_of_number
+from fcaffe.proto import forks, parse_text, read_net, read_solver, write_binary
+from fcaffe.proto.forks import _ENUM_VALUES, _FORKS, fork_of_layer_type, forks_of_number, without_fork_fields
 from fcaffe.rng import CaffeRandom
 
 

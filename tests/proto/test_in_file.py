@@ -15,8 +15,10 @@ from fcaffe.input_files import open_input
 from fcaffe.model_files import read_model, write_model
 from fcaffe.net import Net
 from fcaffe.net.weights import load_weights, to_model
-from fcaffe.proto import StoredBlob, in_file, read_binary, read_outline, stored_blob
+from fcaffe.proto import StoredBlob, in_file
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto.binary import read_binary, read_outline
+from fcaffe.proto.blobs import stored_blob
 from fcaffe.proto.in_file import InFile, Source, outline_of
 from fcaffe.solvers.snapshot.state_files import read_state, write_state
 

@@ -9,8 +9,10 @@ from google.protobuf.json_format import ParseDict
 
 from fcaffe.errors import ProtoError
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text, read_binary, upgrade_net, upgrade_solver, write_binary
+from fcaffe.proto import parse_text, write_binary
+from fcaffe.proto.binary import read_binary
 from fcaffe.proto.text import read_text
+from fcaffe.proto.upgrade import upgrade_net, upgrade_solver
 from fcaffe.proto.upgrade_v0 import LAYER_TYPES as V0_TYPES
 from fcaffe.proto.upgrade_v1 import LAYER_TYPES as V1_TYPES
 

@@ -16,7 +16,8 @@ from fcaffe import log
 from fcaffe.data import array_to_datum, write_lmdb
 from fcaffe.engines import cpu_engine
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text, upgrade_solver
+from fcaffe.proto import parse_text
+from fcaffe.proto.upgrade import upgrade_solver
 from fcaffe.solvers import Solver
 from fcaffe.solvers.snapshot.paths import paths
 from tests.watching import watch

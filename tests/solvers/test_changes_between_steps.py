@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text, upgrade_solver
+from fcaffe.proto import parse_text
+from fcaffe.proto.upgrade import upgrade_solver
 from fcaffe.solvers import Solver, solver_types
 from tests import engine_choice
 from tests.engine_choice import ENGINES, engine, host

@@ -14,7 +14,8 @@ from fcaffe.engines import NumpyEngine
 from fcaffe.net import Context, Net
 from fcaffe.net.weights import copy_weights, to_model
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text, upgrade_solver
+from fcaffe.proto import parse_text
+from fcaffe.proto.upgrade import upgrade_solver
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import Solver
 from tests.cases import case

@@ -14,7 +14,7 @@ import pytest
 from fcaffe.errors import OtherRunError, SnapshotError
 from fcaffe.model_files import read_model, write_model
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import read_binary
+from fcaffe.proto.binary import read_binary
 from fcaffe.solvers import Solver
 from fcaffe.solvers.snapshot.read import restore_newest
 from fcaffe.solvers.snapshot.state_files import State, read_state, write_state

@@ -7,7 +7,8 @@ from fcaffe.engines import memory
 from fcaffe.errors import NetError
 from fcaffe.net import blob
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text, upgrade_solver
+from fcaffe.proto import parse_text
+from fcaffe.proto.upgrade import upgrade_solver
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import Solver
 from tests.engine_choice import engine

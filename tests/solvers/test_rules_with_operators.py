@@ -10,7 +10,8 @@ import pytest
 from fcaffe.engines import numpy_engine
 from fcaffe.net.blob import Array
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text, upgrade_solver
+from fcaffe.proto import parse_text
+from fcaffe.proto.upgrade import upgrade_solver
 from fcaffe.solvers import Solver
 from fcaffe.solvers.rules import Rule, register_rule
 from fcaffe.solvers.rules.rule import _registry

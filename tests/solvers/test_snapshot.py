@@ -14,7 +14,7 @@ import pytest
 from fcaffe.errors import SnapshotError, SolverError
 from fcaffe.output_files import temporary_name
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import read_binary
+from fcaffe.proto.binary import read_binary
 from fcaffe.solvers import Solver
 from fcaffe.solvers.snapshot.paths import paths, remove_temporary
 from fcaffe.solvers.snapshot.read import restore_newest

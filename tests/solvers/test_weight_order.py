@@ -6,7 +6,8 @@ import pytest
 from fcaffe.engines import NumpyEngine
 from fcaffe.model_files import read_model
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text, upgrade_solver
+from fcaffe.proto import parse_text
+from fcaffe.proto.upgrade import upgrade_solver
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import Solver
 from fcaffe.solvers.snapshot.state_files import read_state

@@ -6,7 +6,8 @@ import pytest
 
 from fcaffe.cli.solver import rates, solver_fields
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text, upgrade_solver
+from fcaffe.proto import parse_text
+from fcaffe.proto.upgrade import upgrade_solver
 from fcaffe.solvers.learning_rate import learning_rate
 
 

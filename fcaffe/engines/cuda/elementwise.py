@@ -50,12 +50,6 @@ class Elementwise(PlainElementwise):
         terms += [NULL, np.float32(0)] * (2 - len(arrays))
         self._map("weighted_sum", (y.dtype, len(arrays) == 2), y, *terms, y)
 
-    def multiply(self, a: Array, b: Array, y: Array) -> None:
-        if _is_fast(a, b, y):
-            self._map("multiply", (y.dtype,), y, a, b, y)
-        else:
-            super().multiply(a, b, y)
-
     def _map(self, kernel: str, types: tuple[Any, ...], like: Array, *args: Any) -> None:
         self.kernels.launch(SOURCE, kernel, types, _blocks(like), THREADS, *args, np.int64(like.size))
 

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 import numpy as np
 
 from fcaffe.engines.cuda import libraries
-from fcaffe.engines.cuda.convolution import Convolution
+from fcaffe.engines.cuda.convolution import Convolution, Plans
 from fcaffe.engines.cuda.cublas import Cublas
 from fcaffe.engines.cuda.elementwise import Elementwise
 from fcaffe.engines.cuda.graphs import Graphs
 from fcaffe.engines.cuda.inner_product import InnerProduct
 from fcaffe.engines.cuda.kernels import Kernels
-from fcaffe.engines.cuda.loss_scale import LossScale
 from fcaffe.engines.cuda.noise import Noise
 from fcaffe.engines.cuda.normalization import Normalization
-from fcaffe.engines.cuda.plans import Plans
 from fcaffe.engines.cuda.pooling import Pooling
 from fcaffe.engines.cuda.rows import Rows
 from fcaffe.engines.cuda.transfers import Transfers
-from fcaffe.engines.cuda.update import Settings, Update, UpdateTable
+from fcaffe.engines.cuda.update import LossScale, Update
 from fcaffe.engines.engine import Engine
 
 
@@ -113,22 +111,6 @@ class CudaEngine(
             work()
         else:
             self.graphs.run(owner, name, signature, work)
-
-    def update_all(
-        self,
-        rule: str,
-        table: UpdateTable,
-        data: Any,
-        diff: Any,
-        history: Sequence[Any],
-        settings: Settings,
-    ) -> None:
-        """See Update. Also finds gradients beyond float16 and adapts the scale of the loss."""
-        if self.loss_scale:
-            self.loss_scale.check(diff)
-        super().update_all(rule, table, data, diff, history, settings)
-        if self.loss_scale:
-            self.loss_scale.adjust()
 
     def scale_losses(self, tops: Iterable[tuple[Any, float]]) -> None:
         if self.loss_scale:

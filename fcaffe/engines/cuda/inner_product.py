@@ -1,9 +1,9 @@
-"""Fully connected layers by cuBLAS."""
+"""Fully connected layers and other products of matrices, by cuBLAS."""
 
 from __future__ import annotations
 
 from fcaffe.engines.cuda.cublas import Cublas
-from fcaffe.engines.inner_product import PlainInnerProduct
+from fcaffe.engines.engine import PlainInnerProduct
 from fcaffe.engines.memory import Array
 
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from fcaffe.engines.cuda.kernels import THREADS, Kernels, blocks_for
 from fcaffe.engines.cuda.operands import is_flat
-from fcaffe.engines.engine import PlainNoise
+from fcaffe.engines.elementwise import PlainElementwise
 from fcaffe.engines.memory import Array
 
 
-class Noise(PlainNoise):
+class Noise(PlainElementwise):
     """Dropout masks are 1 where a value is kept. The host draws noise of the kind 'caffe'."""
 
     kernels: Kernels

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe.engines.base import WeightCache
 from fcaffe.engines.memory import address, aligned_zeros
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.threads import Threads, is_small
-from fcaffe.engines.weight_cache import WeightCache
 from fcaffe.errors import FcaffeError
 from fcaffe.threads import ask_for_short_slices, brief_spinning
 

@@ -1,81 +1,172 @@
-"""Convolution by oneDNN's primitives."""
+"""Convolution and its gradients by oneDNN's primitives, or as plain products where nothing slides."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from ctypes import c_int, c_void_p
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fcaffe.engines.channels import channels_last
-from fcaffe.engines.convolution import PlainConvolution
+from fcaffe.engines.channels import channels_last, is_channels_last
+from fcaffe.engines.convolution import Folded, PlainConvolution
 from fcaffe.engines.memory import Array
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
+from fcaffe.engines.onednn.library import VECTOR
 from fcaffe.engines.onednn.operation import Operation, Operations
 from fcaffe.engines.onednn.primitives import Description, Layout, dims
 from fcaffe.engines.windows import Windows
 
 DIRECT = 1  # dnnl_convolution_direct
+PAGE = 4096  # bytes: lines at this distance share a set of the first-level cache
+MANY_ROWS = 2048
+DY_ROWS, X_ROWS = -2, -3  # uses of temporary memory
+
+
+class Sizes(NamedTuple):
+    """What a primitive is compiled for: the shapes, strides and types of x, weights and y, or of their gradients."""
+
+    x: Array
+    weights: Array
+    y: Array
+    windows: Windows
+    group: int
+
+    @property
+    def are_supported(self) -> bool:
+        """Whether oneDNN convolves arrays of this shape: of one to three spatial axes, with values."""
+        return self.x.size > 0 and 1 <= len(self.windows.kernel) <= 3
+
+    @property
+    def signature(self) -> tuple[Hashable, ...]:
+        x, weights, y, windows, group = self
+        return x.shape, x.strides, weights.shape, y.shape, y.strides, windows, group
+
+    @property
+    def multiply_adds(self) -> int:
+        return self.y.size * self.weights[0].size
+
+    @property
+    def grouped(self) -> Array:
+        """The weights as (group, M / group, C / group, kernel...) if there is more than one group."""
+        return self.weights if self.group == 1 else self.weights.reshape(self.group, -1, *self.weights.shape[1:])
+
+    def geometry(self) -> list[Any]:
+        return geometry(self.windows, self.x.shape[2:], self.y.shape[2:])
 
 
 class Convolution(Operations, PlainConvolution):
     """x (N, C, spatial...), weights (M, C / group, kernel...), bias (M,) or None, y (N, M, output_size...)."""
 
+    _can_add: dict[Hashable, bool]
+
     def convolution_forward(
         self, x: Array, weights: Array, bias: Array, y: Array, windows: Windows, group: int, relu: bool = False
     ) -> None:
-        if not is_supported(x, windows):
+        sizes = Sizes(x, weights, y, windows, group)
+        if not sizes.are_supported:
             super().convolution_forward(x, weights, bias, y, windows, group, relu)
             return
-
-        operation = self._forward(x, weights, bias is not None, y, windows, group, relu)
         ins = (address(x), address(weights)) if bias is None else (address(x), address(weights), address(bias))
-        operation(ins, (address(y),))
+        self._forward(sizes, bias is not None, relu)(ins, (address(y),))
 
-    def _forward(
-        self,
-        x: Array,
-        weights: Array,
-        biased: bool,
-        y: Array,
-        windows: Windows,
-        group: int,
-        relu: bool,
-        plus: Array | None = None,
-    ) -> Operation:
+    def folded_convolution(
+        self, x: Array, folded: Folded, y: Array, windows: Windows, group: int, relu: bool, plus: Array | None
+    ) -> bool:
+        """One primitive, and the folded weights are cached in its own layout."""
+        sizes = Sizes(x, (sources := folded.sources())[0], y, windows, group)
+        if not sizes.are_supported:
+            return super().folded_convolution(x, folded, y, windows, group, relu, plus)
+        if plus is not None and not (is_channels_last(plus) and is_channels_last(y)):
+            with self.channels_last([plus], [y]) as (plus_, y_):
+                return self.folded_convolution(x, folded, y_, windows, group, relu, plus_)
+        within = plus is None or self._can_add_within(sizes, relu, plus)
+        added = plus if within else None
+        operation = self._forward(sizes, True, relu and within, added)
+
+        def make() -> tuple[Array, Array]:
+            weights, bias = folded.make()
+            return operation.ready(1, np.ascontiguousarray(weights)), bias
+
+        made = self.of_weights(sources, (folded, operation), make)
+        if made is None:
+            return False
+        self.library.hold(*made)
+        outs = (address(y),) if added is None else (address(y), address(added))
+        operation((address(x), address(made[0]), address(made[1])), outs, ready=1)
+        if not within:
+            self.add_to(plus, y, relu)
+        return True
+
+    def convolution_backward_data(self, dy: Array, weights: Array, dx: Array, windows: Windows, group: int) -> None:
+        sizes = Sizes(dx, weights, dy, windows, group)
+        if not sizes.are_supported:
+            super().convolution_backward_data(dy, weights, dx, windows, group)
+            return
+        if self._is_float32_product(windows, group):
+            with self.channels_last([dy], [dx]) as (dy_, dx_):
+                self.library.sgemm(_rows_of(dy_), _matrix_of(weights), _rows_of(dx_))
+            return
+        library = self.library
+
+        def build() -> Operation:
+            # The library's direct code is a sixth faster than its products if channels do not fill whole vectors.
+            partial = dx.shape[1] > VECTOR and dx.shape[1] % VECTOR
+            kinds = library.channels_last(dx), self._factor(sizes), library.channels_last(dy, self.math)
+            better = ("jit:avx512", "brgconv:") if partial else None
+            description = self._describe_gradient("data", sizes, kinds, better)
+            inputs = {dnnl.DIFF_DST: library.layout(dy), dnnl.WEIGHTS: library.layout(sizes.grouped)}
+            return Operation(library, description, inputs, {dnnl.DIFF_SRC: library.layout(dx)})
+
+        whole = set(windows.stride) == {1}  # with others the order of sums is the threads' as well
+        arrays = (dx, weights, dy) if whole else ()
+        operation = self.operation(("convolution data", *sizes.signature), build, arrays, sizes.multiply_adds)
+        operation((address(dy), address(weights)), (address(dx),))
+
+    def convolution_backward_weights(
+        self, x: Array, dy: Array, dweights: Array, windows: Windows, group: int, add: bool
+    ) -> None:
+        sizes = Sizes(x, dweights, dy, windows, group)
+        if not sizes.are_supported:
+            super().convolution_backward_weights(x, dy, dweights, windows, group, add)
+            return
+        if self._is_float32_product(windows, group):
+            with self.channels_last([dy, x], []) as (dy_, x_), self.library.lock:
+                dy_rows, x_rows = self._with_gaps(_rows_of(dy_), DY_ROWS), self._with_gaps(_rows_of(x_), X_ROWS)
+                self.library.sgemm(dy_rows.T, x_rows, _matrix_of(dweights), add)
+            return
+        library = self.library
+
+        def build() -> Operation:
+            sources = library.channels_last(x, self.math), Layout(library, sizes.grouped.shape), c_void_p()
+            description = self._describe_gradient("weights", sizes, (*sources, library.channels_last(dy, self.math)))
+            inputs = {dnnl.SRC: library.layout(x), dnnl.DIFF_DST: library.layout(dy)}
+            return Operation(library, description, inputs, {dnnl.DIFF_WEIGHTS: library.layout(sizes.grouped)})
+
+        operation = self.operation(("convolution weights", *sizes.signature), build)
+        operation((address(x), address(dy)), (address(dweights),), add)
+
+    def _forward(self, sizes: Sizes, biased: bool, relu: bool, plus: Array | None = None) -> Operation:
         """The operation that also adds `plus` and applies ReLU to the outputs as it stores them."""
+        x, weights, y, *_ = sizes
 
         def build() -> Operation:
             library = self.library
-            inputs = {dnnl.SRC: library.layout(x), dnnl.WEIGHTS: library.layout(grouped(weights, group))}
+            inputs = {dnnl.SRC: library.layout(x), dnnl.WEIGHTS: library.layout(sizes.grouped)}
             if biased:
                 inputs[dnnl.BIAS] = self._bias(weights)
-            outputs = {dnnl.DST: library.layout(y)}
             chained = {} if plus is None else {0: library.layout(plus)}
-            description = self._describe_forward(x, weights, biased, y, windows, group, relu, plus)
-            return Operation(library, description, inputs, outputs, chained=chained)
+            description = self._describe_forward(sizes, biased, relu, plus)
+            return Operation(library, description, inputs, {dnnl.DST: library.layout(y)}, chained=chained)
 
-        shapes = x.shape, x.strides, weights.shape, y.shape, y.strides
-        key = ("convolution", *shapes, biased, plus is None, windows, group, relu)
-        return self.operation(key, build, (x, weights, y), y.size * weights[0].size)
+        key = ("convolution", *sizes.signature, biased, plus is None, relu)
+        return self.operation(key, build, (x, weights, y), sizes.multiply_adds)
 
-    def _describe_forward(
-        self,
-        x: Array,
-        weights: Array,
-        biased: bool,
-        y: Array,
-        windows: Windows,
-        group: int,
-        relu: bool,
-        plus: Array | None = None,
-    ) -> Description:
+    def _describe_forward(self, sizes: Sizes, biased: bool, relu: bool, plus: Array | None = None) -> Description:
         library = self.library
-        if plus is None:
-            attributes = library.attributes(relu=relu)
-        else:
+        attributes = library.attributes(relu=relu)
+        if plus is not None:
             attributes = library.chain([(dnnl.ADD, library.layout(plus))], relu)
 
         def describe() -> Description:
@@ -84,27 +175,62 @@ class Convolution(Operations, PlainConvolution):
                 library.engine,
                 c_int(dnnl.FORWARD_TRAINING),
                 c_int(DIRECT),
-                library.channels_last(x, self.math),
-                Layout(library, grouped(weights, group).shape, self.math),
-                self._bias(weights) if biased else c_void_p(),
-                library.channels_last(y),
-                *geometry(windows, x.shape[2:], y.shape[2:]),
+                library.channels_last(sizes.x, self.math),
+                self._factor(sizes),
+                self._bias(sizes.weights) if biased else c_void_p(),
+                library.channels_last(sizes.y),
+                *sizes.geometry(),
                 attributes,
             )
 
         # Without AVX-512 the library's first choice for 1x1 kernels takes a tenth longer.
-        return preferred(describe, "jit_1x1:avx2", "brgconv_1x1:avx2")
+        return _preferred(describe, "jit_1x1:avx2", "brgconv_1x1:avx2")
+
+    def _describe_gradient(
+        self, of: str, sizes: Sizes, arguments: tuple[Any, ...], better: tuple[str, str] | None = None
+    ) -> Description:
+        library, hint = self.library, self._describe_forward(sizes, False, False)
+
+        def describe() -> Description:
+            ends = *sizes.geometry(), hint, library.attributes()
+            return library.describe(f"convolution_backward_{of}", library.engine, c_int(DIRECT), *arguments, *ends)
+
+        return _preferred(describe, *better) if better else describe()
+
+    def _factor(self, sizes: Sizes) -> Layout:
+        """The weights in the layout that the primitive chooses."""
+        return Layout(self.library, sizes.grouped.shape, self.math)
 
     def _bias(self, weights: Array) -> Layout:
         return Layout(self.library, weights.shape[:1], dnnl.F32, (1,))
 
+    def _can_add_within(self, sizes: Sizes, relu: bool, plus: Array) -> bool:
+        """Whether the convolution can add `plus` as it stores its outputs, by other than the reference code."""
+        key = *sizes.signature, plus.strides
+        if key not in self._can_add:
+            alike = plus.strides == sizes.y.strides
+            self._can_add[key] = alike and "ref" not in self._describe_forward(sizes, True, relu, plus).name
+        return self._can_add[key]
 
-def is_supported(x: Array, windows: Windows) -> bool:
-    """Whether oneDNN convolves arrays of this shape: of one to three spatial axes, with values."""
-    return x.size > 0 and 1 <= len(windows.kernel) <= 3
+    def _with_gaps(self, rows: Array, use: int) -> Array:
+        """These rows, or a copy whose rows lie at a distance of another number of bytes than a multiple of PAGE.
+
+        A product of AVX2 reads a part of a cache line from each row, then the next part. In rows at such a distance the
+        same part lies in the same set of the cache, where few lines stay: the product takes twice as long.
+        """
+        count, length = rows.shape
+        if rows.strides[0] % PAGE or count < MANY_ROWS or self.library.has_avx512():
+            return rows
+        copy = self.library.temporary_array(use, (count, length + VECTOR), rows.dtype)[:, :length]
+        self.copy(rows, copy)
+        return copy
+
+    def _is_float32_product(self, windows: Windows, group: int) -> bool:
+        """Whether both gradients are plain products of float32 matrices, which are a tenth faster as such."""
+        return self.math == dnnl.F32 and group == 1 and windows.is_pointwise()
 
 
-def preferred(describe: Callable[[], Description], better: str, first: str) -> Description:
+def _preferred(describe: Callable[[], Description], better: str, first: str) -> Description:
     """The implementation whose name has `better` in it, where the library has one and its first choice has `first`."""
     description = describe()
     if first in description.name:
@@ -115,12 +241,12 @@ def preferred(describe: Callable[[], Description], better: str, first: str) -> D
     return description
 
 
-def rows_of(x: Array) -> Array:
+def _rows_of(x: Array) -> Array:
     """(N * positions, C), a view of a channels-last array."""
     return channels_last(x).reshape(-1, x.shape[1])
 
 
-def matrix_of(weights: Array) -> Array:
+def _matrix_of(weights: Array) -> Array:
     """(M, C), of a kernel of one value."""
     return weights.reshape(weights.shape[:2])
 
@@ -133,8 +259,3 @@ def geometry(windows: Windows, size: tuple[int, ...], output_size: tuple[int, ..
         for n, o, k, s, p, d in zip(size, output_size, w.kernel, w.stride, w.pad, w.dilation, strict=True)
     ]
     return [dims(w.stride), dims([d - 1 for d in w.dilation]), dims(w.pad), dims(behind)]
-
-
-def grouped(weights: np.ndarray, group: int) -> np.ndarray:
-    """(group, M / group, C / group, kernel...) if there is more than one."""
-    return weights if group == 1 else weights.reshape(group, -1, *weights.shape[1:])

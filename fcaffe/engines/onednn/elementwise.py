@@ -13,14 +13,13 @@ from fcaffe.engines.memory import Array
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.library import RELU
-from fcaffe.engines.onednn.operation import Operation
-from fcaffe.engines.onednn.steps import Step, Steps
+from fcaffe.engines.onednn.operation import Operation, Operations, Step
 
 # Of x + x: ReLU, but of -FLT_MAX, which has become -inf and then NaN, it is -FLT_MAX.
 RELU_OF_MAXIMA: Sequence[tuple[int, float, float]] = (*RELU[:1], (dnnl.LINEAR, 0.5, 0), (dnnl.CLIP, -FLT_MAX, np.inf))
 
 
-class Elementwise(Steps, PlainElementwise):
+class Elementwise(Operations, PlainElementwise):
     """Arrays of equal strides are used in place; others are copied to channels-last first."""
 
     def relu_forward(self, x: Array, y: Array, slope: float) -> None:

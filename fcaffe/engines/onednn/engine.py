@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fcaffe.engines.base import WeightCache
 from fcaffe.engines.numpy_engine import NumpyEngine
 from fcaffe.engines.onednn import dnnl
-from fcaffe.engines.onednn.convolution_gradients import ConvolutionGradients
+from fcaffe.engines.onednn.convolution import Convolution
 from fcaffe.engines.onednn.elementwise import Elementwise
-from fcaffe.engines.onednn.folded_convolution import FoldedConvolution
 from fcaffe.engines.onednn.inner_product import InnerProduct
 from fcaffe.engines.onednn.library import Library
 from fcaffe.engines.onednn.normalization import Normalization
 from fcaffe.engines.onednn.pooling import Pooling
 from fcaffe.engines.onednn.tape import Tape
-from fcaffe.engines.weight_cache import WeightCache
 
 
-class OneDnnEngine(
-    FoldedConvolution, ConvolutionGradients, Pooling, Normalization, InnerProduct, Elementwise, NumpyEngine
-):
+class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwise, NumpyEngine):
     """`path` is that of libdnnl (see `find_onednn`); raises OneDnnError if it cannot be used."""
 
     records = True
@@ -28,14 +25,11 @@ class OneDnnEngine(
 
     def __init__(self, path: str) -> None:
         super().__init__()
-        self._path = path
+        self._arguments = (path,)
         self.library = Library(path)
         self.name = f"oneDNN {self.library.version}"
         self._operations = {}
         self._can_add = {}
-
-    def _another(self) -> NumpyEngine:
-        return type(self)(self._path)
 
     @property
     def cache(self) -> WeightCache | None:  # type: ignore[override]

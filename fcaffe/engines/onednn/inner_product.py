@@ -6,13 +6,11 @@ from ctypes import c_void_p
 
 import numpy as np
 
-from fcaffe.engines.inner_product import PlainInnerProduct
+from fcaffe.engines.engine import PlainInnerProduct
 from fcaffe.engines.memory import Array
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
-from fcaffe.engines.onednn.library import type_of
 from fcaffe.engines.onednn.operation import Operation, Operations
-from fcaffe.engines.onednn.primitives import Layout
 
 THIN, LARGE = 16, 1 << 20  # most rows of input, fewest weights
 ENOUGH = 64  # fewest uses of each factor for which its conversion to bfloat16 pays
@@ -62,16 +60,13 @@ class InnerProduct(Operations, PlainInnerProduct):
             library = self.library
             worth_rounding = min(*a.shape, b.shape[1]) >= ENOUGH
             math = self.math if worth_rounding else dnnl.F32
-            layouts = [Layout(library, z.shape, math, _matrix_strides(z)) for z in (a, b)]
+            factors = [library.layout(z, math) for z in (a, b)]
             third = c_void_p() if bias is None else library.layout(bias)
-            target = Layout(library, c.shape, type_of(c), _matrix_strides(c))
-            made = target if worth_rounding else Layout(library, c.shape, dnnl.F32, _matrix_strides(c))
+            target = library.layout(c)
+            made = target if worth_rounding else library.layout(c, dnnl.F32)
             attributes = library.attributes(add=add)
-            description = library.describe("matmul", library.engine, *layouts, third, made, attributes)
-            inputs = {
-                dnnl.SRC: Layout(library, a.shape, type_of(a), _matrix_strides(a)),
-                dnnl.WEIGHTS: Layout(library, b.shape, type_of(b), _matrix_strides(b)),
-            }
+            description = library.describe("matmul", library.engine, *factors, third, made, attributes)
+            inputs = {dnnl.SRC: library.layout(a), dnnl.WEIGHTS: library.layout(b)}
             if bias is not None:
                 inputs[dnnl.BIAS] = library.layout(bias)
             return Operation(library, description, inputs, {dnnl.DST: target})
@@ -88,13 +83,3 @@ def _is_thin(rows: int, weights: np.ndarray) -> bool:
     The plain routine is then faster than the primitive, which reorders them into blocks first.
     """
     return 0 < rows <= THIN and weights.size >= LARGE
-
-
-def _matrix_strides(matrix: np.ndarray) -> tuple[int, int]:
-    """Strides in elements; an axis of length 1 gets the stride of a dense matrix."""
-    rows, columns = (step // matrix.itemsize for step in matrix.strides)
-    if matrix.shape[0] == 1 and columns == 1:
-        rows = matrix.shape[1]
-    elif matrix.shape[1] == 1 and rows == 1:
-        columns = matrix.shape[0]
-    return rows, columns

@@ -48,9 +48,9 @@ class Library(Calls):
         else:  # another thread of the parent was at work
             self.lock, self.threads.for_one = threading.RLock(), False
 
-    def layout(self, array: np.ndarray) -> Layout:
-        """The descriptor of an array."""
-        return Layout(self, array.shape, type_of(array), _strides(array))
+    def layout(self, array: np.ndarray, data_type: int | None = None) -> Layout:
+        """The descriptor of an array, with its type or the given one."""
+        return Layout(self, array.shape, data_type or type_of(array), _strides(array))
 
     def channels_last(self, array: np.ndarray, data_type: int | None = None) -> Layout:
         """The descriptor of a dense channels-last array (up to two axes: C order) of this shape, and of its type or the

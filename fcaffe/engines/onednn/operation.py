@@ -1,17 +1,18 @@
-"""A primitive as an operator of the engine, with the reorders of arguments that need another layout."""
+"""A primitive as an operator of the engine, with the reorders of arguments that need another layout; and chains of
+elementwise operations that one primitive computes in one pass over memory."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from ctypes import c_void_p
+from ctypes import c_int, c_void_p
 from typing import Any
 
 import numpy as np
 
 from fcaffe.engines.channels import channels_last
 from fcaffe.engines.elementwise import PlainElementwise
-from fcaffe.engines.memory import address, aligned_zeros
+from fcaffe.engines.memory import Array, address, aligned_zeros
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.library import Library, post_operand
 from fcaffe.engines.onednn.primitives import Description, Layout, Primitive
@@ -19,6 +20,10 @@ from fcaffe.engines.onednn.threads import is_small
 
 MOST = 4096  # cached operations
 SMALL = 1 << 13  # values; below it NumPy is faster for elementwise work
+
+# A binary operation with an array, or a function of single values with its alpha and beta.
+Step = tuple[int, Array] | tuple[int, float, float]
+LayoutOf = Callable[[Array], Layout]
 
 
 class Operation:
@@ -44,7 +49,10 @@ class Operation:
         kinds = (*inputs, *outputs, *opaque)
         operands = {post_operand(step): layout.handle for step, layout in (chained or {}).items()}
         self.primitive = Primitive(description, {kind: description.layout_of(kind) for kind in kinds} | operands)
-        self._inputs = [self._reorder_in(kind, layout) for kind, layout in inputs.items()]
+        self._inputs = [
+            None if description.wants(kind, layout) else ReorderIn(library, kind, layout, description)
+            for kind, layout in inputs.items()
+        ]
         self._outputs = list(outputs.items())
         self._reorders_out: dict[tuple[int, bool], Primitive | None] = {}
 
@@ -74,10 +82,6 @@ class Operation:
         """The array in the layout of the input of this index: itself or a copy."""
         reorder = self._inputs[index]
         return array if reorder is None else reorder.in_own_memory(address(array))
-
-    def _reorder_in(self, kind: int, layout: Layout) -> ReorderIn | None:
-        wanted = self.description.wants(kind, layout)
-        return None if wanted else ReorderIn(self.library, kind, layout, self.description)
 
     def _reorder_out(self, kind: int, layout: Layout, add: bool) -> Primitive | None:
         if (kind, add) not in self._reorders_out:
@@ -139,6 +143,35 @@ class Operations(PlainElementwise):
             with self.library.lock, self.library.threads.one(bool(arrays) and is_small(arrays, multiply_adds)):
                 found = self._operations[key] = build()
         return found
+
+    def in_steps(
+        self,
+        x: Array,
+        y: Array,
+        steps: Sequence[Step],
+        relu: bool = False,
+        layout: LayoutOf | None = None,
+    ) -> None:
+        """y = x after these steps, then Caffe's ReLU with `relu`. The first step has an array.
+
+        Every step rounds. All arrays lie in the same dense order. `layout` describes one; by default as it is.
+        """
+        arrays = [step[1] for step in steps if len(step) == 2]
+
+        def build() -> Operation:
+            library, of = self.library, layout or self.library.layout
+            others = [(step[0], of(step[1])) if len(step) == 2 else step for step in steps[1:]]
+            inputs, outputs = {dnnl.SRC: of(x), dnnl.SRC_1: of(arrays[0])}, {dnnl.DST: of(y)}
+            layouts = c_int(steps[0][0]), *inputs.values(), *outputs.values()
+            description = library.describe("binary", library.engine, *layouts, library.chain(others, relu))
+            chained = {index: step[1] for index, step in enumerate(others) if len(step) == 2}
+            return Operation(library, description, inputs, outputs, chained=chained)
+
+        kinds = [(step[0], step[1].shape, step[1].strides) if len(step) == 2 else step for step in steps]
+        whole = [array for array in arrays if array.size == x.size]
+        operation = self.operation(("steps", x.shape, x.strides, y.strides, relu, *kinds), build, (x, *whole, y))
+        first, *others = map(address, arrays)
+        operation((address(x), first), (address(y), *others))
 
 
 class ReorderIn:

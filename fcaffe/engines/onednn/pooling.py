@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from ctypes import c_int
 from typing import Any
 
@@ -13,14 +12,11 @@ from fcaffe.engines.memory import Array
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.convolution import geometry
-from fcaffe.engines.onednn.library import BFLOAT16, VECTOR
+from fcaffe.engines.onednn.library import BFLOAT16
 from fcaffe.engines.onednn.operation import Operation, Operations
 from fcaffe.engines.onednn.primitives import Description, dims
 from fcaffe.engines.pooling import PlainPooling
 from fcaffe.engines.windows import Windows
-from fcaffe.threads import wanted_threads
-
-FEWEST_BLOCKS = 4  # of VECTOR channels, of which oneDNN takes one window at a time
 
 MAX, AVERAGE = 0x1FF, 0x2FF  # dnnl_pooling_max, dnnl_pooling_avg_include_padding
 
@@ -31,15 +27,6 @@ class Pooling(Operations, PlainPooling):
     The workspace is that of channels-last arrays, however x, y and their gradients lie: they may lie otherwise in the
     backward pass than in the forward pass before.
     """
-
-    def pools_parts_alike(self, images: int, channels: Sequence[int], windows: Windows) -> bool:
-        """A value that is the largest of several windows gets their gradients in an order that goes by how many blocks
-        of channels and windows oneDNN takes at a time: one window, if there are blocks enough for all threads."""
-        if not windows.overlap():
-            return True
-        one_at_a_time = all(kernel <= stride + 1 for kernel, stride in zip(windows.kernel, windows.stride, strict=True))
-        many = all(count >= FEWEST_BLOCKS * VECTOR and count % VECTOR == 0 for count in channels)
-        return one_at_a_time and many and images % wanted_threads() == 0
 
     def max_pool_forward(self, x: Array, y: Array, memory: Array | None, windows: Windows) -> None:
         if not self._fits(x, y, windows):

@@ -54,7 +54,8 @@ class Threads:
 
     @contextlib.contextmanager
     def one(self, wanted: bool = True) -> Iterator[None]:
-        """If `wanted`, primitives are compiled for one thread and run by one thread in the body."""
+        """If `wanted`, primitives are compiled for one thread and run by one thread in the body. After it, OpenMP's
+        number of threads is as before."""
         if not wanted or self._get is None:
             yield
             return
@@ -64,12 +65,6 @@ class Threads:
                 yield
         finally:
             self.for_one = before
-
-    @contextlib.contextmanager
-    def restored(self) -> Iterator[None]:
-        """After the body, which may change it, OpenMP's number of threads is as before."""
-        with contextlib.nullcontext() if self._get is None else self._set(self._get()):
-            yield
 
     def run_with_one(self, run: Callable[..., int], *arguments: Any) -> int:
         """Call run(*arguments) with one thread. A context manager would take as long as a small operation."""

@@ -16,7 +16,7 @@ from numba import prange
 from fcaffe.engines.memory import Array
 from fcaffe.engines.winograd.compiling import compiled, inlined, parallel
 from fcaffe.engines.winograd.transforms import B_T, CHANNELS, IN, KERNELS, of_kernel, of_output
-from fcaffe.engines.winograd.vectors import PANELS, ROWS, add, copy, multiply, multiply_one, tile_transform
+from fcaffe.engines.winograd.vectors import ROWS, add, copy, multiply, tile_transform
 
 TOGETHER = 144  # tiles of a block, a multiple of ROWS: their transformed values and products fit a core's cache
 ROOM = TOGETHER + 1  # tiles of an array: reading a row of ROWS numbers may begin in the last tile
@@ -122,50 +122,21 @@ def pixel(x: Array, image: int, row: int, column: int) -> int:
 def multiply_tiles(tiles: Array, kernels: Array, products: Array, channels: int, used: int) -> None:
     """products (ROOM, padded K) = the first `used` of the tiles (ROOM, padded C) times the kernels (lines, CHANNELS),
     for one of the 36 values. A panel stays in the cache while all tiles are multiplied."""
-    inner, outer = tiles.shape[1], products.shape[1]
-    size, panels = channels * CHANNELS, kernels.shape[0] // channels
-    for panel in range(0, panels, PANELS):
-        begin = panel * size
+    inner, outer, size = tiles.shape[1], products.shape[1], channels * CHANNELS
+    for panel in range(kernels.shape[0] // channels):
         for row in range(0, used, ROWS):
-            first, to = row * inner, row * outer + panel * CHANNELS
-            if panel + PANELS <= panels:
-                multiply(
-                    tiles,
-                    first,
-                    inner,
-                    1,
-                    kernels,
-                    begin,
-                    CHANNELS,
-                    size,
-                    products,
-                    to,
-                    outer,
-                    CHANNELS,
-                    channels,
-                    False,
-                )
-            else:
-                multiply_one(
-                    tiles, first, inner, 1, kernels, begin, CHANNELS, 0, products, to, outer, 0, channels, False
-                )
+            begin, to = panel * size, row * outer + panel * CHANNELS
+            multiply(tiles, row * inner, inner, 1, kernels, begin, CHANNELS, products, to, outer, channels, False)
 
 
 @compiled
 def add_gradient(inputs: Array, outputs: Array, gradient: Array, channels: int, used: int, adds: bool) -> None:
     """gradient = inputs.T @ outputs, or plus that, of the first `used` tiles and one of the 36 values."""
     inner, outer, rows = inputs.shape[1], outputs.shape[1], channels + ROWS
-    size, panels = rows * CHANNELS, gradient.shape[0] // rows
-    for panel in range(0, panels, PANELS):
-        begin = panel * CHANNELS
+    for panel in range(gradient.shape[0] // rows):
         for row in range(0, channels, ROWS):
-            to = panel * size + row * CHANNELS
-            if panel + PANELS <= panels:
-                multiply(
-                    inputs, row, 1, inner, outputs, begin, outer, CHANNELS, gradient, to, CHANNELS, size, used, adds
-                )
-            else:
-                multiply_one(inputs, row, 1, inner, outputs, begin, outer, 0, gradient, to, CHANNELS, 0, used, adds)
+            begin, to = panel * CHANNELS, (panel * rows + row) * CHANNELS
+            multiply(inputs, row, 1, inner, outputs, begin, outer, gradient, to, CHANNELS, used, adds)
 
 
 @compiled

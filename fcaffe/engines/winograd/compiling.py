@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core import event
 
 from fcaffe import log
 
@@ -58,19 +57,10 @@ def _cache_folder() -> str:
     return folder
 
 
-class _Announcement(event.Listener):  # type: ignore[misc, unused-ignore]
-    """Logs the first compilation of this process."""
-
-    said = False
-
-    def on_start(self, event: Any) -> None:
-        if not self.said and event.data["dispatcher"].py_func.__module__.startswith(__package__):
-            self.said = True
-            kept = "once on this machine" if _cache_folder() else "in each run, since no cache folder can be written"
-            log.info(f"Numba compiles the convolutions of --math winograd: some 20 seconds, {kept}")
-
-    def on_end(self, event: Any) -> None:
-        pass
-
-
-event.register("numba:compile", _Announcement())
+@functools.cache
+def announce() -> None:
+    """Log, once in a process, that compiled code is called for which there is no cache yet."""
+    folder = _cache_folder()
+    if not (folder and any(Path(folder).rglob("*.nbi"))):
+        kept = "once on this machine" if folder else "in each run, since no cache folder can be written"
+        log.info(f"Numba compiles the convolutions of --math winograd: some 20 seconds, {kept}")

@@ -16,7 +16,7 @@ from fcaffe.engines.memory import Array, address
 from fcaffe.engines.onednn.engine import OneDnnEngine
 from fcaffe.engines.windows import Windows
 from fcaffe.engines.winograd import blocks
-from fcaffe.engines.winograd.compiling import SETTINGS
+from fcaffe.engines.winograd.compiling import SETTINGS, announce
 from fcaffe.engines.winograd.transforms import CHANNELS, IN, KERNELS
 from fcaffe.engines.winograd.vectors import ROWS
 from fcaffe.errors import UsageError
@@ -40,7 +40,7 @@ class WinogradEngine(OneDnnEngine):
         self.name += " (Winograd)"
         self._numba_threads = min(wanted_threads(), SETTINGS.NUMBA_NUM_THREADS)
         _check_process()
-        with self.library.threads.restored():
+        with self.library.threads.one():
             numba.set_num_threads(1)  # starts Numba's threads, which sets OpenMP's number to that of all cores
 
     def convolution_forward(
@@ -124,6 +124,7 @@ class WinogradEngine(OneDnnEngine):
         if self.library.tape is not None:
             raise ValueError("calls of compiled code are not recorded")
         _check_process()
+        announce()
         numba.set_num_threads(self._numba_threads)
         work(*arguments)
 

@@ -6,7 +6,6 @@ the index of an element in C order. All arrays are float32 in C order.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -23,8 +22,8 @@ INDEX, LONG, FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
 VECTOR = ir.VectorType(FLOAT, CHANNELS)
 FUSED = ("contract",)  # a product and a sum may become one instruction
 
-# Rows and panels (at most two) of a product that are summed side by side: their sums fill most of the registers.
-ROWS, PANELS = (12, 2) if llvmlite.binding.get_host_cpu_features().get("avx512f") else (6, 1)
+# Rows of a product that are summed side by side: their sums fill most of the registers.
+ROWS = 24 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 6
 
 
 class Vector:
@@ -120,24 +119,23 @@ def _transform(builder: Any, matrix: np.ndarray, *arguments: Any) -> None:
             target.write(position(to, i, below, j, beside), vector.value)
 
 
-def _multiply(panels: int, builder: Any, *arguments: Any) -> None:
-    a, first, row, step, b, begin, below, beside, c, to, down, across, length, adds = arguments
+def _multiply(builder: Any, *arguments: Any) -> None:
+    a, first, row, step, b, begin, below, c, to, down, length, adds = arguments
 
-    def offsets(start: Any, distance: Any, count: int) -> list[Any]:
-        return [builder.add(start, builder.mul(distance, LONG(i))) for i in range(count)]
+    def positions(start: Any, distance: Any) -> list[Any]:
+        return [builder.add(start, builder.mul(distance, LONG(i))) for i in range(ROWS)]
 
-    corners, begins = offsets(first, row, ROWS), offsets(begin, beside, panels)
-    targets = [target for start in offsets(to, down, ROWS) for target in offsets(start, across, panels)]
+    corners, targets = positions(first, row), positions(to, down)
     zeros = ir.Constant(VECTOR, [0.0] * CHANNELS)
     old = [builder.select(adds, c.vector(target), zeros) for target in targets]
     before, loop, after = builder.block, builder.append_basic_block("sum"), builder.append_basic_block("summed")
     builder.branch(loop)
     builder.position_at_end(loop)
     n, sums = builder.phi(LONG), [builder.phi(VECTOR) for _ in targets]
-    lines = [b.vector(builder.add(start, builder.mul(n, below))) for start in begins]
+    line = b.vector(builder.add(begin, builder.mul(n, below)))
     along = builder.mul(n, step)
     factors = [_repeated(builder, a.number(builder.add(corner, along))) for corner in corners]
-    products = [builder.fmul(factor, line, flags=FUSED) for factor in factors for line in lines]
+    products = [builder.fmul(factor, line, flags=FUSED) for factor in factors]
     new = [builder.fadd(total, product, flags=FUSED) for total, product in zip(sums, products, strict=True)]
     following = builder.add(n, LONG(1))
     builder.cbranch(builder.icmp_signed("<", following, length), loop, after)
@@ -165,12 +163,10 @@ def _copy(builder: Any, source: Memory, first: Any, least: Any, target: Memory, 
     target.write(to, builder.select(builder.fcmp_ordered("<", vector, bounds), bounds, vector))
 
 
-# (a, first, row, step, b, begin, below, beside, c, to, down, across, length, adds): ROWS rows of a product of matrices,
-# for PANELS panels or for one. The vector of c at to + i * down + p * across becomes the sum over n below length of
-# a[first + i * row + n * step] times the vector of b at begin + n * below + p * beside, for row i and panel p. With
-# `adds`, it is increased by that.
-multiply: Any = _operation("aiiiaiiiaiiiib", functools.partial(_multiply, PANELS))
-multiply_one: Any = _operation("aiiiaiiiaiiiib", functools.partial(_multiply, 1))
+# (a, first, row, step, b, begin, below, c, to, down, length, adds): ROWS rows of a product of matrices. For row i the
+# vector of c at to + i * down becomes the sum over n below length of a[first + i * row + n * step] times the vector of
+# b at begin + n * below. With `adds`, it is increased by that.
+multiply: Any = _operation("aiiiaiiaiiib", _multiply)
 
 # (source, first, target, to): add a vector to the target's.
 add: Any = _operation("aiai", _add)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fcaffe.layers.lstm import unit_backward, unit_forward
+from fcaffe.layers.recurrent import unit_backward, unit_forward
 from fcaffe.net import Array, Blob, Layer, Traits, register
 from fcaffe.net.layer import Held
 from fcaffe.proto import forks

@@ -39,9 +39,8 @@ class Reordering(Layer):
         self.engine.copy(x, y)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            dx, dy = self.views(bottom[0].diff, top[0].diff)
-            self.engine.copy(dy, dx)
+        dx, dy = self.views(bottom[0].diff, top[0].diff)
+        self.engine.copy(dy, dx)
 
 
 @register("Permute")
@@ -177,5 +176,4 @@ class Reorg(Reordering):
         copy_values(self.xp.ascontiguousarray(source), top[0].data)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            bottom[0].diff[...] = 0
+        bottom[0].diff[...] = 0

@@ -83,12 +83,11 @@ class Interp(Resizing):
         channels_last(top[0].data)[...] = x[:, :, left] * (1 - along) + x[:, :, right] * along
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            (*_, rows), (*_, columns) = self.steps
-            dx = self._multiplied(self._multiplied(top[0].diff, columns).transpose(0, 1, 3, 2), rows)
-            if self.cropped != list(bottom[0].shape[2:]):
-                bottom[0].diff[...] = 0
-            self.crop(bottom[0].diff)[...] = dx.transpose(0, 1, 3, 2)
+        (*_, rows), (*_, columns) = self.steps
+        dx = self._multiplied(self._multiplied(top[0].diff, columns).transpose(0, 1, 3, 2), rows)
+        if self.cropped != list(bottom[0].shape[2:]):
+            bottom[0].diff[...] = 0
+        self.crop(bottom[0].diff)[...] = dx.transpose(0, 1, 3, 2)
 
     def _multiplied(self, array: Array, matrix: Array) -> Array:
         """The array with its last axis multiplied by the matrix."""
@@ -206,8 +205,7 @@ class UpsampleNearest(Resizing):
         self.squares(top[0].data)[...] = bottom[0].data[:, :, :, None, :, None]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            bottom[0].diff[...] = self.squares(top[0].diff).sum(axis=(3, 5))
+        bottom[0].diff[...] = self.squares(top[0].diff).sum(axis=(3, 5))
 
 
 @register("Upsample")

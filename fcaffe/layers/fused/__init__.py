@@ -2,16 +2,13 @@
 
 from fcaffe.layers.fused.batch_norm_scale import BatchNormResidual, BatchNormScale
 from fcaffe.layers.fused.folded_convolution import FoldedConvolution
-from fcaffe.layers.fused.pooled_concat import pooled_before_concat
-from fcaffe.layers.fused.relu import ConvolutionReLU, PoolingReLU, ReLUByTop
+from fcaffe.layers.fused.relu import ConvolutionReLU, PoolingReLU
 from fcaffe.layers.fused.subsampling import without_unread_positions
 from fcaffe.net.rewrite import register_fusion, register_rule
 
-register_rule(pooled_before_concat)
 register_fusion(FoldedConvolution)
 register_fusion(PoolingReLU)
 register_fusion(BatchNormResidual)
 register_fusion(BatchNormScale)
 register_fusion(ConvolutionReLU)
-register_fusion(ReLUByTop)
 register_rule(without_unread_positions)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fcaffe.engines.normalization import Normalizer
 from fcaffe.layers.activations import is_plain_relu
-from fcaffe.layers.batch_norm import BatchNorm, gradients_to_add, with_channels
+from fcaffe.layers.batch_norm import BatchNorm, with_channels
 from fcaffe.layers.eltwise import Eltwise
 from fcaffe.layers.scale import Scale
 from fcaffe.layers.split import Split
@@ -63,11 +63,10 @@ class BatchNormScale(FusedLayer):
     def send_down(self, dy: Array, wanted: bool, bottom: Blob) -> None:
         """Compute the gradients of scale, shift and, if `wanted`, the bottom."""
         dx = with_channels(bottom.diff if wanted else self.xp.empty_like(bottom.data))
-        with gradients_to_add(self.affine_blobs, self.affine_blobs) as gradients:
-            normalizer = self.normalizer()
-            self.engine.batch_norm_train_backward(
-                with_channels(bottom.data), dy, dx, normalizer, gradients, self.norm.whole
-            )
+        x, gradients = with_channels(bottom.data), list(self.xp.empty((2, self.norm.channels), self.xp.float32))
+        self.engine.batch_norm_train_backward(x, dy, dx, self.normalizer(), gradients, self.norm.whole)
+        for blob, gradient in zip(self.affine_blobs, gradients, strict=True):
+            blob.diff[...] += gradient.reshape(blob.shape)
 
     def normalizer(self) -> Normalizer:
         if self.norm.use_global_stats:

@@ -1,4 +1,4 @@
-"""ReLUs: behind a convolution, before a max pooling, and others."""
+"""ReLUs behind a convolution and before a max pooling."""
 
 from __future__ import annotations
 
@@ -75,25 +75,4 @@ class PoolingReLU(FusedLayer):
         return [*self.pooling.saved(bottom, top), *top]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            self.pooling.backward([self.before_relu(top[0])], propagate_down, bottom)
-
-
-class ReLUByTop(FusedLayer):
-    """A ReLU whose backward reads the top. It has the signs of the bottom, which need not be saved then."""
-
-    traits = replace(FusedLayer.traits, reads="tops")
-    begins_with = ReLU
-
-    @classmethod
-    def match(cls, chain: Sequence[Node], want: Want) -> int:
-        slope = chain[0].layer.param.relu_param.negative_slope
-        return int(want.gradients and want.visible is not None and slope >= 0 and not chain[0].in_place)
-
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.nodes[0].layer.forward(bottom, top)
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            slope = self.nodes[0].layer.param.relu_param.negative_slope
-            self.engine.relu_backward(top[0].data, top[0].diff, bottom[0].diff, slope)
+        self.pooling.backward([self.before_relu(top[0])], propagate_down, bottom)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fcaffe.net.blob import Storage
 from fcaffe.net.plan.live_ranges import Ranges, live_ranges, peak_of
 from fcaffe.net.program import Again, Program
-from fcaffe.net.storage import Storage
 
 STEP = 256  # bytes; offsets in the arena are its multiples, which suits vector units of CPUs and GPUs
 

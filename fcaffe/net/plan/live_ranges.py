@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import accumulate
 
+from fcaffe.net.blob import Storage
 from fcaffe.net.program import Again, Program
-from fcaffe.net.storage import Storage
 
 Ranges = list[tuple[int, int]]  # first and last step of each live range of a storage
 

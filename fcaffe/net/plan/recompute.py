@@ -20,9 +20,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fcaffe.net.blob import Storage
 from fcaffe.net.plan.live_ranges import fullest
 from fcaffe.net.program import Again, Program, bytes_of
-from fcaffe.net.storage import Storage
 
 BUDGETS = 24  # initial numbers of checkpoints
 PRICE = 0.2  # of recomputing a whole forward pass, as a fraction of the peak memory without recomputation
@@ -95,8 +95,10 @@ class Recompute:
         """The peak memory in bytes plus a price on the recomputation."""
         if choice not in self._costs:
             again = self.again(choice)
-            work = sum(self.work[node] for nodes in again.values() for node in nodes)
-            again_parts = work / self.forward[0], self.program.computed_again(again) / self.forward[1]
+            nodes = [node for some in again.values() for node in some]
+            work = sum(self.work[node] for node in nodes)
+            written = sum(bytes_of(self.program.accesses[node].writes) for node in nodes)
+            again_parts = work / self.forward[0], written / self.forward[1]
             extra = self.usual * (PRICE * sum(again_parts) / 2 + 10 * max(0, max(again_parts) - 1))
             self._costs[choice] = fullest(self.program, again)[0] + extra
         return self._costs[choice]

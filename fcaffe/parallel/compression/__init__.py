@@ -9,8 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from fcaffe.errors import UsageError
-from fcaffe.parallel.compression.compression import Compression
-from fcaffe.parallel.compression.on_device import OnDevice
+from fcaffe.parallel.compression.compression import Compression, OnDevice
 from fcaffe.parallel.compression.onebit import OneBit
 from fcaffe.parallel.compression.sixteen_bit import Bf16, Fp16
 from fcaffe.parallel.compression.threshold import Threshold

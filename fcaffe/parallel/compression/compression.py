@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from fcaffe.engines.memory import address
 from fcaffe.net.arithmetic import silent_arithmetic
+from fcaffe.net.blob import Array
 from fcaffe.net.layer import State
+from fcaffe.parallel.reductions.gpu.staged import Staged
 from fcaffe.parallel.reductions.reduction import Reduction
 
 
@@ -85,6 +88,35 @@ class Compression(Reduction):
         if odd or not 0 <= start <= self._gradients.size - buffer.size:
             raise ValueError(f"{self.name}: the buffer to sum is no slice of the one that `allocate` gave")
         return slice(start, start + buffer.size)
+
+
+class OnDevice(Staged):
+    """For gradients on GPUs: copies each slice into pinned memory, where a compression of the host sums it, and back.
+
+    Residuals stay in the host's memory. Slices are not cut into pieces, because what is sent depends on where a slice
+    ends.
+    """
+
+    def __init__(self, compression: Compression, xp: Any) -> None:
+        self._compression = compression
+        super().__init__(compression.comm, xp, compression)
+        self._gradients: Array = None
+
+    def allocate(self, count: int) -> Array:
+        """A buffer of zeros on the device for all gradients; replaces an earlier one."""
+        self._back.synchronize()
+        self._compression.allocate(count)
+        self._pinned = self.allocate_pinned(count)
+        self._compression.use(self._pinned)
+        self._gradients = super().allocate(count)
+        return self._gradients
+
+    def pieces(self, count: int) -> list[slice]:
+        return [slice(0, count)]
+
+    def pinned_for(self, buffer: Array) -> np.ndarray:
+        start = (buffer.data.ptr - self._gradients.data.ptr) // 4
+        return self._pinned[start : start + buffer.size]
 
 
 def not_finite(values: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 from fcaffe import log
 from fcaffe.errors import FcaffeError
-from fcaffe.parallel.reductions.hosts import Hosts
+from fcaffe.parallel.reductions.host_memory import Hosts
 from fcaffe.parallel.reductions.reduction import Reduction, create_on_host, register
 from fcaffe.parallel.sizes import best_reduction
 from fcaffe.tree_order import Node, Tree
@@ -45,7 +45,7 @@ class Auto(Reduction):
             if max(self.sizes) == 1:
                 raise
             log.warning(f"Gradients are summed without shared memory, which is slower: {problem}")
-            self._do_without_shared_memory()  # on all ranks, since all see the same problem
+            self.sizes = [1] * self.ranks  # as if each were on a host of its own; all ranks see the same problem
             return self.allocate(count)
 
     def add_up(self, buffer: np.ndarray) -> None:
@@ -72,10 +72,6 @@ class Auto(Reduction):
             if self._order and self.ranks > 1:
                 self.picked[name].keep_to_tree(*self._order)
         return self.picked[name]
-
-    def _do_without_shared_memory(self) -> None:
-        """Pick reductions from now on as if each rank were on a host of its own."""
-        self.sizes = [1] * self.ranks
 
 
 def pick(sizes: list[int], nbytes: int) -> tuple[str, str]:

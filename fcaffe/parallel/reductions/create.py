@@ -11,8 +11,7 @@ from fcaffe import log
 from fcaffe.parallel.reductions.gpu.direct import IN_HOST_MEMORY, Direct, cuda_aware
 from fcaffe.parallel.reductions.gpu.nccl import why_no_nccl
 from fcaffe.parallel.reductions.gpu.staged import Staged
-from fcaffe.parallel.reductions.mpi import Null
-from fcaffe.parallel.reductions.reduction import Reduction, create_on_host, parse_name
+from fcaffe.parallel.reductions.reduction import Null, Reduction, create_on_host, parse_name
 
 
 def create_reduction(name: str, comm: MPI.Intracomm, xp: Any = np) -> Reduction:

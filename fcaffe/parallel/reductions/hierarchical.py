@@ -7,8 +7,7 @@ import numpy as np
 from mpi4py import MPI
 
 from fcaffe.errors import FcaffeError
-from fcaffe.parallel.reductions.host_memory import HostMemory, Rows
-from fcaffe.parallel.reductions.hosts import Hosts
+from fcaffe.parallel.reductions.host_memory import HostMemory, Hosts, Rows
 from fcaffe.parallel.reductions.reduction import Reduction, create_on_host, part_of, register, rows_of
 from fcaffe.tree_order import Node, Sums, Tree
 

@@ -1,8 +1,9 @@
-"""HostMemory: memory that all ranks of one host read and write."""
+"""Hosts: groups of ranks that share memory; and HostMemory, which all ranks of a host read and write."""
 
 from __future__ import annotations
 
 import os
+from typing import cast
 
 import numpy as np
 from mpi4py import MPI
@@ -13,6 +14,33 @@ from fcaffe.parallel.reductions.wire import wait
 
 PAGE = 1024  # floats: each rank's row begins on a page of its own, which the kernel puts near the rank's core
 FOLDER = "/dev/shm"  # where MPI libraries on Linux keep such memory
+
+
+class Hosts:
+    """The hosts of a communicator's ranks. Collective.
+
+    Attributes:
+        comm: The ranks of this rank's host.
+        index: The number of this rank's host.
+        sizes: The number of ranks of each host.
+        ranks: The ranks of each host, in order.
+    """
+
+    def __init__(self, everybody: MPI.Intracomm) -> None:
+        self.comm = cast(MPI.Intracomm, everybody.Split_type(MPI.COMM_TYPE_SHARED, everybody.rank))
+        first = self.comm.bcast(everybody.rank)
+        firsts = everybody.allgather(first)
+        names = sorted(set(firsts))
+        self.index = names.index(first)
+        self.ranks = [[rank for rank, name in enumerate(firsts) if name == host] for host in names]
+        self.sizes = [len(ranks) for ranks in self.ranks]
+
+    @property
+    def count(self) -> int:
+        return len(self.sizes)
+
+    def close(self) -> None:
+        self.comm.Free()
 
 
 class Rows:

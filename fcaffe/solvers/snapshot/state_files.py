@@ -15,15 +15,9 @@ from fcaffe.errors import SnapshotError
 from fcaffe.hdf5 import check_sizes, member, names_in, new_file, opened, read_array, shape_of, values_of
 from fcaffe.input_files import asking
 from fcaffe.model_files.model import check_text
-from fcaffe.proto import (
-    StoredBlob,
-    check_written,
-    file_start,
-    read_outline,
-    write_binary,
-)
+from fcaffe.proto import StoredBlob, write_binary
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.binary import HDF5_MAGIC
+from fcaffe.proto.binary import HDF5_MAGIC, check_written, file_start, read_outline
 from fcaffe.proto.blobs import LARGEST, TOO_LARGE
 from fcaffe.solvers.snapshot.paths import HDF5_SUFFIX
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fcaffe.errors import UsageError
-from fcaffe.proto import read_blob
+from fcaffe.proto.binary import read_blob
 from fcaffe.tools.numpy_files import load_numpy
 from fcaffe.tools.onnx.graph import Graph, Shape
 

@@ -16,7 +16,7 @@ from fcaffe.errors import SnapshotError
 from fcaffe.model_files import Model
 from fcaffe.model_files.arrays import Contents, Packed, arrays_in, keyed, model_of, outline_from
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import without_fork_fields
+from fcaffe.proto.forks import without_fork_fields
 
 NET = "caffe.net"
 BLOB = "caffe.blob:"

@@ -124,7 +124,7 @@ def test_a_restored_state_has_the_scale_of_the_loss(
     cuda_engine: Callable[..., CudaEngine], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And how long ago it last changed; unless a scale is given, which stays."""
-    monkeypatch.setattr("fcaffe.engines.cuda.loss_scale.PATIENCE", 3)
+    monkeypatch.setattr("fcaffe.engines.cuda.update.PATIENCE", 3)
     straight = solver_on(cuda_engine(math="fp16"), snapshot_prefix=str(tmp_path / "state"))
     straight.step(4)
     state = straight.snapshot()
@@ -168,7 +168,7 @@ def test_steps_whose_gradients_overflow_are_left_out(cuda_engine: Callable[..., 
     solver = solver_on(engine)
     before = weights(solver)
     solver.step(1)
-    assert engine.loss_scale is not None and int(engine.loss_scale.skipped[0]) == 1
+    assert engine.loss_scale is not None and int(engine.loss_scale._steps[1]) == 1
     assert all(np.array_equal(a, b) for a, b in zip(before[:1], weights(solver)[:1], strict=True))
     with pytest.raises(SolverError, match="fp16 scales gradients, and does not go with rates of each layer's own"):
         solver_on(cuda_engine(math="fp16"), local_lr_auto=True)

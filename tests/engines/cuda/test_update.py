@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from fcaffe.engines import NumpyEngine
-from fcaffe.engines.cuda.loss_scale import LossScale
-from fcaffe.engines.cuda.update import CHUNK, RULES, Part, Settings
+from fcaffe.engines.cuda.update import CHUNK, RULES, LossScale, Part, Settings
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers.rules.rule import _registry
 from tests.engines.cuda import stand_in_cupy
@@ -101,7 +100,7 @@ def test_an_overflow_leaves_the_update_out_and_halves_the_scale(bad, place):
     scale.adjust()
     np.testing.assert_array_equal(data, before)
     assert not history[0].any()
-    assert (scale.scale[0], scale.inverse[0], scale.skipped[0], engine.overflow[0]) == (2**15, 2.0**-15, 1, 0)
+    assert (scale.scale[0], scale.inverse[0], scale._steps[1], engine.overflow[0]) == (2**15, 2.0**-15, 1, 0)
 
 
 def test_the_update_undoes_the_scale():
@@ -127,7 +126,7 @@ def test_the_scale_grows_after_good_updates_unless_it_is_fixed():
     assert (grows.scale[0], grows.inverse[0]) == (2**17, 2.0**-17)
     engine.overflow[0] = 1
     fixed.adjust()
-    assert (fixed.scale[0], fixed.skipped[0]) == (128, 1)
+    assert (fixed.scale[0], fixed._steps[1]) == (128, 1)
     slope = np.zeros((), np.float32)
     grows.apply([(slope, 0.5)])
     assert slope == 2**16

@@ -69,13 +69,6 @@ __global__ void __launch_bounds__(256) weighted_sum(const T* a, float p, const T
     }
 }
 
-INSTANCES(multiply, FLOATS)
-template <typename T>
-__global__ void __launch_bounds__(256) multiply(const T* a, const T* b, T* y, int64 count) {
-    const T* inputs[] = {a, b};
-    map(inputs, y, count, [](const float (&at)[2]) { return at[0] * at[1]; });
-}
-
 INSTANCES(copy, <FLOATS, FLOATS>)
 template <typename X, typename Y>
 __global__ void __launch_bounds__(256) copy(const X* x, Y* y, int64 count) {

@@ -26,25 +26,6 @@ struct Stream {
     }
 };
 
-// y = x times `scale` or `dropped`, for eight aligned neighbours of which `kept` has the bits.
-template <typename T>
-__device__ __forceinline__ void scale_eight(const T* x, T* y, unsigned kept, float scale, float dropped) {
-    constexpr int N = PACK<T>;
-#pragma unroll
-    for (int part = 0; part < 8; part += N) {
-        float values[N];
-        load(x + part, values);
-#pragma unroll
-        for (int k = 0; k < N; ++k) values[k] *= kept >> (part + k) & 1 ? scale : dropped;
-        store(y + part, values);
-    }
-}
-
-template <typename T>
-__device__ __forceinline__ bool in_eights(const T* x, const T* y, const unsigned char* mask) {
-    return is_aligned(x) && is_aligned(y) && is_aligned(mask, 8);
-}
-
 // mask has `samples` samples of `size` values in C order, so that eight neighbours take their words from one block: 1
 // where kept, else 0. counters = (iteration, first sample).
 __global__ void draw_mask(unsigned char* mask, const uint64* counters, uint64 key0, uint64 key1, unsigned limit,
@@ -62,14 +43,20 @@ INSTANCES(draw_mask)
 // y = x * mask * scale; all three in one order.
 template <typename T>
 __global__ void apply_mask(const T* x, const unsigned char* mask, T* y, float scale, int64 count) {
-    const int64 eights = in_eights(x, y, mask) ? count / 8 : 0;
+    constexpr int N = PACK<T>;
+    const bool aligned = is_aligned(x) && is_aligned(y) && is_aligned(mask, 8);
+    const int64 eights = aligned ? count / 8 : 0;
     const float dropped = 0.0f * scale;
     GRID_STRIDE(int64, i, eights) {
         const uint64 flags = *reinterpret_cast<const uint64*>(mask + 8 * i);
-        unsigned kept = 0;
 #pragma unroll
-        for (int k = 0; k < 8; ++k) kept |= unsigned(flags >> 8 * k & 1) << k;
-        scale_eight(x + 8 * i, y + 8 * i, kept, scale, dropped);
+        for (int part = 0; part < 8; part += N) {
+            float values[N];
+            load(x + 8 * i + part, values);
+#pragma unroll
+            for (int k = 0; k < N; ++k) values[k] *= flags >> 8 * (part + k) & 1 ? scale : dropped;
+            store(y + 8 * i + part, values);
+        }
     }
     GRID_STRIDE(int64, i, count - 8 * eights) {
         const int64 at = 8 * eights + i;

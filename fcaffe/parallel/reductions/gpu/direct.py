@@ -11,7 +11,7 @@ from mpi4py import MPI
 from fcaffe.errors import UsageError
 from fcaffe.net.blob import Array
 from fcaffe.parallel.reductions.gpu.reduction import ByAnother
-from fcaffe.parallel.reductions.reduction import Reduction, create_on_host, register
+from fcaffe.parallel.reductions.reduction import create_on_host, register
 
 IN_HOST_MEMORY = ("auto", "hierarchical", "shared")  # sum in memory of the host that ranks share
 
@@ -27,13 +27,11 @@ class Direct(ByAnother):
 
     def __init__(self, comm: MPI.Intracomm, xp: Any, another: str = "ring") -> None:
         self.name = f"{self.name}:{another}"
-        self._another_name = another
         if another.partition(":")[0] in IN_HOST_MEMORY:
             raise UsageError(f"reduction {self.name}: {another} needs memory of the host; use staged:{another}")
-        super().__init__(comm, xp)
-
-    def create_another(self) -> Reduction:
-        return create_on_host(self._another_name, self.comm, xp=self.xp, before_messages=self.stream.synchronize)
+        super().__init__(
+            comm, xp, create_on_host(another, comm, xp=xp, before_messages=lambda: self.stream.synchronize())
+        )
 
     def add_up(self, buffer: Array) -> None:
         with self.stream:

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.net.blob import Array
 from fcaffe.parallel.reductions.gpu.reduction import DeviceReduction
-from fcaffe.parallel.reductions.hosts import Hosts
+from fcaffe.parallel.reductions.host_memory import Hosts
 from fcaffe.parallel.reductions.reduction import register
 
 INSTALL = "install it (pip install nvidia-nccl-cu12, or -cu13 for CUDA 13)"

@@ -77,16 +77,12 @@ class DeviceReduction(Reduction):
 class ByAnother(DeviceReduction):
     """Delegates to `another`, a reduction for arrays of the host."""
 
-    def __init__(self, comm: MPI.Intracomm, xp: Any) -> None:
+    def __init__(self, comm: MPI.Intracomm, xp: Any, another: Reduction) -> None:
         super().__init__(comm, xp)
-        self.another = self.create_another()
+        self.another = another
         self.counted = self.another.counted
         self.compression = self.another.compression
         self.applies_momentum = self.another.applies_momentum
-
-    def create_another(self) -> Reduction:
-        """Create the other reduction. Collective."""
-        raise NotImplementedError
 
     @property
     def messages(self) -> int:

@@ -24,18 +24,14 @@ class Staged(ByAnother):
 
     wraps_another = True
 
-    def __init__(self, comm: MPI.Intracomm, xp: Any, another: str = "auto") -> None:
-        self.name = f"{self.name}:{another}"
-        self._another_name = another
-        super().__init__(comm, xp)
+    def __init__(self, comm: MPI.Intracomm, xp: Any, another: str | Reduction = "auto") -> None:
+        self.name = f"{self.name}:{another}" if isinstance(another, str) else another.name
+        super().__init__(comm, xp, create_on_host(another, comm) if isinstance(another, str) else another)
         self._back = xp.cuda.Stream(non_blocking=True)  # so that copies go both ways at once
         self.ends_on = self._back
         self._returned = xp.cuda.Event(disable_timing=True)
         self._pinned = np.empty(0, np.float32)
         self._copied: list[Any] = []  # an event for each piece
-
-    def create_another(self) -> Reduction:
-        return create_on_host(self._another_name, self.comm)
 
     def add_up(self, buffer: Array) -> None:
         pinned = self.pinned_for(buffer)

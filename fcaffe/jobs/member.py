@@ -1,30 +1,19 @@
-"""The processes of a job that the launcher talks to: the agents of its hosts, or mpiexec.
-
-One selector serves them all, in `Crew.turn`, which the launcher calls wherever it waits.
-"""
+"""The processes of a job that the launcher talks to: the agents of its hosts, or mpiexec."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import selectors
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from fcaffe.jobs.blame import names
-from fcaffe.jobs.call import bare
 from fcaffe.jobs.frames import Lines, Link, Message
-from fcaffe.jobs.loop import SILENCE
-from fcaffe.jobs.mpiexec import outside_environment
 from fcaffe.jobs.output import Output
-from fcaffe.jobs.processes import AGENT, FOLDER, KILLING, LAUNCHER, dies_with
-from fcaffe.jobs.ranks import Slot
+from fcaffe.jobs.ranks import SILENCE, Slot
 
-TICK = 0.25  # seconds
 CALL = 60.0  # seconds that an agent has until it is ready
 CALLING, READY, GONE = "calling", "ready", "gone"  # states of a member
 
@@ -43,9 +32,16 @@ class Member:
         unheard: Seconds since its last message.
     """
 
-    def __init__(self, crew: Crew, process: subprocess.Popen[bytes], host: str, name: str = "") -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        selector: selectors.BaseSelector,
+        output: Output,
+        host: str,
+        name: str = "",
+    ) -> None:
         assert process.stdin and process.stdout and process.stderr
-        self.process, self.host, self.name, self.output = process, host, name, crew.output
+        self.process, self.host, self.name, self.output = process, host, name, output
         self.state = CALLING
         self.here = self.quiet = False
         self.problem = ""
@@ -54,8 +50,8 @@ class Member:
         self.unheard = 0.0
         self.values: dict[str, str] | None = None  # that its ranks have put, since they are in a barrier
         own = None if host else Lines()
-        self.link = Link(crew.selector, process.stdout.fileno(), process.stdin.fileno(), self._hear, own)
-        self.errors = Link(crew.selector, process.stderr.fileno(), None, self._print, Lines())
+        self.link = Link(selector, process.stdout.fileno(), process.stdin.fileno(), self._hear, own)
+        self.errors = Link(selector, process.stderr.fileno(), None, self._print, Lines())
 
     def __str__(self) -> str:
         if not self.host:
@@ -121,58 +117,3 @@ class Member:
         here. On other hosts the agents notice it, or MPI's processes."""
         with contextlib.suppress(OSError):
             os.killpg(self.process.pid, signal.SIGKILL)
-
-
-class Crew:
-    """Starts members and serves them. `shell` is the remote shell; '' for ssh, or srun within a Slurm job."""
-
-    def __init__(self, shell: str = "") -> None:
-        self.shell = shell
-        self.selector = selectors.DefaultSelector()
-        self.output = Output()
-        self.members: list[Member] = []
-        self.environment = {**outside_environment(), LAUNCHER: str(os.getpid())}
-        self._looked = self._beaten = time.monotonic()
-
-    def call(self, host: str) -> Member:
-        """Start the agent of a host. An agent on this host outlives this process, to say so and end the ranks."""
-        stderr = os.dup(2)
-        try:
-            setting = {"host": host, "folder": os.getcwd(), "stderr": stderr, "shell": self.shell}
-            words = [*AGENT, json.dumps(setting)]
-            return self._add(words, bare(host), env=self.environment, cwd=FOLDER, pass_fds=[stderr])
-        finally:
-            os.close(stderr)
-
-    def run_mpiexec(self, command: Sequence[str], environment: dict[str, str]) -> Member:
-        return self._add(command, "", command[0], env=environment, preexec_fn=dies_with(os.getpid()))
-
-    def _add(self, words: Sequence[str], host: str, name: str = "", **settings: Any) -> Member:
-        settings |= dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        process = subprocess.Popen(words, bufsize=0, start_new_session=True, **settings)  # Ctrl-C is for us alone
-        self.members.append(Member(self, process, host, name))
-        return self.members[-1]
-
-    def turn(self, seconds: float = TICK) -> None:
-        """Serve the members for some time; every second they get a sign of life, even if they have no ranks."""
-        for key, _ in self.selector.select(seconds):
-            key.data()
-        now = time.monotonic()
-        passed, self._looked = min(now - self._looked, 4 * TICK), now  # this process may be stopped for a while
-        for member in self.members:
-            member.tick(passed)
-        self.members = [member for member in self.members if member.state != GONE]
-        if now - self._beaten >= 1:
-            self._beaten = now
-            for member in self.members:
-                if member.host:
-                    member.link.send()
-        self.output.flush()
-
-    def dismiss(self) -> None:
-        """Kill all members."""
-        for member in self.members:
-            member.kill()
-        end = time.monotonic() + KILLING
-        while self.members and time.monotonic() < end:
-            self.turn(0.05)
