@@ -118,7 +118,7 @@ def convert(
                 "--merge-bn go with it"
             )
         options = {"shapes": _shapes(shapes), "merge": fold_bn, "ends": cut.split(",") if cut else []}
-        return _convert_onnx(source, target, weights, toolchain, inputs if check else None, options)
+        return _convert_onnx(source, target, weights, toolchain, inputs if check else None, **options)
     if shapes or toolchain or cut:
         raise UsageError(
             "--input-shape, --target, --forks and --cut are for a net from an .onnx file: convert IN.onnx OUT.prototxt "
@@ -141,18 +141,22 @@ def convert(
     to_onnx = ToOnnx(preprocessing, fold_bn, opset or OPSET) if preprocessing is not None or fold_bn or opset else None
     noun = convert_file(source, target, net or None, to, to_onnx)
     print(f"{target}: {noun} from {source}")
-    if check:
-        _check(source, target, net or None, preprocessing, inputs)
+    if not check:
+        return 0
+    from fcaffe.tools.check_conversion import compare, too_far
+
+    worst = compare(source, target, net or None, preprocessing, inputs)
+    for what, one in worst.items():
+        print(
+            f"{what}: largest difference {one.largest:.3g}, in {one.output}, whose values go up to {one.magnitude:.3g}"
+        )
+    if wrong := [one.output for one in worst.values() if too_far(one)]:
+        raise FcaffeError(f"{target} differs from {source} in {', '.join(dict.fromkeys(wrong))}")
     return 0
 
 
 def _convert_onnx(
-    source: str,
-    target: str,
-    weights: str,
-    toolchain: str | None,
-    inputs: Sequence[str] | None,
-    options: dict[str, Any],
+    source: str, target: str, weights: str, toolchain: str | None, inputs: Sequence[str] | None, **options: Any
 ) -> int:
     """Convert an ONNX file to a net and its weights, and check them unless `inputs` is None.
 
@@ -201,16 +205,3 @@ def _shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
             raise UsageError(f"--input-shape takes NAME:N,C,H,W with the name of an input, not '{text}'")
         shapes[name] = tuple(numbers("--input-shape", dims))
     return shapes
-
-
-def _check(source: str, target: str, net: str | None, preprocessing: Any, inputs: Sequence[str]) -> None:
-    """Print for each input the output that differs most. Raises FcaffeError if a difference is too large."""
-    from fcaffe.tools.check_conversion import check, too_far
-
-    worst = check(source, target, net, preprocessing, inputs)
-    for what, one in worst.items():
-        print(
-            f"{what}: largest difference {one.largest:.3g}, in {one.output}, whose values go up to {one.magnitude:.3g}"
-        )
-    if wrong := [one.output for one in worst.values() if too_far(one)]:
-        raise FcaffeError(f"{target} differs from {source} in {', '.join(dict.fromkeys(wrong))}")

@@ -183,18 +183,15 @@ def _text(path: str, extension: str, mode: str) -> str:
 
 def _read_windows(path: str) -> Windows:
     """Return the windows of each picture, in the order of the pictures' first lines."""
-    rows = csv.reader(io.StringIO(_text(path, "csv", "list")), skipinitialspace=True)
-    columns = [name.strip() for name in next(rows, [])]
-    if missing := {"filename", *EDGES} - set(columns):
+    rows = csv.DictReader(io.StringIO(_text(path, "csv", "list")), skipinitialspace=True)
+    rows.fieldnames = [name.strip() for name in rows.fieldnames or []]
+    if missing := {"filename", *EDGES} - set(rows.fieldnames):
         raise UsageError(f"{path}: its first line names no column {', '.join(sorted(missing))}")
     windows: dict[str, list[np.ndarray]] = {}
-    for row in rows:
-        if not row:
-            continue
-        named = dict(zip(columns, row, strict=False))
+    for named in rows:
         try:
             window = np.array([int(float(named[edge])) for edge in EDGES])
-        except (KeyError, ValueError, OverflowError) as problem:
+        except (TypeError, ValueError, OverflowError) as problem:
             raise UsageError(f"{path}:{rows.line_num}: a window is four numbers: {', '.join(EDGES)}") from problem
         windows.setdefault(named["filename"], []).append(window)
     return list(windows.items())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -131,8 +129,8 @@ def summarize(words: tuple[str, ...], max_width: int) -> int:
     (path,) = required(words, 1)
     with log.quiet():
         net = read_net(path)
-    for line in table_lines(net_rows(net, colors=sys.stdout.isatty()), max_width):
-        print(line)
+    for line in table_lines(net_rows(net), max_width):
+        click.echo(line)  # which leaves the colors to a terminal
     return 0
 
 
@@ -141,13 +139,12 @@ def summarize(words: tuple[str, ...], max_width: int) -> int:
 _COLORS = ["92", "93", "94", "95", "97", "96", "42", "43;30", "100", "44", "103;30", "107;30"]
 _UNKNOWN = "41"
 _UNREAD = "\033[1;4m"
-_CODE = re.compile(r"\033\[[\d;]+m")
 
 Row = Sequence[str]
 
 
-def net_rows(net: Any, colors: bool) -> list[Row]:
-    """For each layer: name, type, parameters and their multipliers, bottoms, an arrow, tops, and its window."""
+def net_rows(net: Any) -> list[Row]:
+    """In colors, for each layer: name, type, parameters and their multipliers, bottoms, an arrow, tops, window."""
     unread: set[str] = set()
     for layer in net.layer:
         unread = (unread | set(layer.top)) - set(layer.bottom)
@@ -157,11 +154,11 @@ def net_rows(net: Any, colors: bool) -> list[Row]:
         tops = []
         for index, top in enumerate(layer.top):
             color = color_of.setdefault(top, _COLORS[len(color_of) % len(_COLORS)])
-            text = _UNREAD + top if colors and top in unread else top
+            text = _UNREAD + top if top in unread else top
             if index < len(layer.loss_weight):
                 text = f"{layer.loss_weight[index]} * {text}"
-            tops.append(_colored(text, color, colors))
-        bottoms = [_colored(bottom, color_of.get(bottom, _UNKNOWN), colors) for bottom in layer.bottom]
+            tops.append(f"\033[{color}m{text}\033[0m")
+        bottoms = [f"\033[{color_of.get(bottom, _UNKNOWN)}m{bottom}\033[0m" for bottom in layer.bottom]
         rows.append((layer.name, _type(layer), _params(layer), ", ".join(bottoms), "->", ", ".join(tops), _size(layer)))
     return rows
 
@@ -171,25 +168,18 @@ def table_lines(rows: list[Row], max_width: int) -> list[str]:
 
     A longer cell moves the rest of its own line to the right.
     """
-    widths = [min(max(_length(cell) + 1 for cell in column), max_width) for column in zip(*rows, strict=True)]
+    widths = [
+        min(max(len(click.unstyle(cell)) + 1 for cell in column), max_width) for column in zip(*rows, strict=True)
+    ]
     lines = []
     for row in rows:
         line, end = "", 0
         for cell, width in zip(row, widths, strict=True):
             end += width
             line += cell + " "
-            line += " " * (end - _length(line))
+            line += " " * (end - len(click.unstyle(line)))
         lines.append(line.rstrip())
     return lines
-
-
-def _colored(text: str, color: str, colors: bool) -> str:
-    return f"\033[{color}m{text}\033[0m" if colors else text
-
-
-def _length(text: str) -> int:
-    """The number of visible characters."""
-    return len(_CODE.sub("", text))
 
 
 def _type(layer: Any) -> str:

@@ -172,9 +172,6 @@ class Crop(Layer):
         top[0].data[...] = bottom[0].data[self.part]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            dx = bottom[0].diff
-            dx[...] = 0
-            dx[self.part] = top[0].diff
-        if propagate_down[1]:
-            bottom[1].diff[...] = 0
+        dx = bottom[0].diff
+        dx[...] = 0
+        dx[self.part] = top[0].diff

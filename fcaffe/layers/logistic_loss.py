@@ -47,13 +47,10 @@ class InfogainLoss(SoftmaxWithLoss):
     """top = -sum over classes k of H[label, k] * log(softmax(x)[k]), summed over positions and normalised.
 
     With an identity matrix H this is SoftmaxWithLoss. H (classes, classes) is the third bottom, or the BlobProto in the
-    file infogain_loss_param.source. The classes lie on infogain_loss_param.axis. The second top, if any, is the
-    softmax; both tops then need a loss_weight.
+    file infogain_loss_param.source. The classes lie on infogain_loss_param.axis.
     """
 
-    traits = replace(
-        SoftmaxWithLoss.traits, bottoms=(2, 3), tops=(1, 2), labels=(1, 2), half=Half.NONE, needs_host=True
-    )
+    traits = replace(SoftmaxWithLoss.traits, half=Half.NONE, needs_host=True)
     takes_targets = False
     smallest = SMALLEST
     rule = placements.positions_summed(lambda layer: layer.class_axis())
@@ -82,13 +79,6 @@ class InfogainLoss(SoftmaxWithLoss):
         classes, values = shape[self.axis], bottom[2].count if len(bottom) == 3 else self.stored.size
         if values != classes**2:
             raise self.error(f"its matrix has {values} values, not {classes}^2 for the {classes} classes of {shape}")
-        if len(top) == 2:
-            top[1].reshape(*shape)
-
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        super().forward(bottom, top)
-        if len(top) == 2:
-            top[1].data[...] = self.probability.data
 
     def targets(self, bottom: list[Blob]) -> tuple[Array, Array | None]:
         labels, ignored, _ = self.classes(bottom)

@@ -10,7 +10,6 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.engines.elementwise import FLT_MIN
-from fcaffe.layers.c_order import copy_values
 from fcaffe.layers.labels import Integers, check_label_count, read_classes, total_of_labels
 from fcaffe.net import Array, Blob, Half, Layer, Traits, placements, register
 from fcaffe.proto import caffe_pb2 as pb
@@ -37,7 +36,8 @@ class LossLayer(Layer):
     knows_pre_fixed = False  # supports R-FCN's normalization: PRE_FIXED
     weighted = False  # the third bottom has weights of the losses
     mode: int  # of the divisor, where there is a choice
-    samples: Any = FromForward()  # by whose number, as a float, the loss was divided
+    counted: Blob  # the divisor, in the memory of the device
+    samples: Any = FromForward()  # by whose number, a float or an array without axes, the loss was divided
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         if self.param.loss_weight:
@@ -72,6 +72,7 @@ class LossLayer(Layer):
         if self.depends_on_values(mode):  # so the workers exchange the divisor in each pass
             self.workers.run_shards_in_step()
             self.traits = replace(self.traits, needs_host=self.traits.needs_host or self.workers.size > 1)
+        self.counted = Blob(self.xp)
         return mode
 
     def depends_on_values(self, mode: int) -> bool:
@@ -89,17 +90,62 @@ class LossLayer(Layer):
             weights = xp.broadcast_to(weights.reshape(-1, *(1,) * (len(shape) - 1)), shape)
         return (weights.reshape(shape),) * 2
 
-    def add_up(self, bottom: list[Blob], losses: Array, ignored: Array | None) -> tuple[Array, int | Array]:
-        """The sum of the losses that are not ignored, and their number or the sum of their weights."""
+    def mean(self, bottom: list[Blob], losses: Array, ignored: Array | None, batch: int) -> Array:
+        """The sum of the losses that are not ignored, divided by the `divisor`, which becomes `samples`."""
         xp, factors = self.xp, self.factors(bottom, losses.shape)
         if factors is not None:
             losses = xp.where(factors[0] == 0, 0, losses * factors[0])
         if ignored is not None:
             losses = xp.where(ignored, 0, losses)
-        if not self.depends_on_values(VALID):
-            return losses.sum(), losses.size
-        counted = factors[0] if factors and self.weighted else xp.ones(losses.shape, "float32")
-        return losses.sum(), (counted if ignored is None else xp.where(ignored, 0, counted)).sum()
+        valid: Any = losses.size
+        if self.depends_on_values(self.mode):
+            counted = factors[0] if factors and self.weighted else xp.ones(losses.shape, "float32")
+            valid = (counted if ignored is None else xp.where(ignored, 0, counted)).sum()
+        self.counted.data[...] = divisor(self, bottom[1], valid, batch, losses.size)
+        self.samples = self.counted.data
+        return losses.sum() / self.samples
+
+
+class GradientLoss(LossLayer):
+    """Base: forward computes the gradients too. Backward multiplies them by the gradient of the top / `samples`.
+
+    A subclass overrides `terms`, or `forward`, which sets `samples` and calls `store`.
+    """
+
+    learning = 1  # how many bottoms, the first ones, have a gradient
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().setup(bottom, top)
+        self.gradients = [Blob(self.xp, (), channels_last=True) for _ in range(self.learning)]
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().reshape(bottom, top)
+        for gradient, blob in zip(self.gradients, bottom, strict=False):
+            gradient.reshape(*blob.shape)
+
+    def terms(self, bottom: list[Blob]) -> tuple[Array, ...]:
+        """The losses whose sum counts, and the derivatives of the sum by the bottoms that have a gradient."""
+        raise NotImplementedError
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.samples = self.count_samples(bottom)
+        losses, *gradients = self.terms(bottom)
+        top[0].data[...] = losses.sum() / self.samples
+        self.store(*gradients)
+
+    def store(self, *gradients: Array) -> None:
+        """Save the gradients of the bottoms, arrays of the host or device in C order, for backward."""
+        for blob, gradient in zip(self.gradients, gradients, strict=True):
+            blob.data[...] = self.engine.from_numpy(gradient.reshape(blob.shape))
+
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        return self.gradients
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        scale = top[0].diff / self.samples
+        for blob, down, gradient in zip(bottom, propagate_down, self.gradients, strict=False):
+            if down:
+                self.xp.multiply(gradient.data, scale, out=blob.diff)
 
 
 def normalization(p: Any, default: int) -> int:
@@ -130,10 +176,10 @@ class SoftmaxWithLoss(LossLayer):
     Bottoms: scores, with the classes on softmax_param.axis; one label per position of the other axes, or targets t of
     the shape of the scores, for -sum of t log(softmax(x)); and, if given, weights of the positions or samples, by whose
     sum VALID divides. `weight_by_label_freqs`, SegNet's, weighs classes by `class_weighting`, which VALID ignores.
+    The second top, if any, is the softmax; both tops then need a loss_weight.
     """
 
-    traits = replace(LossLayer.traits, bottoms=(2, 3), labels=(1, 2), half=Half.FIRST)
-    divisor: Any = FromForward()  # of the loss, a float; None: the number of positions that count
+    traits = replace(LossLayer.traits, bottoms=(2, 3), tops=(1, 2), labels=(1, 2), half=Half.FIRST)
     takes_targets = True  # and weights
     class_weights: Any = None
     smallest: Any = FLT_MIN  # probabilities below it count as this
@@ -149,7 +195,6 @@ class SoftmaxWithLoss(LossLayer):
             self.fork, self.class_weights = forks.SEGNET, self.engine.from_numpy(np.float32(p.class_weighting))
         self.mode = self.read_normalization(VALID)
         self.probability = Blob(self.xp, (), channels_last=True)
-        self.valid = Blob(self.xp)  # how many positions count
 
     def class_axis(self) -> int:
         return self.param.softmax_param.axis
@@ -166,10 +211,11 @@ class SoftmaxWithLoss(LossLayer):
         given = shape[self.axis] if self.class_weights is None else self.class_weights.size
         if given != shape[self.axis]:
             raise self.error(f"class_weighting is given {given} times for the {shape[self.axis]} classes of {shape}")
-        self.probability.reshape(*shape)
+        for blob in (self.probability, *top[1:2]):
+            blob.reshape(*shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        xp, probability, valid = self.xp, self.probability.data, self.valid.data
+        xp, probability = self.xp, self.probability.data
         self.engine.softmax_forward(self.engine.as_float32(bottom[0].data), probability, self.axis)
         if self.soft:
             targets, skipped = self.targets(bottom)
@@ -177,18 +223,9 @@ class SoftmaxWithLoss(LossLayer):
         else:
             classes, skipped, wrong = self.classes(bottom)
             losses = xp.where(wrong, xp.float32("nan"), self.losses(classes))
-        total, valid[...] = self.add_up(bottom, losses, skipped)
-        counts = self.depends_on_values(self.mode)
-        if counts and self.workers.size == 1:
-            self.divisor = None
-        else:
-            batch = math.prod(bottom[0].shape[: self.axis])
-            self.divisor = divisor(self, bottom[1], valid if counts else losses.size, batch, losses.size)
-        top[0].data[...] = total / self._divisor()
-
-    def _divisor(self) -> Any:
-        """The divisor of the loss, as a number or an array without axes."""
-        return self.xp.maximum(self.valid.data, 1) if self.divisor is None else self.divisor
+        top[0].data[...] = self.mean(bottom, losses, skipped, math.prod(bottom[0].shape[: self.axis]))
+        for blob in top[1:2]:
+            blob.data[...] = probability
 
     def factors(self, bottom: list[Blob], shape: tuple[int, ...]) -> tuple[Array, Array] | None:
         if self.class_weights is None:
@@ -214,7 +251,7 @@ class SoftmaxWithLoss(LossLayer):
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         xp, probability, dx = self.xp, self.probability.data, bottom[0].diff
         factors = self.factors(bottom, self.positions)
-        scale = top[0].diff / self._divisor() * (1 if factors is None else factors[1])
+        scale = top[0].diff / self.samples * (1 if factors is None else factors[1])
         gradients = dx if dx.dtype == probability.dtype else xp.empty_like(probability)
         if self.soft:
             targets, skipped = self.targets(bottom)
@@ -244,7 +281,6 @@ class SigmoidCrossEntropyLoss(LossLayer):
         super().setup(bottom, top)
         self.weighted = len(bottom) > 2
         self.mode = self.read_normalization(BATCH_SIZE)
-        self.divisor = Blob(self.xp)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
@@ -253,9 +289,8 @@ class SigmoidCrossEntropyLoss(LossLayer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         x = bottom[0].data
-        total, valid = self.add_up(bottom, self.losses(bottom), self._ignored(bottom[1].data.reshape(x.shape)))
-        self.divisor.data[...] = divisor(self, bottom[1], valid, x.shape[0], x.size)
-        top[0].data[...] = total / self.divisor.data
+        ignored = self._ignored(bottom[1].data.reshape(x.shape))
+        top[0].data[...] = self.mean(bottom, self.losses(bottom), ignored, x.shape[0])
 
     def losses(self, bottom: list[Blob]) -> Array:
         """The loss of each score; for infinite ones NaN, as in Caffe."""
@@ -269,7 +304,7 @@ class SigmoidCrossEntropyLoss(LossLayer):
         self.engine.sigmoid(x, dx)
         dx -= target
         factors = self.factors(bottom, x.shape)
-        dx *= top[0].diff / self.divisor.data * (1 if factors is None else factors[1])
+        dx *= top[0].diff / self.samples * (1 if factors is None else factors[1])
         ignored = self._ignored(target)
         if ignored is not None:
             self.xp.copyto(dx, 0, where=ignored)
@@ -281,32 +316,21 @@ class SigmoidCrossEntropyLoss(LossLayer):
 
 
 @register("EuclideanLoss")
-class EuclideanLoss(LossLayer):
+class EuclideanLoss(GradientLoss):
     """top = sum of (a - b)^2 / (2 N), N the first dimension. Both bottoms can have a gradient."""
 
-    traits = replace(LossLayer.traits, labels=())
-
-    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        super().setup(bottom, top)
-        self.difference = Blob(self.xp, (), channels_last=True)
+    traits = replace(GradientLoss.traits, labels=())
+    learning = 2
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
         if bottom[0].count != bottom[1].count:
             raise self.error(f"Inputs must have the same dimension: {self.named_shapes(bottom)}")
-        self.difference.reshape(*bottom[0].shape)
 
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        a, difference = bottom[0].data, self.difference.data
-        self.xp.subtract(a, bottom[1].data.reshape(a.shape), out=difference)
-        self.samples = self.count_samples(bottom)
-        top[0].data[...] = (difference * difference).sum() / (2 * self.samples)
+    def difference(self, bottom: list[Blob]) -> Array:
+        """a - b."""
+        return bottom[0].data - bottom[1].data.reshape(bottom[0].shape)
 
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return [self.difference]
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        scale = top[0].diff / self.samples
-        for blob, down, sign in zip(bottom, propagate_down, (1, -1), strict=True):
-            if down:
-                copy_values(sign * scale * self.difference.data, blob.diff)
+    def terms(self, bottom: list[Blob]) -> tuple[Array, ...]:
+        difference = self.difference(bottom)
+        return difference * difference / 2, difference, -difference

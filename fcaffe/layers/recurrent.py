@@ -123,10 +123,6 @@ class Recurrent(Layer):
         self._backward_input(bottom[0], 0, rows, propagate_down[0])
         if self.static:
             self._backward_input(bottom[2], 2, dgates.sum(axis=0), propagate_down[2])
-        states = len(bottom) - self.exposed
-        for blob, down in zip(bottom[states:], propagate_down[states:], strict=True):
-            if down:  # no gradient passes through the first states
-                blob.diff[...] = 0
 
     def _backward_input(self, x: Blob, index: int, rows: Array, down: bool) -> None:
         """Gradients of an input and of its weights, `blobs[index]`, from those of the gates as rows."""

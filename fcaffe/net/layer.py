@@ -88,10 +88,11 @@ class Layer:
 
     A layer without bottoms may leave out `reshape` and `backward`.
 
-    `backward` overwrites the whole of each requested `bottom[i].diff`, which may hold garbage: with zeros for
-    `constants` of the traits, such as the reference of a Crop. It writes no other gradient of a blob. If it is asked
-    for the gradient of one of the `labels` of the traits, the net raises an error, as Caffe does. It is called only if
-    it is asked for a gradient of a bottom or of a parameter, so a layer with one bottom and no parameters writes it.
+    `backward` overwrites the whole of each requested `bottom[i].diff`, which may hold garbage. It writes no other
+    gradient of a blob. Those of `constants` of the traits, such as the reference of a Crop, are 0, and the net writes
+    them. For the gradient of one of the `labels` of the traits the net raises an error, as Caffe does. So `backward` is
+    called only if it is asked for a gradient that it computes, of a bottom or of a parameter. A layer without
+    parameters, only one of whose bottoms has a gradient, need not ask for which.
 
     A layer with state from pass to pass besides its parameters overrides `state_blobs`, or `state` and
     `restore_state`, so that a resumed run computes the same as one that was never stopped.
@@ -130,11 +131,8 @@ class Layer:
         raise NotImplementedError
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        for index, (blob, down) in enumerate(zip(bottom, propagate_down, strict=True)):
-            if down and self.allow_force_backward(index):
-                raise NotImplementedError
-            if down:  # the top does not depend on its values
-                blob.diff[...] = 0
+        if any(propagate_down):
+            raise NotImplementedError
 
     def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
         """Write the tops, and what is saved for backward, a second time for the same batch, as `--recompute` asks

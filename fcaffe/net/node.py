@@ -74,11 +74,15 @@ class Node:
     def backward(self) -> None:
         """Run the layer's backward, unless it has no gradient to write. User code runs anyway, as in Caffe."""
         self.layer.check_gradients(self.bottom_need_backward)
+        down = list(self.bottom_need_backward)
+        for index, blob in enumerate(self.bottoms):
+            if down[index] and index in self.layer.traits.constants:
+                down[index], blob.diff[...] = False, 0
         learns = any(any(layer.param_propagate_down) for layer in self.layers)
-        if not (learns or any(self.bottom_need_backward) or self.layer.traits.runs_user_code):
+        if not (learns or any(down) or self.layer.traits.runs_user_code):
             return
         try:
-            self.layer.backward(self.tops, self.bottom_need_backward, self.saved_bottoms)
+            self.layer.backward(self.tops, down, self.saved_bottoms)
         except LayerError:
             raise
         except MemoryError as problem:

@@ -25,7 +25,7 @@ ALLOWED_FP16 = 1e-2  # where ONNX Runtime computes in float16
 RANDOM = 2  # random inputs
 
 
-def check(
+def compare(
     source: str,
     target: str,
     net: str | None = None,
@@ -43,19 +43,15 @@ def check(
         return _worst({"weights": differences(blobs, {name: others.get(name) for name in blobs})})
     param = read_net_for(net, pb.TEST)
     with log.quiet():
-        nets = [
-            None if path.endswith(".onnx") else deploy_net(param, read_model(path), path) for path in (source, target)
-        ]
-        first = next((one for one in nets if one is not None), None) or deploy_net(param)
-    given: list[tuple[str, Mapping[str, np.ndarray]]] = [
-        (f"random values {seed}", random_inputs(first, seed)) for seed in range(RANDOM)
-    ]
-    given += [(path, read_inputs(path, list(random_inputs(first)))) for path in inputs]
+        models = [path for path in (source, target) if not path.endswith(".onnx")]
+        nets = {path: deploy_net(param, read_model(path), path) for path in models}
+        first = nets[models[0]] if models else deploy_net(param)
+    random = {f"random values {seed}": random_inputs(first, seed) for seed in range(RANDOM)}
     found = {}
-    for what, values in given:
+    for what, values in (random | {path: read_inputs(path, [*random_inputs(first)]) for path in inputs}).items():
         ours, theirs = (
-            run_net(one, values, preprocessing) if one is not None else run_onnx(path, values)
-            for path, one in zip((source, target), nets, strict=True)
+            run_net(nets[path], values, preprocessing) if path in nets else run_onnx(path, values)
+            for path in (source, target)
         )
         found[what] = differences(ours, theirs)
     return _worst(found)
@@ -82,13 +78,6 @@ def too_far(difference: Difference, least: float = 1, allowed: float = ALLOWED) 
     return not difference.largest <= allowed * max(least, difference.magnitude)
 
 
-def _allowed_for(path: str) -> float:
-    """The allowed difference from an ONNX file, as a share of the largest value: larger if it has float16 weights."""
-    model = onnx().load(path, load_external_data=False)
-    half = any(tensor.data_type == onnx().TensorProto.FLOAT16 for tensor in model.graph.initializer)
-    return ALLOWED_FP16 if half else ALLOWED
-
-
 def check_net(path: str, made: Converted, files: Sequence[str] = ()) -> tuple[list[Difference], str]:
     """Compare the net that an ONNX file was converted to with the file, on random values and on files with inputs.
 
@@ -96,8 +85,16 @@ def check_net(path: str, made: Converted, files: Sequence[str] = ()) -> tuple[li
         The largest difference of each output over all inputs. The name of the first layer whose top differs, or "" if
         no output does.
     """
-    net, allowed = deploy_net(made.net, made.model, path), _allowed_for(path)
-    inputs = [_random_values(net, made, seed) for seed in range(RANDOM)]
+    net = deploy_net(made.net, made.model, path)
+    constants = onnx().load(path, load_external_data=False).graph.initializer
+    half = any(tensor.data_type == onnx().TensorProto.FLOAT16 for tensor in constants)
+    allowed = ALLOWED_FP16 if half else ALLOWED
+    rows = min((node.layer.param.embed_param.input_dim for node in net.nodes if node.layer.type == "Embed"), default=2)
+    inputs: list[Mapping[str, np.ndarray]] = []
+    for seed in range(RANDOM):
+        values, random = random_inputs(net, seed), np.random.default_rng(seed)
+        indices = {name: random.integers(0, rows, values[name].shape).astype(np.float32) for name in made.integers}
+        inputs.append(values | indices)
     inputs += [read_inputs(name, list(inputs[0])) for name in files]
     worst: dict[str, Difference] = {}
     for given in inputs:
@@ -109,15 +106,6 @@ def check_net(path: str, made: Converted, files: Sequence[str] = ()) -> tuple[li
         if any(too_far(one, 0, allowed) for one in worst.values()):
             return list(worst.values()), _first_difference(path, net, made, given, allowed)
     return list(worst.values()), ""
-
-
-def _random_values(net: Net, made: Converted, seed: int) -> Mapping[str, np.ndarray]:
-    """Random values for inputs; for integers the indices of a table's rows."""
-    values = random_inputs(net, seed)
-    rows = min((node.layer.param.embed_param.input_dim for node in net.nodes if node.layer.type == "Embed"), default=2)
-    for name in made.integers:
-        values[name] = np.random.default_rng(seed).integers(0, rows, values[name].shape).astype(np.float32)
-    return values
 
 
 def _first_difference(path: str, net: Net, made: Converted, inputs: Mapping[str, np.ndarray], allowed: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -75,15 +76,10 @@ def convert(source: str, target: str, net: str | None = None, to: str = "bvlc", 
     """
     if to_onnx is not None and not target.endswith(".onnx"):
         raise UsageError(f"means, scales, orders of channels, folding and opsets are for ONNX files, not for {target}")
-    if source.endswith(".onnx"):
-        from fcaffe.tools.onnx.files import onnx_to_model
+    if source.endswith(".onnx") or (net is not None and is_state_dict(source)):
+        from fcaffe.tools.onnx.files import weights_for  # which loads all layers, and the package onnx
 
-        found, net = onnx_to_model(source, net), None
-    elif net is not None and is_state_dict(source):
-        from fcaffe.tools.onnx.files import state_dict_to_model
-
-        found = state_dict_to_model(source, net)
-        net = net if target.endswith(".onnx") else None
+        found, net = weights_for(source, net), net if target.endswith(".onnx") else None
     else:
         found = _read(source)
     noun, endings = _FORMS[type(found)]
@@ -98,7 +94,7 @@ def convert(source: str, target: str, net: str | None = None, to: str = "bvlc", 
     if net is not None and not isinstance(found, Model):
         raise UsageError(f"--net is for models, and {source} is a {noun}")
     if ending == ".onnx":
-        from fcaffe.tools.onnx.files import model_to_onnx  # which loads all layers, and the package onnx
+        from fcaffe.tools.onnx.files import model_to_onnx
 
         model_to_onnx(found, source, target, net, to_onnx or ToOnnx())
         return noun
@@ -148,30 +144,30 @@ def described_by(model: Model, net: str) -> Model:
 
 def _read(path: str) -> Any:
     if os.path.isdir(path):
-        return _mean_of(path)
+        with log.quiet(), contextlib.closing(open_database(path)) as database:
+            mean = mean_image(images_of(database))
+        return StoredBlob((1, *mean.shape), mean[np.newaxis], legacy=True)
     start = file_start(path)
-    if start.startswith(HDF5_MAGIC) and is_hdf5_state(path):
-        return read_state(path)
+    if start.startswith(HDF5_MAGIC):
+        return read_state(path) if is_hdf5_state(path) else read_model(path)
     if start.startswith(_NPY_MAGIC):
         return _read_npy(path)
     if start and is_text(start):
         return _read_prototxt(path)
-    kind = binary_class(path) if not start.startswith(HDF5_MAGIC) else None
-    if kind is pb.SolverState:
-        return read_state(path)
-    if kind is pb.BlobProto:
-        return read_blob(path)
-    return read_model(path)
+    readers: dict[Any, Callable[[str], Any]] = {pb.SolverState: read_state, pb.BlobProto: read_blob}
+    return readers.get(binary_class(path), read_model)(path)
 
 
 def _write(path: str, found: Any, nvidia: bool) -> None:
     if isinstance(found, State):
         write_state(path, found)
+    elif isinstance(found, StoredBlob) and path.endswith(".npy"):
+        assert found.data is not None
+        image = found.legacy and found.shape[0] == 1
+        with replacing(path, "blob", SnapshotError) as temporary, open(temporary, "wb") as file:
+            np.save(file, found.data[0] if image else found.data)
     elif isinstance(found, StoredBlob):
-        if path.endswith(".npy"):
-            _write_npy(path, found)
-        else:
-            write_binary(path, stored_to_proto(found))
+        write_binary(path, stored_to_proto(found))
     elif isinstance(found, Model) and not path.endswith(".prototxt"):
         write_model(path, found, nvidia)
     else:
@@ -194,12 +190,6 @@ def _read_prototxt(path: str) -> Any:
     return net
 
 
-def _mean_of(folder: str) -> StoredBlob:
-    with log.quiet(), contextlib.closing(open_database(folder)) as database:
-        mean = mean_image(images_of(database))
-    return StoredBlob((1, *mean.shape), mean[np.newaxis], legacy=True)
-
-
 def _read_npy(path: str) -> StoredBlob:
     """Read an array as a blob. An array of three axes is an image, with the legacy shape of means."""
     array = load_numpy(path, "a .npy, it is damaged or none")
@@ -207,10 +197,3 @@ def _read_npy(path: str) -> StoredBlob:
         array = array.astype(np.float32)
     shape = (1, *array.shape) if array.ndim == 3 else array.shape
     return StoredBlob(shape, array.reshape(shape), legacy=len(shape) == 4)
-
-
-def _write_npy(path: str, blob: StoredBlob) -> None:
-    assert blob.data is not None
-    image = blob.legacy and blob.shape[0] == 1
-    with replacing(path, "blob", SnapshotError) as temporary, open(temporary, "wb") as file:
-        np.save(file, blob.data[0] if image else blob.data)

@@ -8,14 +8,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fcaffe.engines.affine import Affine, identity, normalization, scaling
+from fcaffe import log
+from fcaffe.engines import cpu_engine
+from fcaffe.engines.affine import Affine, identity
 from fcaffe.errors import SnapshotError
-from fcaffe.layers.batch_norm import has_scale_and_bias
-from fcaffe.layers.forks.batch_norm import is_segnets
+from fcaffe.layers.fused.folded_convolution import affine_of, is_affine
 from fcaffe.model_files import Model, StoredLayer
+from fcaffe.net import Blob, Context, Layer
+from fcaffe.net.blob import MAX_AXES
 from fcaffe.net.filter import filter_net
+from fcaffe.net.registry import create_layer
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.rng import CaffeRandom
+
+_NORMALISATIONS = ("BatchNorm", "BN", "Scale", "Bias")
 
 
 class Merged(NamedTuple):
@@ -48,7 +55,7 @@ def merge_bn(param: Any, model: Model) -> Merged:
         if not followers:
             continue
         blobs = stored_weights(layer, stored)
-        outputs = _outputs(layer, blobs)
+        outputs = outputs_of(layer, blobs[0]) if layer.type in PARAM_OF else math.prod(blobs[0].shape)
         whole = _affine(layer, blobs, outputs) if _is_affine(layer) else identity(outputs)
         for follower in followers:
             whole = whole.then(_affine(test.layer[follower], stored_weights(test.layer[follower], stored), outputs))
@@ -94,50 +101,35 @@ def _followers(net: Any, index: int) -> Iterator[int]:
 def _is_affine(layer: Any) -> bool:
     if len(layer.bottom) != 1 or len(layer.top) != 1 or any(spec.name for spec in layer.param):
         return False
-    if any(layer.loss_weight) or not all(layer.propagate_down):
+    if layer.type not in _NORMALISATIONS or any(layer.loss_weight) or not all(layer.propagate_down):
         return False
-    trains = layer.HasField("phase") and layer.phase == pb.TRAIN  # a stated phase holds in each net
-    if layer.type == "BatchNorm":
-        p = layer.batch_norm_param
-        return bool(p.use_global_stats) if p.HasField("use_global_stats") else not trains
-    if layer.type == "BN":
-        p = layer.bn_param
-        return p.bn_mode == pb.BNParameter.INFERENCE if is_segnets(p) else not trains or p.frozen
-    p = {"Scale": layer.scale_param, "Bias": layer.bias_param}.get(layer.type)
-    return p is not None and p.axis == 1 and p.num_axes == 1
+    return is_affine(_created(layer, (1,) * MAX_AXES))  # no negative axis is 1 there
 
 
-def _outputs(layer: Any, blobs: list[StoredBlob]) -> int:
-    """The number of output channels of a layer."""
-    return outputs_of(layer, blobs[0]) if layer.type in PARAM_OF else _flat(blobs[0]).size
+def _created(layer: Any, shape: tuple[int, ...]) -> Layer:
+    """The layer of phase TEST, unless it states another, for a bottom of this shape."""
+    param = pb.LayerParameter(phase=pb.TEST)
+    param.MergeFrom(layer)
+    param.ClearField("param")
+    engine = cpu_engine()
+    with log.quiet():
+        made = create_layer(param, Context(engine, CaffeRandom(0)))
+        made.initialize([Blob(engine.xp, shape)], [Blob(engine.xp)])
+    return made
 
 
 def _affine(layer: Any, blobs: list[StoredBlob], outputs: int) -> Affine:
     """The affine function of a BatchNorm, BN, Scale or Bias."""
-    arrays = [_flat(blob) for blob in blobs]
-    channels = {  # numbers of parameters with a value for each channel
-        "BatchNorm": 2 + 2 * has_scale_and_bias(layer.batch_norm_param),
-        "BN": 2 if is_segnets(layer.bn_param) else 4,
-        "Scale": 1 + layer.scale_param.bias_term,
-        "Bias": 1,
-    }[layer.type]
-    wanted, sizes = [outputs] * channels, [array.size for array in arrays]
-    if layer.type == "BatchNorm":
-        wanted.insert(2, 1)
+    made = _created(layer, (1, outputs))
+    sizes, wanted = ([math.prod(blob.shape) for blob in given] for given in (blobs, made.blobs))
     if sizes != wanted:
         raise SnapshotError(
             f'layer "{layer.name}" ({layer.type}): the model has {sizes} values for it, not {len(wanted)} blobs for '
             f"{outputs} channels"
         )
-    if layer.type == "Bias":
-        return scaling(np.ones(outputs), arrays[0])
-    if layer.type == "BatchNorm":
-        normalized = normalization(arrays[:3], layer.batch_norm_param.eps)
-        return normalized.then(scaling(*arrays[3:])) if channels == 4 else normalized
-    scaled = scaling(arrays[0], arrays[1] if channels > 1 else None)
-    if layer.type == "BN" and channels == 4:
-        return normalization([*arrays[2:], np.ones(1)], layer.bn_param.eps).then(scaled)
-    return scaled
+    for own, blob in zip(made.blobs, blobs, strict=True):
+        own.data[...] = np.asarray(blob.data).reshape(own.shape)
+    return affine_of(made)
 
 
 def _with(layer: Any, blobs: list[StoredBlob], affine: Affine) -> StoredLayer:
@@ -168,10 +160,6 @@ def _as_scale(layer: Any, followers: list[Any], affine: Affine) -> StoredLayer:
     layer.param.extend(scales[-1] if scales else [])
     values = (array.astype(np.float32) for array in (affine.scale, affine.shift))
     return StoredLayer(layer, [StoredBlob(array.shape, array) for array in values])
-
-
-def _flat(blob: StoredBlob) -> np.ndarray:
-    return np.array(blob.data, np.float64).reshape(-1)
 
 
 PARAM_OF = {

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -14,54 +14,42 @@ from fcaffe.errors import SnapshotError, UsageError
 from fcaffe.layers.convolution import Convolution
 from fcaffe.layers.pooling import Pooling
 from fcaffe.model_files import Model
-from fcaffe.net import Net
+from fcaffe.model_files.safetensors import read_content
+from fcaffe.net import Blob, Net
 from fcaffe.net.node import Node
 from fcaffe.net.weights import to_model
 from fcaffe.proto import StoredBlob
 
 
-def model_of_state_dict(tensors: Mapping[str, Callable[[], np.ndarray]], net: Net, source: str) -> Model:
-    """The model of a net with the values of a state dict, which is a mapping of functions that read tensors.
+def read_state_dict(source: str, net: Net) -> Model:
+    """The model of a net with the values of a state dict in a safetensors file.
 
     Raises UsageError for other architectures, and SnapshotError, which names layer and tensor, if one is missing or has
     another shape.
     """
-    names, before, blobs = torch_names(net), normalized(net), dict[str, list[StoredBlob]]()
-    left = {name for name in tensors if not name.endswith("num_batches_tracked")}
-
-    def read(node: Node, module: str, kinds: Sequence[str]) -> list[StoredBlob]:
-        found = []
-        for blob, kind in zip(node.layer.blobs, kinds, strict=False):
-            name = f"{module}.{kind}"
-            left.discard(name)
-            if name not in tensors and kind == "bias" and node.name in before.values():  # as the first of ResNet-50
-                found.append(StoredBlob(blob.shape, np.zeros(blob.shape, np.float32)))
-                continue
-            array = np.asarray(tensors[name](), np.float32) if name in tensors else None
-            if array is None or [n for n in array.shape if n != 1] != [n for n in blob.shape if n != 1]:
-                shape = "is missing" if array is None else f"has the shape {array.shape}"
-                raise SnapshotError(
-                    f'{source}: {name} {shape}, and layer "{node.name}" ({node.layer.type}) wants {blob.shape}; the '
-                    "architectures are not the same"
-                )
-            found.append(StoredBlob(blob.shape, array.reshape(blob.shape)))
-        return found
-
-    for node in net.nodes:
-        if node.name in before:
-            mean, variance = read(node, names[node.name], ("running_mean", "running_var"))
-            variance.data = np.asarray(variance.data) - _more_than_torch(node)
-            blobs[node.name] = [mean, variance, StoredBlob((1,), np.ones(1, np.float32))]
-            if (scale := _scale_of(node, net)) is not None:
-                blobs[scale.name] = read(scale, names[node.name], ("weight", "bias"))
-            left -= {f"{names[node.name]}.weight", f"{names[node.name]}.bias"}  # 1 and 0 if there is no Scale
-        elif node.name in names:
-            blobs[node.name] = read(node, names[node.name], ("weight", "bias"))
+    modules, before = _modules(net), normalized(net)
+    tensors, model = read_content(source).tensors, to_model(net)
+    blobs: dict[str, list[StoredBlob]] = {node.name: [] for node in net.nodes}
+    for name, (node, blob) in modules.items():
+        array = np.asarray(tensors[name].read(), np.float32) if name in tensors else None
+        if array is None and name.endswith(".bias") and node.name in before.values():  # as the first of ResNet-50
+            array = np.zeros(blob.shape, np.float32)
+        if array is None or [n for n in array.shape if n != 1] != [n for n in blob.shape if n != 1]:
+            shape = "is missing" if array is None else f"has the shape {array.shape}"
+            raise SnapshotError(
+                f'{source}: {name} {shape}, and layer "{node.name}" ({node.layer.type}) wants {blob.shape}; the '
+                "architectures are not the same"
+            )
+        if name.endswith(".running_var"):
+            array = array - _more_than_torch(node)
+        blobs[node.name].append(StoredBlob(blob.shape, array.reshape(blob.shape)))
+    norms = {name.rpartition(".")[0] for name in modules if name.endswith(".running_var")}
+    unread = {f"{norm}.{kind}" for norm in norms for kind in ("weight", "bias")}  # 1 and 0 if there is no Scale
+    left = {name for name in tensors.keys() - modules.keys() - unread if not name.endswith("num_batches_tracked")}
     if left:
         raise SnapshotError(f"{source}: the net has no layer for {', '.join(sorted(left))}")
-    model = to_model(net)
     for layer in model.layers:
-        layer.blobs = blobs.get(layer.name, [])
+        layer.blobs = blobs[layer.name] + [StoredBlob((1,), np.ones(1, np.float32))] * (layer.name in before)
     return model
 
 
@@ -71,22 +59,17 @@ def state_dict_of(net: Net) -> dict[str, np.ndarray]:
     torchvision's nets have no bias before a batch normalisation, and a fixed eps. So a bias is subtracted from the
     mean, and another eps is added to the variance.
     """
-    names, before, found = torch_names(net), normalized(net), dict[str, np.ndarray]()
-    numpy = net.context.engine.to_numpy
+    names, before, numpy = torch_names(net), normalized(net), net.context.engine.to_numpy
+    found = {name: np.ascontiguousarray(numpy(blob.data)) for name, (_, blob) in _modules(net).items()}
     for node in net.nodes:
-        blobs = [np.ascontiguousarray(numpy(blob.data)) for blob in node.layer.blobs]
-        if node.name in names and node.name not in before:
-            kinds = zip(("weight", "bias"), blobs, strict=False)
-            found |= {f"{names[node.name]}.{kind}": blob for kind, blob in kinds}
-        elif node.name in before:
-            module, (mean, variance, factor) = names[node.name], blobs
-            part = 1 / factor[0] if factor[0] else np.float32(0)
+        if node.name in before:
+            module, factor = names[node.name], numpy(node.layer.blobs[2].data)[0]
+            mean, variance = (found[f"{module}.{kind}"] for kind in ("running_mean", "running_var"))
+            part = 1 / factor if factor else np.float32(0)
             bias = found.pop(f"{names[before[node.name]]}.bias", np.float32(0))
-            scaling = _scale_of(node, net)
-            scale = [] if scaling is None else scaling.layer.blobs
+            found.setdefault(f"{module}.weight", np.ones_like(mean))
+            found.setdefault(f"{module}.bias", np.zeros_like(mean))
             found |= {
-                f"{module}.weight": numpy(scale[0].data) if scale else np.ones_like(mean),
-                f"{module}.bias": numpy(scale[1].data) if len(scale) > 1 else np.zeros_like(mean),
                 f"{module}.running_mean": mean * part - bias,
                 f"{module}.running_var": variance * part + _more_than_torch(node),
                 f"{module}.num_batches_tracked": np.array(0, np.int64),
@@ -94,15 +77,27 @@ def state_dict_of(net: Net) -> dict[str, np.ndarray]:
     return found
 
 
+def _modules(net: Net) -> dict[str, tuple[Node, Blob]]:
+    """The layers and blobs of tensors, by torchvision's names. Raises UsageError for other architectures."""
+    names, found = torch_names(net), dict[str, tuple[Node, Blob]]()
+    for node in net.nodes:
+        if node.name not in names:
+            continue
+        parts = [(node, ("weight", "bias"))]
+        if node.layer.type == "BatchNorm":
+            behind = (other for other in net.nodes if other.layer.type == "Scale" and other.bottom_ids == node.top_ids)
+            parts = [(scale, ("weight", "bias")) for scale in [next(behind, None)] if scale is not None]
+            parts.append((node, ("running_mean", "running_var")))
+        for owner, kinds in parts:
+            tensors = zip(kinds, owner.layer.blobs, strict=False)
+            found |= {f"{names[node.name]}.{kind}": (owner, blob) for kind, blob in tensors}
+    return found
+
+
 def _more_than_torch(norm: Node) -> np.float32:
     """The difference of a BatchNorm's eps to PyTorch's."""
     more = norm.layer.param.batch_norm_param.eps - 1e-5
     return np.float32(more if abs(more) > 1e-9 else 0)
-
-
-def _scale_of(norm: Node, net: Net) -> Node | None:
-    """The Scale behind a BatchNorm."""
-    return next((n for n in net.nodes if n.layer.type == "Scale" and list(n.bottom_ids) == list(norm.top_ids)), None)
 
 
 _WEIGHTED = ("Convolution", "InnerProduct")

@@ -286,6 +286,7 @@ EXAMPLES: dict[str, list[Example]] = {
         Example("", (MATRIX, (3,)), labels={1: 4}),
         Example("loss_param { ignore_label: 2 normalization: FULL }", (IMAGE, (2, 1, 5, 3)), labels={1: 4}),
         Example("softmax_param { axis: -1 }", (IMAGE, (2, 4, 5)), labels={1: 3}),
+        Example("loss_weight: 1 loss_weight: 0", (MATRIX, (3,)), tops=2, labels={1: 4}, smooth=False),
     ],
     "Split": [Example("", IMAGES, tops=2), Example("", (MATRIX,), tops=3)],
     "Swish": [Example("", IMAGES, in_place=True), Example("swish_param { beta: 0.5 }", (MATRIX,), in_place=True)],

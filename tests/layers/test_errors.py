@@ -36,7 +36,7 @@ def net_of(layer, *shapes, force_backward=False):
         ('type: "Reshape" top: "y" reshape_param { shape { dim: 4 dim: -1 } }', [(2, 3)], "shape (2, 3) (6 values)"),
         ('type: "EuclideanLoss"', [(2, 3), (2, 4)], 'Inputs must have the same dimension: "a" (2, 3) and "b" (2, 4)'),
         ('type: "SigmoidCrossEntropyLoss"', [(2, 3), (2,)], "inputs must have the same count"),
-        ('type: "SoftmaxWithLoss" top: "y" top: "z"', [(2, 3), (2,)], "takes 1 top"),
+        ('type: "EuclideanLoss" top: "y" top: "z"', [(2, 3), (2, 3)], "takes 1 top"),
         ('type: "SoftmaxWithLoss"', [(2, 4, 5), (2,)], "label per position, shape (2, 5) without the axis"),
         ('type: "Accuracy" top: "y" accuracy_param { top_k: 4 }', [(2, 3), (2,)], "top_k must be from 1 to the 3"),
         ('type: "LRN" top: "y" lrn_param { local_size: 4 }', [(1, 3, 2, 2)], "local_size must be odd, not 4"),

@@ -93,7 +93,8 @@ class Run:
             if self.example.has_gradient and self.bottom:
                 for index, top in enumerate(self.top):
                     top.diff[...] = top.xp.asarray(values(top.shape, index + number))
-                down = [index not in self.example.labels for index in range(len(self.bottom))]
+                given = {*self.example.labels, *self.example.constants}
+                down = [index not in given for index in range(len(self.bottom))]
                 self.layer.backward(self.top, down, self.bottom)
                 found += [host(blob.diff) for blob, wanted in zip(self.bottom, down, strict=True) if wanted]
             found += [host(array) for blob in self.layer.blobs for array in (blob.data, blob.diff)]

@@ -73,7 +73,7 @@ def test_each_region_loss_counts_its_passes():
     net.blob("x").data[...] = 0.25
     layer = net.layers[-1]
     for passes in (6399, 6400):
-        layer.passes = passes
+        layer.passes.data[...] = passes
         net.forward()
         net.backward()
         assert bool(net.blob("x").diff.reshape(2, 2, 8, 2, 2)[:, :, :4].any()) == (passes < 6400)
@@ -85,7 +85,7 @@ def test_a_label_of_a_whole_image_trains_the_likeliest_cell(tmp_path):
     tree = tmp_path / "tree"
     tree.write_text("animal -1\ncat 0\ndog 0\n")
     net = net_of("RegionLoss", f'softmax_tree: "{tree}"')
-    net.layers[-1].passes = 6400
+    net.layers[-1].passes.data[...] = 6400
     x = net.blob("x").data.reshape(2, 2, 8, 2, 2)
     x[0, 1, 4, 1, 0], x[0, 1, 7, 1, 0] = -1, 3  # the dog of the second anchor
     x[0, :, 4][x[0, :, 4] == 0] = -3

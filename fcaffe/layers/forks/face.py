@@ -11,7 +11,7 @@ import numpy as np
 
 from fcaffe.layers.c_order import copy_values, rows_of
 from fcaffe.layers.labels import Integers, check_sample_labels, read_indices
-from fcaffe.layers.loss import LossLayer
+from fcaffe.layers.loss import GradientLoss
 from fcaffe.net import Array, Blob, Layer, Traits, register
 from fcaffe.net.layer import Held
 from fcaffe.net.placements import REPLICATE, Placements, common, first_axis
@@ -43,7 +43,7 @@ class OfClasses(Layer):
 
 
 @register("CenterLoss")
-class CenterLoss(OfClasses, LossLayer):
+class CenterLoss(OfClasses, GradientLoss):
     """top = sum of |x - center of x's class|^2 / (2 N) (Wen, Zhang, Li and Qiao, 2016).
 
     Bottoms: features x (N, K) and labels. The blob (num_output, K) has the centers. The gradient of a center is the sum
@@ -57,40 +57,35 @@ class CenterLoss(OfClasses, LossLayer):
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.center_loss_param
         self.add_rows(bottom, p, p.center_filler)
-        LossLayer.setup(self, bottom, top)
+        GradientLoss.setup(self, bottom, top)
         self.workers.run_shards_in_step()
         self.traits = replace(self.traits, needs_host=self.workers.size > 1)
-        self.difference = Blob(self.xp)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
-        top[0].reshape()
-        self.difference.reshape(bottom[0].shape[0], self.blobs[0].shape[1])
+        GradientLoss.reshape(self, bottom, top)
 
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+    def terms(self, bottom: list[Blob]) -> tuple[Array, ...]:
         labels = self.labels(bottom)
-        difference = self.difference.data
-        self.xp.subtract(rows_of(bottom[0].data), self.blobs[0].data[labels.values], out=difference)
+        difference = rows_of(bottom[0].data) - self.blobs[0].data[labels.values]
         self.xp.copyto(difference, self.xp.nan, where=labels.wrong[:, None])
-        self.samples = self.count_samples(bottom)
-        top[0].data[...] = (difference * difference).sum() / (2 * self.samples)
+        return difference * difference / 2, difference
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return [bottom[1], self.difference]
+        return [bottom[1], *self.gradients]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        xp, difference, centers = self.xp, self.difference.data, self.blobs[0]
+        xp, centers = self.xp, self.blobs[0]
         if self.param_propagate_down[0]:
             labels = self.labels(bottom).values
             sums, counts = xp.zeros(centers.shape, "float32"), xp.zeros((centers.shape[0], 1), "float32")
-            self.engine.add_rows(-difference, labels, sums)
+            self.engine.add_rows(-rows_of(self.gradients[0].data), labels, sums)
             self.engine.add_rows(xp.ones((labels.size, 1), "float32"), labels, counts)
             if self.workers.size > 1:
                 counts = self.workers.sum_array(counts)
             everyones = 1 if self.is_split else self.context.workers.size  # whose gradients add up
             centers.diff[...] += sums / ((counts + 1) * everyones)
-        if propagate_down[0]:
-            copy_values(difference * (top[0].diff / self.samples), bottom[0].diff)
+        super().backward(top, propagate_down, bottom)
 
 
 # cos(m a) as a polynomial of cos(a), for m from 1 on.
@@ -190,7 +185,7 @@ def _value(polynomial: Any, x: Array) -> Array:
 
 
 @register("TripletLoss")
-class TripletLoss(LossLayer):
+class TripletLoss(GradientLoss):
     """top = sum of w * max(0, margin + |a - p|^2 - |a - n|^2) / (2 N).
 
     Bottoms of one shape: anchors a, p of the same class, n of another, all of which can have a gradient. The weights w
@@ -198,7 +193,8 @@ class TripletLoss(LossLayer):
     """
 
     fork = forks.WINDOWS
-    traits = replace(LossLayer.traits, bottoms=(3, 4), labels=(3,), reads="bottoms")
+    traits = replace(GradientLoss.traits, bottoms=(3, 4), labels=(3,))
+    learning = 3
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
@@ -208,23 +204,11 @@ class TripletLoss(LossLayer):
                 f"its bottoms must have the same shape, and weights one value a sample: {self.named_shapes(bottom)}"
             )
 
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        _, _, losses, weights = self._distances(bottom)
-        self.samples = self.count_samples(bottom)
-        top[0].data[...] = (losses * weights).sum() / (2 * self.samples)
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        near, far, losses, weights = self._distances(bottom)
-        factor = ((losses > 0) * weights)[:, None] * (top[0].diff / self.samples)
-        for blob, down, gradient in zip(bottom, propagate_down, (near - far, -near, far), strict=False):
-            if down:
-                copy_values(factor * gradient, blob.diff)
-
-    def _distances(self, bottom: list[Blob]) -> tuple[Array, ...]:
-        """a - p and a - n, (N, K), and the losses of the samples before the division, and their weights, (N,)."""
+    def terms(self, bottom: list[Blob]) -> tuple[Array, ...]:
         a, p, n = (rows_of(blob.data) for blob in bottom[:3])
         near, far = a - p, a - n
         squares = (near * near).sum(axis=1) - (far * far).sum(axis=1)
         losses = self.xp.maximum(squares + self.xp.float32(self.param.triplet_loss_param.margin), 0)
         weights = bottom[3].data.reshape(-1) if len(bottom) > 3 else self.xp.ones(len(losses), "float32")
-        return near, far, losses, weights
+        slopes = ((losses > 0) * weights)[:, None]
+        return losses * weights / 2, slopes * (near - far), slopes * -near, slopes * far

@@ -51,11 +51,10 @@ class Margin(Layer):
         self.xp.put_along_axis(top[0].data, labels, value, 1)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            labels, _, slope = self._changed(bottom)
-            dx = bottom[0].diff
-            dx[...] = top[0].diff
-            self.xp.put_along_axis(dx, labels, self.xp.take_along_axis(dx, labels, 1) * slope, 1)
+        labels, _, slope = self._changed(bottom)
+        dx = bottom[0].diff
+        dx[...] = top[0].diff
+        self.xp.put_along_axis(dx, labels, self.xp.take_along_axis(dx, labels, 1) * slope, 1)
 
     def _changed(self, bottom: list[Blob]) -> tuple[Array, Array, Any]:
         """The labels, what becomes of their scores, and its derivative by them."""

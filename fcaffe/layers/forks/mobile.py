@@ -13,24 +13,18 @@ MOST = 6  # of ReLU6
 
 
 @register("ConvolutionDepthwise")
-class ConvolutionDepthwise(Convolution):
-    """A Convolution whose num_output and group are the number of channels, whatever the fields say."""
-
-    fork = forks.DEPTHWISE
-    may_be_fused = True
-
-    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        p = self.param.convolution_param
-        p.num_output = p.group = bottom[0].shape[bottom[0].canonical_axis(p.axis)]
-        super().setup(bottom, top)
-
-
 @register("DepthwiseConvolution")
 class DepthwiseConvolution(Convolution):
-    """A Convolution, whose `group` a net sets to the number of channels."""
+    """A Convolution. A ConvolutionDepthwise has one group and one output for each channel, whatever its fields say."""
 
     fork = forks.YOLO
     may_be_fused = True
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if self.type == "ConvolutionDepthwise":
+            self.fork, p = forks.DEPTHWISE, self.param.convolution_param
+            p.num_output = p.group = bottom[0].shape[bottom[0].canonical_axis(p.axis)]
+        super().setup(bottom, top)
 
 
 @register("ReLU6")

@@ -9,7 +9,6 @@ import numpy as np
 from fcaffe import log
 from fcaffe.data import boxes
 from fcaffe.engines.elementwise import FLT_MIN
-from fcaffe.layers.forks.host_loss import HostLoss
 from fcaffe.layers.forks.smooth_l1 import smooth_l1, smooth_l1_slope
 from fcaffe.layers.forks.ssd import (
     Objects,
@@ -20,7 +19,7 @@ from fcaffe.layers.forks.ssd import (
     read_predictions,
 )
 from fcaffe.layers.forks.yolo import sigmoid
-from fcaffe.layers.loss import BATCH_SIZE, FULL, NONE, VALID, normalization
+from fcaffe.layers.loss import BATCH_SIZE, FULL, NONE, VALID, GradientLoss, divisor, normalization
 from fcaffe.net import Blob, register
 from fcaffe.net.placements import LOCAL, REPLICATE, Placements, Shard, common, first_axis, total_of
 from fcaffe.proto import caffe_pb2 as pb
@@ -36,7 +35,7 @@ Pairs = tuple[
 
 
 @register("MultiBoxLoss")
-class MultiBoxLoss(HostLoss):
+class MultiBoxLoss(GradientLoss):
     """top = (loc_weight * loss of the boxes + loss of the classes) / divisor: a scalar of loss weight 1.
 
     Bottoms: codes of boxes (N, P * 4), or (N, P * classes * 4) without share_location; scores (N, P * classes); priors
@@ -49,7 +48,7 @@ class MultiBoxLoss(HostLoss):
     """
 
     fork = forks.SSD
-    traits = replace(HostLoss.traits, bottoms=4, labels=(3,), constants=(2,))
+    traits = replace(GradientLoss.traits, needs_host=True, repeatable=True, bottoms=4, labels=(3,), constants=(2,))
     learning = 2
 
     def rule(self, bottom: list[Blob]) -> Placements:
@@ -101,7 +100,10 @@ class MultiBoxLoss(HostLoss):
                 ranks[cells] += box_losses
             counted = self._mine(found, objects, matches[:, :, 0], overlaps, ranks)
         kept = counted[cells]
-        self.samples = self._divisor(bottom, overlaps.size, int(kept.sum()))
+        if self.mode == VALID:
+            self.samples = max(1.0, self.workers.sum(float(kept.sum())))
+        else:
+            self.samples = divisor(self, bottom[0], 0, overlaps.shape[0], overlaps.size)
         losses = box_losses[kept].sum(), score_losses[counted].sum()
         top[0].data[...] = sum(w * loss for w, loss in zip(self.weights, losses, strict=True) if w) / self.samples
         gradients = np.zeros_like(found.codes), np.zeros_like(found.scores)
@@ -231,12 +233,3 @@ class MultiBoxLoss(HostLoss):
         positive = scores >= 0
         losses = np.log1p(np.exp(scores - 2 * scores * positive)) - scores * (targets - positive)
         return losses.sum(axis=2), sigmoid(scores) - targets
-
-    def _divisor(self, bottom: list[Blob], priors: int, matches: int) -> float:
-        """At least 1, over all workers, so that the losses of the workers add up to that of the whole batch."""
-        if self.mode == NONE:
-            return 1.0
-        if self.mode == VALID:
-            return max(1.0, self.workers.sum(float(matches)))
-        count = priors if self.mode == FULL else bottom[0].shape[0]
-        return max(1.0, self.over_workers(count, bottom[0]))

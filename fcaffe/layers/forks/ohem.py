@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -77,13 +78,15 @@ class SmoothL1LossOHEM(SmoothL1Loss):
         for blob in top[1:]:
             blob.reshape(bottom[0].num, 1, bottom[0].height, bottom[0].width)
 
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        losses = self.losses(bottom)
+    def count_samples(self, bottom: list[Blob]) -> Any:
         n, positions = bottom[0].num, bottom[0].height * bottom[0].width
-        self.samples = divisor(self, bottom[1], n * positions, n, n * positions)
-        top[0].data[...] = losses.sum() / self.samples
+        return divisor(self, bottom[1], n * positions, n, n * positions)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().forward(bottom, top)
         for blob in top[1:]:
-            blob.data[...] = losses.reshape(n, bottom[0].channels, *blob.shape[2:]).sum(axis=1, keepdims=True)
+            losses = self.terms(bottom)[0].reshape(blob.shape[0], bottom[0].channels, *blob.shape[2:])
+            blob.data[...] = losses.sum(axis=1, keepdims=True)
 
 
 @register("SoftmaxWithLossOHEM")
@@ -101,14 +104,12 @@ class SoftmaxWithLossOHEM(SoftmaxWithLoss):
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
-        for blob, like in zip(top[1:], bottom, strict=False):
-            blob.reshape(*like.shape)
+        for blob in top[2:]:
+            blob.reshape(*bottom[1].shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().forward(bottom, top)
-        if len(top) > 1:
-            top[1].data[...] = self.probability.data
-        if len(top) > 2:
+        for blob in top[2:]:
             classes, ignored, _ = self.classes(bottom)
             losses = self.losses(classes) if ignored is None else self.xp.where(ignored, 0, self.losses(classes))
-            top[2].data[...] = losses.reshape(top[2].shape)
+            blob.data[...] = losses.reshape(blob.shape)

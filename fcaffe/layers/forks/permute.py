@@ -44,8 +44,12 @@ class Reordering(Layer):
 
 
 @register("Permute")
+@register("Transpose")
 class Permute(Reordering):
-    """top.shape[i] = bottom.shape[order[i]]; axes that `order` does not list follow in their own order."""
+    """top.shape[i] = bottom.shape[order[i]]; axes that `order` does not list follow in their own order.
+
+    `dim` of a Transpose lists all axes.
+    """
 
     fork = forks.SSD
 
@@ -57,6 +61,10 @@ class Permute(Reordering):
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         axes, listed = range(len(bottom[0].shape)), self.listed()
+        if self.type == "Transpose":
+            self.fork = forks.OCR
+            if len(listed) != len(axes):
+                raise self.error(f"lists the axes {listed}; list all of the bottom's shape {bottom[0].shape}")
         if not set(listed) <= set(axes) or len(set(listed)) != len(listed):
             raise self.error(
                 f"lists the axes {listed}; list axes of the bottom's shape {bottom[0].shape}, each at most once"
@@ -66,7 +74,8 @@ class Permute(Reordering):
             top[0].make_contiguous()
 
     def listed(self) -> list[int]:
-        return list(self.param.permute_param.order)
+        p = self.param
+        return list(p.transpose_param.dim if self.type == "Transpose" else p.permute_param.order)
 
     def order_of(self, bottom: Blob) -> list[int]:
         listed = self.listed()
@@ -80,21 +89,6 @@ class Permute(Reordering):
 
     def views(self, x: Array, y: Array) -> tuple[Array, Array]:
         return x.transpose(self.order), y
-
-
-@register("Transpose")
-class Transpose(Permute):
-    """top.shape[i] = bottom.shape[dim[i]]; `dim` lists all axes."""
-
-    fork = forks.OCR
-
-    def listed(self) -> list[int]:
-        return list(self.param.transpose_param.dim)
-
-    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if len(self.listed()) != len(bottom[0].shape):
-            raise self.error(f"lists the axes {self.listed()}; list all of the bottom's shape {bottom[0].shape}")
-        super().setup(bottom, top)
 
 
 @register("Reverse")

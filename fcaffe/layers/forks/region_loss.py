@@ -23,7 +23,7 @@ from fcaffe.layers.forks.yolo import (
     sigmoid,
 )
 from fcaffe.net import Blob, register
-from fcaffe.net.layer import Held, State
+from fcaffe.net.layer import Held
 from fcaffe.proto import forks
 
 WARM_UP = 12800  # images for which all boxes are pulled to their anchors
@@ -65,7 +65,7 @@ class RegionLoss(GridLoss):
         self.class_map = self._read_numbers(p.class_map, 0) if p.class_map else np.arange(p.num_class)
         if not ((self.class_map >= 0) & (self.class_map < p.num_class)).all():
             raise self.error(f"class_map may have the classes 0 to {p.num_class - 1} only")
-        self.passes = 0
+        self.passes = Blob(self.xp)
 
     def _read_numbers(self, path: str, column: int) -> np.ndarray:
         """The whole number in this column of each line of a file."""
@@ -81,16 +81,11 @@ class RegionLoss(GridLoss):
         if bottom[0].height != bottom[0].width:
             raise self.error(f"needs as many rows as columns: {self.named_shapes(bottom[:1])}")
 
-    def state(self) -> State:
-        return {"passes": np.array(self.passes, np.int64)}
-
-    def restore_state(self, state: State) -> None:
-        if "passes" not in state or state["passes"].shape:
-            raise self.error("the snapshot does not have its number of passes")
-        self.passes = int(state["passes"])
+    def state_blobs(self) -> dict[str, Blob]:
+        return {"passes": self.passes}
 
     def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.passes -= 1
+        self.passes.data[...] -= 1
         self.forward(bottom, top)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -103,9 +98,9 @@ class RegionLoss(GridLoss):
         background = p.noobject_scale * objectness * slope
         overlaps = self.best_overlaps(predicted, bottom, clipped_overlap)
         gradient[..., OBJECTNESS] = np.where(overlaps > np.float32(p.thresh), 0, background)
-        if self.passes < WARM_UP // int(self.samples):
+        if self.passes.data < WARM_UP // int(self.samples):
             gradient[..., CODES] = _box_gradient(cells[..., CODES], CENTRE, 0.01)
-        self.passes += 1
+        self.passes.data[...] += 1
         images, labels, truth = self.boxes_of(bottom, len(self.class_map))
         if p.softmax_tree:
             labelled = self._learn_labels_of_images(bottom, cells, background, gradient)

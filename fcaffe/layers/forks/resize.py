@@ -171,11 +171,8 @@ class UpsampleByMask(Resizing):
         return bottom[1:]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            positions, _ = self._positions(bottom)
-            channels_last(bottom[0].diff)[...] = channels_last(top[0].diff).reshape(-1)[positions]
-        if propagate_down[1]:  # a top of a Pooling, whose other top learns
-            bottom[1].diff[...] = 0
+        positions, _ = self._positions(bottom)
+        channels_last(bottom[0].diff)[...] = channels_last(top[0].diff).reshape(-1)[positions]
 
     def _positions(self, bottom: list[Blob]) -> tuple[Array, Array]:
         """(N, h, w, C): the position of each value in the top's channels-last values, and where the mask is wrong."""

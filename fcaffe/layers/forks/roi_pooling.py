@@ -23,7 +23,7 @@ ALL = slice(None)
 class RegionLayer(Layer):
     """Base: top (R, channels, `grid`), one row for each region of the second bottom.
 
-    A subclass overrides `forward`, `send_down`, and `channels` unless the top has those of the maps.
+    A subclass overrides `forward`, `backward`, and `channels` unless the top has those of the maps.
     """
 
     traits = Traits(bottoms=2, tops=1, in_place=False, needs_host=True, repeatable=True, constants=(1,))
@@ -80,16 +80,6 @@ class RegionLayer(Layer):
         index = random.integers(0, max(1, images), len(corners))
         return np.column_stack([index, corners.reshape(-1, 4)]).astype(np.float32).reshape(bottom[1].shape)
 
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            self.send_down(top, bottom)
-        if propagate_down[1]:
-            bottom[1].diff[...] = 0
-
-    def send_down(self, top: list[Blob], bottom: list[Blob]) -> None:
-        """Write the gradient of the maps."""
-        raise NotImplementedError
-
 
 @register("ROIPooling")
 class ROIPooling(RegionLayer):
@@ -136,7 +126,7 @@ class ROIPooling(RegionLayer):
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [self.cells]
 
-    def send_down(self, top: list[Blob], bottom: list[Blob]) -> None:
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         dx, cells = channels_last(bottom[0].diff), channels_last(self.cells.data)
         count, channels = dx.size, dx.shape[-1]
         targets = cells * channels + self.xp.arange(channels)
@@ -173,7 +163,7 @@ class WeightedSums(RegionLayer):
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return bottom[1:]
 
-    def send_down(self, top: list[Blob], bottom: list[Blob]) -> None:
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         dx, dy = channels_last(bottom[0].diff), channels_last(top[0].diff)
         dx[...] = 0
         for (image, members, channels, p, q), rows, columns in self._weights(bottom):

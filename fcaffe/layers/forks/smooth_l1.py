@@ -50,30 +50,16 @@ class SmoothL1Loss(EuclideanLoss):
         if any(blob.count != bottom[0].count for blob in bottom[2:]):
             raise self.error(f"its bottoms must have the same count: {self.named_shapes(bottom)}")
 
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.samples = self.count_samples(bottom)
-        top[0].data[...] = self.losses(bottom).sum() / self.samples
-
-    def losses(self, bottom: list[Blob]) -> Array:
-        """The loss of each value, in the shape of the prediction; leaves in `difference` what backward multiplies."""
-        prediction, target, *weights = (blob.data.reshape(bottom[0].shape) for blob in bottom)
-        difference = self.difference.data
-        self.xp.subtract(prediction, target, out=difference)
+    def terms(self, bottom: list[Blob]) -> tuple[Array, ...]:
+        weights = [blob.data.reshape(bottom[0].shape) for blob in bottom[2:]]
+        difference = self.difference(bottom)
         if weights:
             difference *= weights[0]
-        losses = smooth_l1(self.xp, difference, self.s)
-        difference[...] = smooth_l1_slope(self.xp, difference, self.s)
+        losses, slopes = smooth_l1(self.xp, difference, self.s), smooth_l1_slope(self.xp, difference, self.s)
         if len(weights) == 2:
             losses *= weights[1]
-            for factor in weights:
-                difference *= factor
-        return losses
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        super().backward(top, propagate_down[:2], bottom[:2])
-        for blob, down in zip(bottom[2:], propagate_down[2:], strict=True):
-            if down:
-                blob.diff[...] = 0
+            slopes *= weights[0] * weights[1]
+        return losses, slopes, -slopes
 
 
 @register("L1Loss")
@@ -82,9 +68,6 @@ class L1Loss(EuclideanLoss):
 
     fork = forks.NVIDIA
 
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        a, difference = bottom[0].data, self.difference.data
-        self.xp.subtract(a, bottom[1].data.reshape(a.shape), out=difference)
-        self.samples = self.count_samples(bottom)
-        top[0].data[...] = abs(difference).sum() / self.samples
-        difference[...] = sign(difference)  # what backward multiplies by
+    def terms(self, bottom: list[Blob]) -> tuple[Array, ...]:
+        difference = self.difference(bottom)
+        return abs(difference), sign(difference), -sign(difference)

@@ -8,11 +8,12 @@ image. The host matches boxes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from fcaffe.layers.forks.host_loss import HostLoss
+from fcaffe.layers.loss import GradientLoss
 from fcaffe.net import Blob, Layer
 
 TRUTH = 5  # class, x, y, w, h
@@ -74,11 +75,11 @@ def check_objects(layer: Layer, wrong: np.ndarray, images: np.ndarray, rows: np.
         )
 
 
-class GridLoss(HostLoss):
+class GridLoss(GradientLoss):
     """Base of losses of predictions at the cells of a map."""
 
+    traits = replace(GradientLoss.traits, needs_host=True, repeatable=True)
     p: Any  # the layer's own parameters
-    anchors: np.ndarray  # width and height of each anchor
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)

@@ -7,15 +7,16 @@ marks of difficult objects, of marks of cells with an object, and of classes, th
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fcaffe.data import boxes
 from fcaffe.layers.forks.centre_boxes import corners, overlap
-from fcaffe.layers.forks.host_loss import HostLoss
 from fcaffe.layers.forks.ssd import Objects, judge
 from fcaffe.layers.forks.yolo import check_objects
+from fcaffe.layers.loss import GradientLoss
 from fcaffe.net import ALL_BOTTOMS, Blob, Layer, Traits, placements, register
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import forks
@@ -76,7 +77,7 @@ def decoded(p: Any, coordinates: np.ndarray) -> np.ndarray:
 
 
 @register("DetectionLoss")
-class DetectionLoss(HostLoss):
+class DetectionLoss(GradientLoss):
     """top = the sum of five means: of the squared errors of scores, of positions, of sides and of objectness over the
     objects, and of the objectness over the boxes without object.
 
@@ -87,6 +88,7 @@ class DetectionLoss(HostLoss):
     """
 
     fork = forks.YOLO_V1
+    traits = replace(GradientLoss.traits, needs_host=True, repeatable=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)

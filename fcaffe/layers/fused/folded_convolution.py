@@ -34,7 +34,7 @@ class FoldedConvolution(FusedLayer):
         convolution, behind = nodes[0].layer, [node.layer for node in nodes[1:]]
         assert isinstance(convolution, Convolution)
         self.convolution = convolution
-        self.affine = [layer for layer in behind if _is_affine(layer)]
+        self.affine = [layer for layer in behind if is_affine(layer)]
         self.adds = any(is_layer(layer, Eltwise) for layer in behind)
         self.with_relu = any(map(is_plain_relu, behind))
         self.folded = Folded(self._sources, self._fold)
@@ -48,7 +48,7 @@ class FoldedConvolution(FusedLayer):
         if want.gradients or first.engine.asynchronous or first.axis != 1 or len(chain[0].bottoms) != 1:
             return 0
         count = 1
-        while count < len(chain) and _is_affine(chain[count].layer) and len(chain[count].bottoms) == 1:
+        while count < len(chain) and is_affine(chain[count].layer) and len(chain[count].bottoms) == 1:
             count += 1
         if count < len(chain) and _adds(chain, count):
             count += 1
@@ -90,11 +90,11 @@ class FoldedConvolution(FusedLayer):
     def _fold(self) -> tuple[Array, Array]:
         weights = self.convolution.blobs[0].data
         start = identity(weights.shape[0])
-        whole = functools.reduce(Affine.then, map(_affine_of, self.affine), start)
+        whole = functools.reduce(Affine.then, map(affine_of, self.affine), start)
         return whole.of_weights(weights, self.convolution.bias())
 
 
-def _is_affine(layer: Layer) -> bool:
+def is_affine(layer: Layer) -> bool:
     """Whether a layer with one bottom is an affine function of each channel that depends on parameters only."""
     if is_layer(layer, BatchNorm):
         return layer.use_global_stats
@@ -113,7 +113,7 @@ def _adds(chain: Sequence[Node], index: int) -> bool:
     return len(set(node.bottoms) - inside) == 1
 
 
-def _affine_of(layer: Layer) -> Affine:
+def affine_of(layer: Layer) -> Affine:
     if isinstance(layer, BatchNorm):
         return layer.folded
     arrays = [blob.data for blob in layer.blobs]

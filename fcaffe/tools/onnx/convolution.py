@@ -17,30 +17,21 @@ def _images(step: Step, shape: Shape) -> Shape:
     return (math.prod(shape[: layer.axis]), *shape[layer.axis :])
 
 
-@writes("Convolution", "ConvolutionDepthwise", "DepthwiseConvolution")
+@writes("Convolution", "ConvolutionDepthwise", "DepthwiseConvolution", "Deconvolution")
 def convolution(step: Step) -> list[str]:
-    return _slide(step, "Conv")
-
-
-@writes("Deconvolution")
-def deconvolution(step: Step) -> list[str]:
-    return _slide(step, "ConvTranspose")
-
-
-def _slide(step: Step, kind: str) -> list[str]:
-    group, made = step.param.convolution_param.group, []
-    for name, shape, top in zip(step.inputs, step.bottoms, step.tops, strict=True):
-        made.append(_windows(step, kind, name, shape, top, *step.blobs, group=group))
-    return made
+    kind = "ConvTranspose" if step.layer.type == "Deconvolution" else "Conv"
+    group = step.param.convolution_param.group
+    ends = zip(step.inputs, step.bottoms, step.tops, strict=True)
+    return [_windows(step, kind, *one, *step.blobs, group=group) for one in ends]
 
 
 @writes("Im2col")
-def im2col(step: Step) -> list[str]:
+def im2col(step: Step) -> str:
     """A convolution of each channel with one-hot kernels."""
     w, (shape,), (top,) = step.layer.windows, step.bottoms, step.tops
     channels = _images(step, shape)[1]
     picks = np.tile(np.eye(w.size).reshape(w.size, 1, *w.kernel), (channels, *(1,) * (len(w.kernel) + 1)))
-    return [_windows(step, "Conv", step.x, shape, top, step.array(picks, "picks"), group=channels)]
+    return _windows(step, "Conv", step.x, shape, top, step.array(picks, "picks"), group=channels)
 
 
 def _windows(step: Step, kind: str, x: str, shape: Shape, top: Shape, *weights: str, group: int) -> str:
@@ -60,17 +51,17 @@ def _windows(step: Step, kind: str, x: str, shape: Shape, top: Shape, *weights: 
 
 
 @writes("InnerProduct")
-def inner_product(step: Step) -> list[str]:
+def inner_product(step: Step) -> str:
     layer, p, blobs = step.layer, step.param.inner_product_param, list(step.blobs)
     rows = step.op("Flatten", step.x, axis=layer.axis)
     if p.normalize:
         layer.normalize_weights()
         blobs[0] = step.array(layer.engine.to_numpy(layer.blobs[0].data), "normalized")
     y = step.op("Gemm", rows, *blobs, transB=int(not p.transpose))
-    return [step.reshape(y, (math.prod(step.tops[0][:-1]), step.tops[0][-1]), step.tops[0])]
+    return step.reshape(y, (math.prod(step.tops[0][:-1]), step.tops[0][-1]), step.tops[0])
 
 
 @writes("Embed")
-def embed(step: Step) -> list[str]:
+def embed(step: Step) -> str:
     y = step.op("Gather", step.blobs[0], step.cast(step.x, "INT64"), axis=0)
-    return [step.op("Add", y, step.blobs[1]) if len(step.blobs) > 1 else y]
+    return step.op("Add", y, step.blobs[1]) if len(step.blobs) > 1 else y

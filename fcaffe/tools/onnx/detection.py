@@ -8,12 +8,12 @@ from fcaffe.tools.onnx.graph import Step, writes
 
 
 @writes("PriorBox")
-def prior_box(step: Step) -> list[str]:
-    return [step.array(step.layer.priors(*step.bottoms), "priors")]
+def prior_box(step: Step) -> str:
+    return step.array(step.layer.priors(*step.bottoms), "priors")
 
 
 @writes("DetectionOutput")
-def detection_output(step: Step) -> list[str]:
+def detection_output(step: Step) -> str:
     """Rows for each image in turn; if there are none, rows that say that nothing was found.
 
     NonMaxSuppression exchanges corners that have the wrong order, while fcaffe never suppresses such a box.
@@ -39,35 +39,26 @@ def detection_output(step: Step) -> list[str]:
     zero = step.integers([0], "zero")
     end = step.op("Where", step.op("Greater", count, zero), count, fake)
     found = step.op("Slice", step.op("Concat", found, nothing, axis=0), zero, end, zero)
-    return [step.op("Unsqueeze", found, step.integers([0, 1], "axes"))]
+    return step.op("Unsqueeze", found, step.integers([0, 1], "axes"))
 
 
 def _decoded(step: Step, images: int, priors: int) -> str:
     """The boxes (N, P, 4)."""
     p = step.param.detection_output_param
     codes = step.reshape(step.inputs[0], step.bottoms[0], (images, priors, 4))
-    prior, variance = step.ops(
-        "Split",
-        step.reshape(step.inputs[2], step.bottoms[2], (2, priors, 4)),
-        step.integers([1, 1], "halves"),
-        outputs=2,
-    )
+    prior, variance = step.split(step.reshape(step.inputs[2], step.bottoms[2], (2, priors, 4)), [1, 1])
     if not p.variance_encoded_in_target:
         codes = step.op("Mul", codes, variance)
     if p.code_type == CORNER:
         return step.op("Add", prior, codes)
-    low, high = _halves(step, prior)
+    low, high = step.split(prior, [2, 2], 2)
     sides = step.op("Sub", high, low)
     if p.code_type != CENTER_SIZE:
         return step.op("Add", prior, step.op("Mul", codes, step.op("Concat", sides, sides, axis=2)))
-    moves, growth = _halves(step, codes)
+    moves, growth = step.split(codes, [2, 2], 2)
     centres = step.op("Add", step.times(step.op("Add", low, high), 0.5), step.op("Mul", moves, sides))
     half = step.times(step.op("Mul", step.op("Exp", growth), sides), 0.5)
     return step.op("Concat", step.op("Sub", centres, half), step.op("Add", centres, half), axis=2)
-
-
-def _halves(step: Step, x: str) -> list[str]:
-    return step.ops("Split", x, step.integers([2, 2], "halves"), outputs=2, axis=2)
 
 
 def _highest(step: Step, scores: str, count: int) -> str:
@@ -91,7 +82,7 @@ def _of_image(step: Step, image: int, boxes: str, scores: str) -> str:
         step.array([min(1, p.nms_param.nms_threshold)], "overlap"),
         step.array([lowest], "lowest"),
     )  # rows of 0, index of the class, index of the box
-    zeros, classes, positions = step.ops("Split", chosen, step.integers([1, 1, 1], "columns"), outputs=3, axis=1)
+    zeros, classes, positions = step.split(chosen, [1, 1, 1], 1)
     score = step.op("GatherND", scores, chosen)
     label = step.op("Gather", step.array(step.layer.labels, "names"), classes)
     box = step.op("GatherND", boxes, step.op("Concat", zeros, positions, axis=1))

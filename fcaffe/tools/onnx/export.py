@@ -53,7 +53,11 @@ def to_onnx(
         values[i] = graph.value(net.blob_names[i])
     inputs = [_info(values[i], net.blobs[i].shape) for i in net.input_ids]
     if preprocessing is not None:
-        first = _image_input(net)
+        first = next((i for i in net.input_ids if len(net.blobs[i].shape) == 4), None)
+        if first is None:
+            raise NetError(
+                "mean, scale and order of channels need an input of four axes (N, C, H, W), and the net has none"
+            )
         values[first] = preprocessing.write(graph, values[first], net.blobs[first].shape)
     names: dict[int, str] = {}  # of constants, by blob
     by_key: dict[BlobKey, str] = {}  # by layer and index; the first layer of a name counts, as in Caffe
@@ -63,8 +67,8 @@ def to_onnx(
         parameters = [_parameter(graph, node, index, owners, names) for index in range(len(node.layer.blobs))]
         for index, name in enumerate(parameters):
             by_key.setdefault((node.name, index), name)
-        for i, name in zip(node.top_ids, _written(graph, node, values, parameters), strict=True):
-            values[i] = name
+        tops = writer_of(node.layer)(Step(graph, node, [values[i] for i in node.bottom_ids], parameters))
+        values.update(zip(node.top_ids, [tops] if isinstance(tops, str) else tops, strict=True))
     outputs = _outputs(graph, net, values)
     used = {name for node in graph.nodes for name in node.input}
     constants = {name: array for name, array in graph.constants.items() if name in used}
@@ -91,13 +95,6 @@ def _info(name: str, dims: Sequence[int | str]) -> Any:
     return onnx().helper.make_tensor_value_info(name, onnx().TensorProto.FLOAT, dims)
 
 
-def _image_input(net: Net) -> int:
-    for i in net.input_ids:
-        if len(net.blobs[i].shape) == 4:
-            return i
-    raise NetError("mean, scale and order of channels need an input of four axes (N, C, H, W), and the net has none")
-
-
 def _parameter(graph: Graph, node: Node, index: int, owners: dict[int, Blob], names: dict[int, str]) -> str:
     """The name of the constant for a parameter. Layers that share it get the same constant."""
     blob = node.layer.blobs[index]
@@ -107,33 +104,6 @@ def _parameter(graph: Graph, node: Node, index: int, owners: dict[int, Blob], na
         values = np.ascontiguousarray(node.layer.engine.to_numpy(blob.data))
         names[key] = graph.constant(values.reshape(blob.shape), f"{node.name}/{index}")
     return names[key]
-
-
-def _written(graph: Graph, node: Node, values: dict[int, str], parameters: list[str]) -> Sequence[str]:
-    layer = node.layer
-    if layer.type == "Parameter":
-        return parameters
-    if layer.type == "DummyData":
-        return _constants(graph, node)
-    step = Step(
-        graph,
-        layer,
-        [values[i] for i in node.bottom_ids],
-        [blob.shape for blob in node.bottoms],
-        [blob.shape for blob in node.tops],
-        parameters,
-    )
-    return writer_of(layer)(step)
-
-
-def _constants(graph: Graph, node: Node) -> list[str]:
-    fillers = node.layer.param.dummy_data_param.data_filler
-    if any(filler.type != "constant" for filler in fillers):
-        raise node.layer.error("cannot be written in ONNX: it draws random numbers; make its tops inputs of the net")
-    to_numpy = node.layer.engine.to_numpy
-    return [
-        graph.constant(np.array(to_numpy(blob.data)), f"{node.name}:{index}") for index, blob in enumerate(node.tops)
-    ]
 
 
 def _outputs(graph: Graph, net: Net, values: dict[int, str]) -> list[Any]:

@@ -8,7 +8,7 @@ from fcaffe import log
 from fcaffe.engines import cpu_engine
 from fcaffe.errors import UsageError
 from fcaffe.model_files import Model
-from fcaffe.model_files.safetensors import read_content, write_tensors
+from fcaffe.model_files.safetensors import write_tensors
 from fcaffe.net import Context, Net
 from fcaffe.net.weights import copy_weights, tell_untouched
 from fcaffe.proto import caffe_pb2 as pb
@@ -19,7 +19,7 @@ from fcaffe.tools.onnx.export import to_onnx, write_onnx
 from fcaffe.tools.onnx.library import OPSETS, ToOnnx
 from fcaffe.tools.onnx.refused import check_types
 from fcaffe.tools.onnx.weights import read_weights
-from fcaffe.tools.state_dict import differences, model_of_state_dict, state_dict_of
+from fcaffe.tools.state_dict import differences, read_state_dict, state_dict_of
 
 
 def deploy_net(param: Any, model: Model | None = None, source: str = "") -> Net:
@@ -48,19 +48,11 @@ def model_to_onnx(model: Model, source: str, target: str, net_path: str | None, 
     if how.fold:
         merged = merge_bn(param, model)
         param, model = merged.net, merged.model
-        param.state.phase = pb.TEST
     net = deploy_net(param, model, source)
     try:
         write_onnx(target, to_onnx(net, how.preprocessing, model, how.opset))
     finally:
         net.close()
-
-
-def state_dict_to_model(path: str, net_path: str) -> Model:
-    """Read the state dict of a net of the same architecture from a safetensors file."""
-    net = deploy_net(read_net_for(net_path, pb.TEST))
-    tensors = read_content(path).tensors
-    return model_of_state_dict({name: tensor.read for name, tensor in tensors.items()}, net, path)
 
 
 def write_state_dict(path: str, model: Model, source: str, net_path: str) -> None:
@@ -71,7 +63,7 @@ def write_state_dict(path: str, model: Model, source: str, net_path: str) -> Non
     write_tensors(path, state_dict_of(net), {"format": "pt"})
 
 
-def onnx_to_model(path: str, net_path: str | None = None) -> Model:
-    """Read the weights of an ONNX file; see `read_weights`."""
+def weights_for(path: str, net_path: str | None) -> Model:
+    """Read the weights of a net from an ONNX file (see `read_weights`), or from a state dict in a safetensors file."""
     net = deploy_net(read_net_for(net_path, pb.TEST)) if net_path else None
-    return read_weights(path, net)
+    return read_weights(path, net) if net is None or path.endswith(".onnx") else read_state_dict(path, net)

@@ -10,10 +10,11 @@ import numpy as np
 
 from fcaffe.errors import LayerError
 from fcaffe.net import Layer
+from fcaffe.net.node import Node
 from fcaffe.tools.onnx.library import OPSET, onnx
 
 Shape = tuple[int, ...]
-Writer = Callable[["Step"], Sequence[str]]
+Writer = Callable[["Step"], "str | Sequence[str]"]
 
 F = TypeVar("F")
 
@@ -82,12 +83,14 @@ class Step:
     """
 
     graph: Graph
-    layer: Any  # the Layer, whose attributes depend on its type
+    node: Node
     inputs: list[str]
-    bottoms: list[Shape]
-    tops: list[Shape]
     blobs: list[str]  # names of the layer's parameters, which are constants of the graph
     first: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        self.layer: Any = self.node.layer  # whose attributes depend on its type
+        self.bottoms, self.tops = ([blob.shape for blob in blobs] for blobs in (self.node.bottoms, self.node.tops))
 
     @property
     def param(self) -> Any:
@@ -115,6 +118,20 @@ class Step:
     def integers(self, values: Sequence[int], what: str) -> str:
         """A constant of int64 with one axis."""
         return self.graph.constant(np.array(values, np.int64), f"{self.layer.name}:{what}")
+
+    def slice(
+        self, x: str, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int], steps: Sequence[int] = ()
+    ) -> str:
+        bounds = {"starts": starts, "ends": ends, "axes": axes} | ({"steps": steps} if steps else {})
+        return self.op("Slice", x, *(self.integers(values, what) for what, values in bounds.items()))
+
+    def reversed(self, x: str, axes: Sequence[int]) -> str:
+        """`x` with these axes in reverse order."""
+        return self.slice(x, [-1] * len(axes), [-(2**31)] * len(axes), axes, [-1] * len(axes))
+
+    def split(self, x: str, sizes: Sequence[int], axis: int = 0) -> list[str]:
+        """The pieces of these sizes along an axis."""
+        return self.ops("Split", x, self.integers(sizes, "sizes"), outputs=len(sizes), axis=axis)
 
     def times(self, x: str, factor: float) -> str:
         return x if factor == 1 else self.op("Mul", x, self.array(factor, "factor"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from fcaffe.errors import UsageError
@@ -22,17 +23,16 @@ class ToOnnx:
 
 def onnx() -> Any:
     """The package onnx. Raises UsageError, which says what to install, if it is missing."""
-    try:
-        import onnx
-    except ImportError as problem:
-        raise UsageError("ONNX files need the package onnx: pip install 'fcaffe[onnx]'") from problem
-    return onnx
+    return _package("onnx", "ONNX files need")
 
 
 def onnxruntime() -> Any:
     """The package onnxruntime. Raises UsageError, which says what to install, if it is missing."""
+    return _package("onnxruntime", "ONNX files are run by")
+
+
+def _package(name: str, use: str) -> Any:
     try:
-        import onnxruntime
+        return import_module(name)
     except ImportError as problem:
-        raise UsageError("ONNX files are run by the package onnxruntime: pip install 'fcaffe[onnx]'") from problem
-    return onnxruntime
+        raise UsageError(f"{use} the package {name}: pip install 'fcaffe[onnx]'") from problem

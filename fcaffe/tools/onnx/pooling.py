@@ -13,23 +13,23 @@ from fcaffe.tools.onnx.graph import Shape, Step, writes
 
 
 @writes("Pooling")
-def pooling(step: Step) -> list[str]:
+def pooling(step: Step) -> str | list[str]:
     layer, outputs = step.layer, step.tops[0][2:]
     if len(step.tops) > 1:
         return _with_indices(step, layer.windows, outputs)
     if layer.windows.kernel == step.bottoms[0][2:] and not any(layer.windows.pad) and layer.method in (MAX, AVE):
-        return [step.op("GlobalMaxPool" if layer.method == MAX else "GlobalAveragePool", step.x)]
-    return [_pool(step, layer, step.bottoms[0], outputs)]
+        return step.op("GlobalMaxPool" if layer.method == MAX else "GlobalAveragePool", step.x)
+    return _pool(step, layer, step.bottoms[0], outputs)
 
 
 @writes("SPP")
-def spatial_pyramid(step: Step) -> list[str]:
+def spatial_pyramid(step: Step) -> str:
     layer, shape = step.layer, step.bottoms[0]
     levels = []
     for level, bins in zip(layer.levels, layer.bins, strict=True):
         y = _pool(step, level, shape, bins.shape[2:])
         levels.append(y if len(layer.levels) == 1 else step.op("Flatten", y, axis=1))
-    return levels if len(levels) == 1 else [step.op("Concat", *levels, axis=1)]
+    return levels[0] if len(levels) == 1 else step.op("Concat", *levels, axis=1)
 
 
 def _pool(step: Step, layer: Pooling, shape: Shape, outputs: Shape) -> str:

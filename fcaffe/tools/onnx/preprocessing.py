@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,16 +25,18 @@ class Preprocessing:
     scale: float = 1.0
     reverse_channels: bool = False
 
+    def _steps(self, shape: Shape) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields the operators, and their constants for images of this shape."""
+        if self.reverse_channels:
+            yield "Gather", np.arange(shape[1])[::-1].astype(np.int64)
+        if self.mean is not None:
+            yield "Sub", _mean_for(np.asarray(self.mean, np.float32), shape)
+        if self.scale != 1:
+            yield "Mul", np.array(self.scale, np.float32)
+
     def write(self, graph: Graph, x: str, shape: Shape) -> str:
         """Add the nodes for the value `x` of this shape, and return the name of the result."""
-        steps: list[tuple[str, np.ndarray]] = []
-        if self.reverse_channels:
-            steps.append(("Gather", np.arange(shape[1])[::-1].astype(np.int64)))
-        if self.mean is not None:
-            steps.append(("Sub", self._mean_for(shape)))
-        if self.scale != 1:
-            steps.append(("Mul", np.array(self.scale, np.float32)))
-        for kind, array in steps:
+        for kind, array in self._steps(shape):
             constant, made = graph.constant(array, f"preprocessing:{kind}:constant"), graph.value(f"{x}:{kind}")
             attributes = {"axis": 1} if kind == "Gather" else {}
             graph.add(kind, [x, constant], [made], f"preprocessing:{kind}", **attributes)
@@ -42,22 +45,19 @@ class Preprocessing:
 
     def apply(self, x: np.ndarray) -> np.ndarray:
         """Apply the preprocessing in NumPy."""
-        if self.reverse_channels:
-            x = x[:, ::-1]
-        if self.mean is not None:
-            x = x - self._mean_for(x.shape)
-        return np.asarray(x * np.float32(self.scale), np.float32)
+        for kind, array in self._steps(x.shape):
+            x = x[:, array] if kind == "Gather" else x - array if kind == "Sub" else x * array
+        return x
 
-    def _mean_for(self, shape: Shape) -> np.ndarray:
-        """The mean in a shape that broadcasts to (N, C, H, W). Raises UsageError if it does not fit."""
-        assert self.mean is not None
-        mean = np.asarray(self.mean, np.float32)
-        if mean.ndim == 1 and mean.size in (1, shape[1]):
-            return mean.reshape(-1, 1, 1)
-        if mean.ndim == 3 and mean.shape[0] == shape[1] and mean.shape[1] >= shape[2] and mean.shape[2] >= shape[3]:
-            top, left = ((have - want) // 2 for have, want in zip(mean.shape[1:], shape[2:], strict=True))
-            return mean[:, top : top + shape[2], left : left + shape[3]]
-        raise UsageError(f"a mean of shape {mean.shape} does not fit the net's input of shape {shape}")
+
+def _mean_for(mean: np.ndarray, shape: Shape) -> np.ndarray:
+    """The mean in a shape that broadcasts to (N, C, H, W). Raises UsageError if it does not fit."""
+    if mean.ndim == 1 and mean.size in (1, shape[1]):
+        return mean.reshape(-1, 1, 1)
+    if mean.ndim == 3 and mean.shape[0] == shape[1] and mean.shape[1] >= shape[2] and mean.shape[2] >= shape[3]:
+        top, left = ((have - want) // 2 for have, want in zip(mean.shape[1:], shape[2:], strict=True))
+        return mean[:, top : top + shape[2], left : left + shape[3]]
+    raise UsageError(f"a mean of shape {mean.shape} does not fit the net's input of shape {shape}")
 
 
 def read_mean(text: str) -> np.ndarray:

@@ -44,7 +44,7 @@ def lstm_unit(step: Step) -> list[str]:
 
 def _unit(step: Step, gates: str, c: str, cont: str, size: int, axis: int) -> tuple[str, str]:
     """The next c and h. `gates` are the input, forget and output gates, and the candidate."""
-    i, f, o, g = step.ops("Split", gates, step.integers([size] * 4, "sizes"), outputs=4, axis=axis)
+    i, f, o, g = step.split(gates, [size] * 4, axis)
     i, f, o = (step.op("Sigmoid", gate) for gate in (i, f, o))
     remembered = step.op("Mul", step.op("Mul", f, cont), c)
     c = step.op("Add", remembered, step.op("Mul", i, step.op("Tanh", g)))
@@ -68,20 +68,11 @@ def _begin(step: Step) -> tuple[list[str], list[str], list[str]]:
         states = [step.reshape(name, (1, streams, size), (streams, size)) for name in step.inputs[-layer.states :]]
     else:
         states = [step.array(np.zeros((streams, size)), "state")] * layer.states
-    return _pieces(step, gates, steps, streams), _pieces(step, conts, steps, streams), states
-
-
-def _pieces(step: Step, x: str, steps: int, streams: int) -> list[str]:
     if steps == 1:
-        return [x]
-    return step.ops("Split", x, step.integers([streams] * steps, "streams"), outputs=steps, axis=0)
+        return [gates], [conts], states
+    return step.split(gates, [streams] * steps), step.split(conts, [streams] * steps), states
 
 
 def _end(step: Step, outs: list[str], states: list[str]) -> list[str]:
-    steps, streams, size = step.tops[0]
-    joined = step.op("Concat", *outs, axis=0)
-    top = step.op("Reshape", joined, step.integers([steps, streams, size], "shape"))
-    return [
-        top,
-        *(step.op("Reshape", h, step.integers(s, "shape")) for h, s in zip(states, step.tops[1:], strict=False)),
-    ]
+    tops = zip([step.op("Concat", *outs, axis=0), *states], step.tops, strict=False)
+    return [step.op("Reshape", values, step.integers(shape, "shape")) for values, shape in tops]

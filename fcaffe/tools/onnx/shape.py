@@ -21,85 +21,85 @@ def silence(step: Step) -> list[str]:
     return []
 
 
+@writes("Parameter")
+def parameter(step: Step) -> list[str]:
+    return step.blobs
+
+
+@writes("DummyData")
+def constants(step: Step) -> list[str]:
+    if any(filler.type != "constant" for filler in step.param.dummy_data_param.data_filler):
+        raise step.refuse("it draws random numbers; make its tops inputs of the net")
+    to_numpy = step.layer.engine.to_numpy
+    return [step.array(to_numpy(blob.data), str(index)) for index, blob in enumerate(step.node.tops)]
+
+
 @writes("Dropout")
-def dropout(step: Step) -> list[str]:
+def dropout(step: Step) -> str:
     if step.layer.phase == pb.TRAIN:
         raise step.refuse("it is in phase TRAIN; convert the net in phase TEST")
     if step.layer.drops:
         raise step.refuse("it drops values at random, by sample_weights_test; remove this field")
     ratio = step.array(step.param.dropout_param.dropout_ratio, "ratio")
-    return [step.op("Dropout", step.times(step.x, step.layer.scale), ratio)]  # which does nothing outside of training
+    return step.op("Dropout", step.times(step.x, step.layer.scale), ratio)  # which does nothing outside of training
 
 
 @writes("Flatten", "Reshape")
-def reshape(step: Step) -> list[str]:
-    return [step.reshape(step.x, step.bottoms[0], step.tops[0])]
+def reshape(step: Step) -> str:
+    return step.reshape(step.x, step.bottoms[0], step.tops[0])
 
 
 @writes("Concat")
-def concat(step: Step) -> list[str]:
-    return [step.x] if len(step.inputs) == 1 else [step.op("Concat", *step.inputs, axis=step.layer.axis)]
+def concat(step: Step) -> str:
+    return step.x if len(step.inputs) == 1 else step.op("Concat", *step.inputs, axis=step.layer.axis)
 
 
 @writes("Slice")
-def cut(step: Step) -> list[str]:
+def cut(step: Step) -> str | list[str]:
     axis = step.layer.axis
-    if len(step.tops) == 1:
-        return [step.x]
-    sizes = step.integers([top[axis] for top in step.tops], "sizes")
-    return step.ops("Split", step.x, sizes, outputs=len(step.tops), axis=axis)
+    return step.x if len(step.tops) == 1 else step.split(step.x, [top[axis] for top in step.tops], axis)
 
 
 @writes("Crop")
-def crop(step: Step) -> list[str]:
-    parts = [(axis, part) for axis, part in enumerate(step.layer.part) if part.stop is not None]
-    return [
-        step.op(
-            "Slice",
-            step.x,
-            step.integers([part.start for _, part in parts], "starts"),
-            step.integers([part.stop for _, part in parts], "ends"),
-            step.integers([axis for axis, _ in parts], "axes"),
-        )
-    ]
+def crop(step: Step) -> str:
+    parts = {axis: part for axis, part in enumerate(step.layer.part) if part.stop is not None}
+    return step.slice(step.x, [part.start for part in parts.values()], [part.stop for part in parts.values()], [*parts])
 
 
 @writes("Tile")
-def tile(step: Step) -> list[str]:
+def tile(step: Step) -> str:
     repeats = [1] * len(step.bottoms[0])
     repeats[step.layer.axis] = step.param.tile_param.tiles
-    return [step.op("Tile", step.x, step.integers(repeats, "repeats"))]
+    return step.op("Tile", step.x, step.integers(repeats, "repeats"))
 
 
 @writes("Reduction")
-def reduction(step: Step) -> list[str]:
+def reduction(step: Step) -> str:
     layer = step.layer
     kind = {code: operator for operator, code in REDUCTIONS.items()}[step.param.reduction_param.operation]
     axes = range(layer.axis, len(step.bottoms[0]))
-    return [step.times(step.reduce(kind, step.x, axes, keepdims=0), step.param.reduction_param.coeff)]
+    return step.times(step.reduce(kind, step.x, axes, keepdims=0), step.param.reduction_param.coeff)
 
 
 @writes("ArgMax")
-def argmax(step: Step) -> list[str]:
+def argmax(step: Step) -> str:
     """TopK on the reversed axis: of equal values ONNX ranks the smaller index first, and Caffe the larger one."""
     layer, p, shape = step.layer, step.param.argmax_param, step.bottoms[0]
     rows = (*shape[:1], math.prod(shape[1:]))
     x = step.x if layer.axis is not None else step.reshape(step.x, shape, rows)
     axis = 1 if layer.axis is None else layer.axis
     length = rows[1] if layer.axis is None else shape[axis]
-    start, end = step.integers([-1], "start"), step.integers([-(2**31)], "end")
-    reversed_x = step.op("Slice", x, start, end, step.integers([axis], "axis"), step.integers([-1], "step"))
-    values, positions = step.ops("TopK", reversed_x, step.integers([p.top_k], "k"), outputs=2, axis=axis)
+    values, positions = step.ops("TopK", step.reversed(x, [axis]), step.integers([p.top_k], "k"), outputs=2, axis=axis)
     indices = step.cast(step.op("Sub", step.integers([length - 1], "last"), positions), "FLOAT")
     if layer.axis is not None:
-        return [values if p.out_max_val else indices]
+        return values if p.out_max_val else indices
     both = step.op("Concat", indices, values, axis=1) if p.out_max_val else indices
-    return [step.reshape(both, (shape[0], math.prod(step.tops[0][1:])), step.tops[0])]
+    return step.reshape(both, (shape[0], math.prod(step.tops[0][1:])), step.tops[0])
 
 
 @writes("BatchReindex")
-def batch_reindex(step: Step) -> list[str]:
-    return [step.op("Gather", step.x, step.cast(step.inputs[1], "INT64"), axis=0)]
+def batch_reindex(step: Step) -> str:
+    return step.op("Gather", step.x, step.cast(step.inputs[1], "INT64"), axis=0)
 
 
 @writes("Filter")

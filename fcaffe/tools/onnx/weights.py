@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,39 +22,34 @@ from fcaffe.tools.onnx.properties import NET, model_from
 _ENDINGS = (("/0", ".weight", "_weight", "_weights", "_w", "_W"), ("/1", ".bias", "_bias", "_b", "_B"))
 
 
-@dataclass(frozen=True)
 class OnnxFile:
-    """An ONNX file: constants by name, nodes by name and by names of outputs, readers of values, properties."""
+    """An ONNX file: constants by name, nodes by name and by names of outputs, readers of values, properties.
 
-    constants: Mapping[str, np.ndarray]
-    nodes: Mapping[str, Any]
-    readers: Mapping[str, list[Any]]
-    properties: Mapping[str, str]
+    Raises SnapshotError.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        model, _ = read_model(path)
+        self.properties = {entry.key: entry.value for entry in model.metadata_props}
+        self.nodes: dict[str, Any] = {}
+        self.readers: dict[str, list[Any]] = {}
+        to_array = onnx().numpy_helper.to_array
+        try:
+            with asking():
+                self.constants = {tensor.name: to_array(tensor) for tensor in model.graph.initializer}
+                for node in model.graph.node:
+                    if node.op_type == "Constant" and node.attribute[0].name == "value":
+                        self.constants[node.output[0]] = to_array(node.attribute[0].t)
+        except UnreadableError as problem:
+            raise SnapshotError(f"cannot read {path} as an ONNX file: {problem}") from problem
+        for node in model.graph.node:
+            for name in (node.name, *node.output):
+                self.nodes.setdefault(name, node)
+            for name in node.input:
+                self.readers.setdefault(name, []).append(node)
 
     def constants_of(self, node: Any) -> list[np.ndarray]:
         return [self.constants[name] for name in node.input if name in self.constants]
-
-
-def read_onnx(path: str | os.PathLike[str]) -> OnnxFile:
-    """Read an ONNX file. Raises SnapshotError."""
-    model, _ = read_model(path)
-    try:
-        with asking():
-            to_array = onnx().numpy_helper.to_array
-            constants = {tensor.name: to_array(tensor) for tensor in model.graph.initializer}
-            for node in model.graph.node:
-                if node.op_type == "Constant" and node.attribute[0].name == "value":
-                    constants[node.output[0]] = to_array(node.attribute[0].t)
-    except UnreadableError as problem:
-        raise SnapshotError(f"cannot read {path} as an ONNX file: {problem}") from problem
-    nodes: dict[str, Any] = {}
-    readers: dict[str, list[Any]] = {}
-    for node in model.graph.node:
-        for name in (node.name, *node.output):
-            nodes.setdefault(name, node)
-        for name in node.input:
-            readers.setdefault(name, []).append(node)
-    return OnnxFile(constants, nodes, readers, {entry.key: entry.value for entry in model.metadata_props})
 
 
 def read_weights(path: str | os.PathLike[str], net: Net | None = None) -> Model:
@@ -64,7 +58,7 @@ def read_weights(path: str | os.PathLike[str], net: Net | None = None) -> Model:
     From other files, the weights of the layers of `net` are read by name. Raises SnapshotError for layers that are
     missing or have other shapes.
     """
-    file = read_onnx(path)
+    file = OnnxFile(path)
     if NET in file.properties:
         try:
             return model_from(file.properties, file.constants)
@@ -82,14 +76,13 @@ def read_weights(path: str | os.PathLike[str], net: Net | None = None) -> Model:
 
 
 def _blobs(file: OnnxFile, net: Net, layer: Layer, path: str) -> list[StoredBlob]:
-    for arrays in (_by_own_names(file, layer), _by_node(file, layer), _by_statistics(file, net, layer)):
-        if len(arrays) != len(layer.blobs):
-            continue
-        fitted = [_fitted(array, blob.shape) for array, blob in zip(arrays, layer.blobs, strict=True)]
-        if all(array is not None for array in fitted):
+    by_node = list(_by_node(file, net, layer))
+    for arrays in (_by_own_names(file, layer), *by_node):
+        fitted = [_fitted(array, blob.shape) for array, blob in zip(arrays, layer.blobs, strict=False)]
+        if len(arrays) == len(layer.blobs) and all(array is not None for array in fitted):
             return [StoredBlob(array.shape, array) for array in fitted if array is not None]
     wanted = ", ".join(str(blob.shape) for blob in layer.blobs)
-    near = [array.shape for array in _by_node(file, layer)]
+    near = [array.shape for array in by_node[0]] if by_node else []
     found = f"the node of this name has {near}" if near else "there is no node and no constant of this name"
     raise SnapshotError(f'{path}: no blobs {wanted} for layer "{layer.name}" ({layer.type}): {found}')
 
@@ -99,35 +92,31 @@ def _by_own_names(file: OnnxFile, layer: Layer) -> list[np.ndarray]:
     return [file.constants[found] for each in names if (found := next((n for n in each if n in file.constants), ""))]
 
 
-def _by_node(file: OnnxFile, layer: Layer) -> list[np.ndarray]:
-    """The constants of the node with the layer's name, in Caffe's layout."""
-    node = file.nodes.get(layer.name) or next((file.nodes[top] for top in layer.param.top if top in file.nodes), None)
-    if node is None:
-        return []
-    arrays = file.constants_of(node)
-    if node.op_type == "BatchNormalization":
-        return [*arrays[2:4], np.ones(1, np.float32)]
-    if node.op_type == "MatMul" and arrays:
-        following = [file.constants_of(reader) for reader in file.readers.get(node.output[0], [])]
-        return [arrays[0].T, *(found[0] for found in following if len(found) == 1 and len(layer.blobs) == 2)]
-    if node.op_type == "Gemm" and arrays:
-        transposed = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
-        return [arrays[0] if transposed else arrays[0].T, *arrays[1:]]
-    if node.op_type == "Mul" and len(layer.blobs) == 2:
-        return [*arrays, *(one for reader in file.readers.get(node.output[0], []) for one in file.constants_of(reader))]
-    return arrays
+def _by_node(file: OnnxFile, net: Net, layer: Layer) -> Iterator[list[np.ndarray]]:
+    """Yields the constants of the nodes that may be the layer, in Caffe's layout.
 
-
-def _by_statistics(file: OnnxFile, net: Net, layer: Layer) -> list[np.ndarray]:
-    """The scale and shift of a Scale behind a BatchNorm, which are one node in ONNX."""
-    if layer.type != "Scale":
-        return []
-    for node in net.nodes:
-        if node.layer.type == "BatchNorm" and list(node.layer.param.top) == list(layer.param.bottom):
-            found = file.nodes.get(node.name)
-            if found is not None and found.op_type == "BatchNormalization":
-                return file.constants_of(found)[: len(layer.blobs)]
-    return []
+    These have the name of the layer or of a top. A Scale behind a BatchNorm is one node with it. A bias may be the
+    constant of a node behind.
+    """
+    normalized = [
+        node.name
+        for node in net.nodes
+        if node.layer.type == "BatchNorm"
+        and layer.type == "Scale"
+        and list(node.layer.param.top) == list(layer.param.bottom)
+    ]
+    for name in (layer.name, *layer.param.top, *normalized):
+        if (node := file.nodes.get(name)) is None:
+            continue
+        arrays = file.constants_of(node)
+        if node.op_type == "BatchNormalization":
+            arrays = [*arrays[2:4], np.ones(1)] if layer.type == "BatchNorm" else arrays[: len(layer.blobs)]
+        elif node.op_type in ("MatMul", "Gemm") and not any(one.name == "transB" and one.i for one in node.attribute):
+            arrays[:1] = [array.T for array in arrays[:1]]
+        if len(arrays) < len(layer.blobs):
+            behind = [file.constants_of(reader) for reader in file.readers.get(node.output[0], [])]
+            arrays += [found[0] for found in behind if len(found) == 1]
+        yield arrays
 
 
 def _fitted(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:

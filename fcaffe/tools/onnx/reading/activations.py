@@ -116,43 +116,39 @@ def error_gelu(step: Step, x: Value) -> Value:
     return step.sum(step.layer("ReLU", x), step.product(size, polynomial, bell), coefficients=(1, -0.5))
 
 
-_PLUS = [("Add", ("Erf", (operator, "x", number)), 1.0) for operator, number in (("Mul", ROOT), ("Div", 1 / ROOT))]
-_GELU = [
-    form
-    for plus in _PLUS
-    for form in (("Mul", ("Mul", "x", plus), 0.5), ("Mul", ("Mul", "x", 0.5), plus), ("Mul", "x", ("Mul", plus, 0.5)))
-]
+_PLUS = ("Add", ("Erf", [("Mul", "x", ROOT), ("Div", "x", 1 / ROOT)]), 1.0)
+_GELU = [("Mul", ("Mul", "x", _PLUS), 0.5), ("Mul", ("Mul", "x", 0.5), _PLUS), ("Mul", "x", ("Mul", _PLUS, 0.5))]
 
 
 def gelu_behind(step: Step) -> Value | None:
     """The GELU whose last multiplication the node is."""
-    for form in _GELU:
-        found = match(step, form, step.node.outputs[0], {})
-        x = step.net.known[found["x"]] if found else None
-        if isinstance(x, Value):
-            return error_gelu(step, x)
-    return None
+    found = match(step, _GELU, step.node.outputs[0], {})
+    x = step.net.known[found["x"]] if found else None
+    return error_gelu(step, x) if isinstance(x, Value) else None
 
 
 def match(step: Step, pattern: Any, name: str, found: dict[str, str]) -> dict[str, str] | None:
     """The values by their names in a pattern, or None if the value of this name is not computed so.
 
-    A pattern is a name, a number, or an operator with patterns as its operands. Terms and factors may have any order.
+    A pattern is a name, a number, an operator with patterns as its first operands, or a list of patterns, of which the
+    first that matches counts. Terms and factors may have any order. Outputs of operators have the operators as names.
     """
+    if isinstance(pattern, list):
+        return next((one for form in pattern if (one := match(step, form, name, found)) is not None), None)
     if isinstance(pattern, str):
         return {**found, pattern: name} if found.get(pattern, name) == name else None
     if isinstance(pattern, float):
         value = number_of(step, name)
         return found if value is not None and abs(value - pattern) < NEAR else None
     node = step.node if name in step.node.outputs else step.net.makers.get(name)
-    if node is None or node.op != pattern[0]:
+    if node is None or node.op != pattern[0] or len(node.inputs) < len(pattern) - 1:
         return None
     for names in itertools.permutations(node.inputs) if node.op in ("Add", "Mul") else [node.inputs]:
         bound: dict[str, str] | None = found
         for operand, each in zip(pattern[1:], names, strict=False):
             bound = None if bound is None else match(step, operand, each, bound)
         if bound is not None:
-            return bound
+            return {**bound, node.op: name}
     return None
 
 

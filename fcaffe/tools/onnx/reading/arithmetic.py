@@ -6,9 +6,9 @@ axis.
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
-import re
 
 import numpy as np
 
@@ -61,8 +61,7 @@ def with_constant(step: Step, x: Value, constant: np.ndarray, kind: str) -> Valu
             return bottom
     step.made = [one for one in step.made if one not in (made, before)]
     field, message = next((field, one) for field, one in before.param.ListFields() if field.name.endswith("_param"))
-    changed = type(message)()
-    changed.CopyFrom(message)
+    changed = copy.deepcopy(message)
     changed.ClearField("bias_term")  # which is true by default, but not for a Scale
     if kind == "Bias" and before.kind == "Scale":
         changed.bias_term = True
@@ -109,20 +108,21 @@ def arithmetic(step: Step) -> Value:
     return combined(step, x, y, "Scale" if step.op in ("Mul", "Div") else "Bias", -1 if step.op == "Sub" else 1)
 
 
+_SQUARES = ("ReduceSumSquare", "x")
+_NORM = [("ReduceL2", "x"), ("Sqrt", [_SQUARES, ("Add", _SQUARES, "eps")])]
+_LIMITED = [_NORM, ("Clip", _NORM, "limit")]
+_NORMALIZED = ("Div", "x", [_LIMITED, ("Expand", _LIMITED)])
+
+
 def _normalized(step: Step) -> Value | None:
     """Normalize for x / sqrt(sum of x^2 over the channels + eps), or for x / max(norm, a tiny number)."""
-    node, path = step.net.makers.get(step.node.inputs[1]) if step.op == "Div" else None, []
-    terms: dict[str, float | None] = {"Add": TINY**2, "Clip": 0}
-    while node is not None and node.op in ("Expand", "Clip", "Sqrt", "Add"):
-        path.append(node.op)
-        if node.op in terms:
-            terms[node.op] = number_of(step, node.inputs[1]) if len(list(filter(None, node.inputs))) == 2 else None
-        node = step.net.makers.get(node.inputs[0])
-    if node is None or node.inputs[:1] != step.node.inputs[:1] or not node.attributes.get("keepdims", 1):
+    found = match(step, _NORMALIZED, step.node.outputs[0], {})
+    if found is None or ("Clip" in found and any(step.net.makers[found["Clip"]].inputs[2:])):
         return None
-    limit, eps = terms["Clip"], terms["Add"]
-    norm = re.fullmatch("(Expand )?(Clip )?(ReduceL2|Sqrt (Add )?ReduceSumSquare)", " ".join([*path, node.op]))
-    if limit is None or eps is None or not 0 <= limit <= TINY or norm is None:
+    limit = number_of(step, found["limit"]) if "limit" in found else 0
+    eps = number_of(step, found["eps"]) if "eps" in found else TINY**2
+    node = step.net.makers[found.get("ReduceL2") or found["ReduceSumSquare"]]
+    if limit is None or eps is None or not 0 <= limit <= TINY or not node.attributes.get("keepdims", 1):
         return None
     if Step(step.net, node).list_of(1, "axes") != [1]:
         return None
@@ -135,7 +135,7 @@ _RESPONSE = ("Div", "x", ("Pow", ("Add", ("Mul", "mean", "alpha"), "k"), "beta")
 
 def _response_normalized(step: Step) -> Value | None:
     """LRN for nn.LocalResponseNorm, whose mean is a pooling of the squares along the channels."""
-    found = match(step, _RESPONSE, step.node.outputs[0], {}) if step.op == "Div" else None
+    found = match(step, _RESPONSE, step.node.outputs[0], {})
     numbers = {field: number_of(step, found[field]) for field in ("alpha", "k", "beta")} if found else {}
     x, y = (step.net.known[found[name]] if found else None for name in ("x", "mean"))
     if None in numbers.values() or not isinstance(x, Value) or not isinstance(y, Value) or len(x.shape) != 4:
