@@ -24,9 +24,20 @@ from fcaffe.engines.memory import obtainable_bytes
 from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.jobs.world import World, join
 from fcaffe.plan.explain import explain
-from fcaffe.plan.machine import FCAFFE, LINKS, MACHINE, MACHINES, Device, Link, Machine, read_machine, write_machine
+from fcaffe.plan.machine import (
+    FCAFFE,
+    LINKS,
+    MACHINE,
+    MACHINES,
+    Device,
+    Link,
+    Machine,
+    find,
+    read_machine,
+    write_machine,
+)
 from fcaffe.plan.prediction import Prediction, Row
-from fcaffe.plan.reductions import check_names
+from fcaffe.plan.reductions import REDUCTIONS
 from fcaffe.plan.work import Work, work_of_net
 from fcaffe.threads import available_cpus, ranks_on_host
 from fcaffe.tools.profile import gemm_gflops, memory_gbytes
@@ -87,8 +98,8 @@ def plan(engines: EngineFlags, **flags: Any) -> int:
         )
     machine = read_machine(flags["machine"])
     machine.device.peak_of(engines.math)  # refuses a type that the device has no speed for
-    reductions = flags["names"].split(",")
-    check_names(reductions)
+    known = {name: name for name in (*REDUCTIONS, "best", "all")}
+    reductions = [find(name, known, "reduction") for name in flags["names"].split(",")]
     work = _work(flags)
     size, per_worker = _batch_of(flags["batch"], work)
     if per_worker and flags["parallel"] == "hybrid":

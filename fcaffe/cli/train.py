@@ -43,11 +43,7 @@ class SolverFlags:
     """The flags that configure the solver, beside its prototxt."""
 
     on_nan: str = flag(
-        ["stop", "snapshot", "continue"],
-        "If the loss is not finite: stop, stop after a snapshot of the last good state (up to 100 iterations old), or "
-        "continue (stop).",
-        "--on-nan",
-        default="stop",
+        ["stop", "continue"], "If the loss is not finite: stop or continue (stop).", "--on-nan", default="stop"
     )
     rng: str = flag(
         ["caffe", "counter"], "Stream that Dropout and other noise in the net draw from (counter).", default="counter"

@@ -12,7 +12,7 @@ import click
 
 from fcaffe import log
 from fcaffe.cli.engine import EngineFlags, engine_flags, first_gpu
-from fcaffe.cli.flags import command, flag, log_flags, with_flags, with_options
+from fcaffe.cli.flags import command, flag, log_flags, with_flags
 from fcaffe.cli.solver import rates
 from fcaffe.cli.table import print_table
 from fcaffe.deep_compression import dcmodel, pruning
@@ -67,17 +67,15 @@ class DeepFlags:
     )
 
 
-LOW_RANK = [
-    click.option(
-        "--rank", "ranks", multiple=True, metavar="LAYER=N", help="A layer and its rank; no other is changed."
-    ),
-    click.option(
-        "--energy",
+@dataclass(frozen=True)
+class LowRankFlags:
+    rank: Sequence[str] = flag("LAYER=N", "A layer and its rank; no other is changed.", default=(), multiple=True)
+    energy: float | None = flag(
+        "SHARE",
+        "Without --rank: the share of the squares of singular values that stays in each layer (0.95).",
+        default=None,
         type=float,
-        metavar="SHARE",
-        help="Without --rank: the share of the squares of singular values that stays in each layer (0.95).",
-    ),
-]
+    )
 
 
 @command(
@@ -92,25 +90,20 @@ LOW_RANK = [
 @click.argument("files", nargs=-1, metavar="WEIGHTS OUT.dcmodel | NET WEIGHTS NEW_NET NEW_WEIGHTS")
 @click.option("--solver", "solver_path", default="", metavar="FILE", help="Test by the test nets of this solver.")
 @click.option("--gpu", default="", metavar="ID", help="With --solver: the GPU to use (the CPU).")
-@with_options(LOW_RANK, "Flags for layers of low rank")
+@with_flags("low", LowRankFlags, "Flags for layers of low rank")
 @with_flags("deep", DeepFlags, "Flags for .dcmodel files")
 @engine_flags
 def compress(
-    files: Sequence[str],
-    solver_path: str,
-    gpu: str,
-    ranks: Sequence[str],
-    energy: float | None,
-    deep: DeepFlags,
-    engines: EngineFlags,
+    files: Sequence[str], solver_path: str, gpu: str, low: LowRankFlags, deep: DeepFlags, engines: EngineFlags
 ) -> int:
     if len(files) not in (2, 4):
         raise UsageError("compress needs two files, WEIGHTS OUT.dcmodel, or four, NET WEIGHTS NEW_NET NEW_WEIGHTS")
-    if len(files) == 2 and (ranks or energy is not None):
+    if len(files) == 2 and low != LowRankFlags():
         raise UsageError("--rank and --energy are for layers of low rank: compress NET WEIGHTS NEW_NET NEW_WEIGHTS")
     if len(files) == 4 and deep != DeepFlags():
         raise UsageError("flags of densities, bits and training are for two files: compress WEIGHTS OUT.dcmodel")
-    if energy is not None and not 0 < energy <= 1:
+    energy = 0.95 if low.energy is None else low.energy
+    if not 0 < energy <= 1:
         raise UsageError(f"--energy is a share above 0 and up to 1, not {energy:g}")
     solver, engine = None, None
     if solver_path:
@@ -121,7 +114,7 @@ def compress(
     if len(files) == 2:
         compress_deeply(files[0], files[1], deep, solver, engine)
     else:
-        _factor(files, dict(map(_rank_of, ranks)), 0.95 if energy is None else energy, solver, engine)
+        _factor(files, dict(map(_rank_of, low.rank)), energy, solver, engine)
     return 0
 
 

@@ -254,7 +254,6 @@ def _copy(blob: StoredBlob, values: np.ndarray | None) -> StoredBlob:
 
 def weights_of(solver: Solver, layers: Collection[str]) -> Iterator[slice]:
     """Yields the slices of these layers' weights, without biases, in the solver's flat buffers."""
-    parameters = solver.net.parameters
-    for parameter, own in zip(parameters.owned, parameters.slices(), strict=True):
+    for parameter, own in solver.net.parameters.with_slices():
         if parameter.layer.name in layers and parameter.index == 0:
             yield own

@@ -91,7 +91,7 @@ class EngineBase:
     cache: WeightCache | None = None  # set while weights do not change
     host_views: Any = None  # see fcaffe.net.host_arrays
     updates_at_once = False  # update_all updates all parameters in one call
-    scales_gradients = False  # see scale_losses
+    loss_scale: Any = None  # of an engine whose gradients have 16 bits; see scale_losses
 
     def __init__(self, xp: Any) -> None:
         self.xp = xp

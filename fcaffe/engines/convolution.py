@@ -10,7 +10,7 @@ from typing import Any
 from fcaffe.engines.channels import channels_last
 from fcaffe.engines.elementwise import PlainElementwise
 from fcaffe.engines.memory import Array
-from fcaffe.engines.windows import Windows, pad_channels_last, patches
+from fcaffe.engines.windows import Windows, add_windows, pad_channels_last, patches
 
 PATCH_BYTES = 8 << 20  # patches of this many bytes are unfolded at a time, so that they stay in cache
 
@@ -119,13 +119,9 @@ class PlainConvolution(PlainElementwise):
 
     def _fold(self, columns: Array, out: Array, windows: Windows) -> None:
         """out (N, spatial..., C) = the columns (N, output_size..., kernel..., C) added up where their windows lie."""
-        output_size, size = columns.shape[1 : out.ndim - 1], out.shape[1:-1]
-        shape = (out.shape[0], *windows.padded_size(size, output_size), out.shape[-1])
-        padded = self.xp.zeros(shape, columns.dtype)
-        for offset in windows.offsets():
-            element = (slice(None),) * (1 + len(output_size)) + offset
-            padded[windows.shifted(offset, output_size)] += columns[element]
-        out[...] = padded[windows.interior(size)]
+        output_size = columns.shape[1 : out.ndim - 1]
+        before = (slice(None),) * (1 + len(output_size))
+        add_windows(self.xp, out, windows, output_size, lambda offset: columns[before + offset])
 
     def _unfold(self, padded: Array, windows: Windows, output_size: tuple[int, ...]) -> Array:
         """The patches as rows of a matrix (N * output_size, kernel * C)."""

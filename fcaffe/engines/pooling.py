@@ -8,7 +8,7 @@ from typing import Any
 from fcaffe.engines.channels import channels_last
 from fcaffe.engines.elementwise import FLT_MAX, FLT_MIN, PlainElementwise
 from fcaffe.engines.memory import Array
-from fcaffe.engines.windows import Windows, pad_channels_last
+from fcaffe.engines.windows import Windows, add_windows, pad_channels_last
 
 
 class PlainPooling(PlainElementwise):
@@ -48,11 +48,11 @@ class PlainPooling(PlainElementwise):
         """dx = each dy at the index that `mask` holds for its window; gradients at the same index add up."""
         dy, where, out = channels_last(dy), channels_last(mask), channels_last(dx)
         output_size, size = dy.shape[1:-1], out.shape[1:-1]
-        padded = self.xp.zeros((out.shape[0], *windows.padded_size(size, output_size), out.shape[-1]), dy.dtype)
-        for offset in windows.offsets():
-            here = where == self._plane_index(offset, output_size, size, windows, where.dtype)
-            padded[windows.shifted(offset, output_size)] += self.xp.where(here, dy, 0)
-        out[...] = padded[windows.interior(size)]
+
+        def part(offset: tuple[int, ...]) -> Array:
+            return self.xp.where(where == self._plane_index(offset, output_size, size, windows, where.dtype), dy, 0)
+
+        add_windows(self.xp, out, windows, output_size, part)
 
     def scatter_to_plane(self, dy: Array, mask: Array, dx: Array) -> None:
         """dx = dy added up at the indices in `mask`; indices outside the plane are ignored."""
@@ -78,12 +78,9 @@ class PlainPooling(PlainElementwise):
     def average_pool_backward(self, dy: Array, dx: Array, windows: Windows) -> None:
         """dx = each dy, divided by its window's area, at every element of the window."""
         dy, out = channels_last(dy), channels_last(dx)
-        output_size, size = dy.shape[1:-1], out.shape[1:-1]
-        padded = self.xp.zeros((out.shape[0], *windows.padded_size(size, output_size), out.shape[-1]), dy.dtype)
-        share = dy / windows.areas(self.xp, size, output_size)[..., None]
-        for offset in windows.offsets():
-            padded[windows.shifted(offset, output_size)] += share
-        out[...] = padded[windows.interior(size)]
+        output_size = dy.shape[1:-1]
+        share = dy / windows.areas(self.xp, out.shape[1:-1], output_size)[..., None]
+        add_windows(self.xp, out, windows, output_size, lambda offset: share)
 
     def stochastic_pool_forward(self, x: Array, y: Array, mask: Array, dice: Array, windows: Windows) -> None:
         """Zeiler and Fergus: pick an element with probability in proportion to its value, by `dice` in [0, 1)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +107,17 @@ def pad_channels_last(xp: Any, x: Array, windows: Windows, output_size: tuple[in
     buffer = xp.full((x.shape[0], *padded, x.shape[-1]), fill, dtype=x.dtype)
     buffer[windows.interior(size)] = x
     return buffer
+
+
+def add_windows(
+    xp: Any, out: Array, windows: Windows, output_size: tuple[int, ...], part: Callable[[tuple[int, ...]], Array]
+) -> None:
+    """out (N, spatial..., C) = part(offset) (N, output_size..., C) added to the element `offset` of every window."""
+    size = out.shape[1:-1]
+    padded = xp.zeros((out.shape[0], *windows.padded_size(size, output_size), out.shape[-1]), out.dtype)
+    for offset in windows.offsets():
+        padded[windows.shifted(offset, output_size)] += part(offset)
+    out[...] = padded[windows.interior(size)]
 
 
 def patches(xp: Any, padded: Array, windows: Windows, output_size: tuple[int, ...]) -> Array:

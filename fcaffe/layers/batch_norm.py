@@ -208,7 +208,7 @@ class BatchNorm(Layer):
 
     def add_to_statistics(self) -> None:
         """Once for each batch, after `mean` and `variance` have become its own."""
-        if not self.use_global_stats and self._workers().is_first:
+        if not self.use_global_stats and self.context.workers.is_first:
             self.statistics.add(self.mean, self.variance, self.count)
 
     @property

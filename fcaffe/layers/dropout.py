@@ -62,8 +62,6 @@ class Dropout(Activation):
             self.forward(bottom, top)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if not propagate_down[0]:
-            return
         dy, dx = top[0].diff, bottom[0].diff
         if self.drops:
             self.engine.dropout_backward(dy, self.mask.data, dx, self.scale)

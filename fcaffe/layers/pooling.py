@@ -107,8 +107,6 @@ class Pooling(Layer):
             self.engine.stochastic_pool_test(x, y, self.windows)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if not propagate_down[0]:
-            return
         dy, dx = top[0].diff, bottom[0].diff
         if self.method == AVE:
             self.engine.average_pool_backward(dy * self.gain if self.leaves_out_pad else dy, dx, self.windows)

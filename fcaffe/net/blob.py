@@ -110,12 +110,8 @@ class Storage:
 
     def clear(self) -> None:
         """Let the values count as zeros without writing any. Until `settle` writes them, or the caller has overwritten
-        all of them and called `mark_written`, only `view` may read the buffer."""
+        all of them and unset `is_clear`, only `view` may read the buffer."""
         self.is_clear = self.buffer is not None  # a new buffer is zero
-
-    def mark_written(self) -> None:
-        """The values in the buffer count again."""
-        self.is_clear = False
 
     def settle(self) -> None:
         """Write the zeros if the values count as such; see `clear`."""
@@ -193,7 +189,7 @@ class Blob:
         """The gradient, and whether the caller has to add to it. If not, the caller overwrites all of it: its values
         count as zeros."""
         add = not self.diff_storage.is_clear
-        self.diff_storage.mark_written()
+        self.diff_storage.is_clear = False
         return self.diff_storage.view(self.shape), add
 
     def reshape(self, *shape: int) -> None:

@@ -16,7 +16,7 @@ class GradientExchange:
 
     `Net.backward` calls `begin`, and then `ready(start)` as soon as the flat gradients from offset `start` on are
     final. They are summed in buckets, from the end of the buffer to the front. The solver calls `finish` before it uses
-    sums, or `finish_front` for those of the first layers.
+    sums.
 
     An exchange that `applies_momentum` applies SGD's momentum and clipping itself, to each worker's own gradients. The
     solver gives it these numbers by `set_momentum`, which it calls for no other exchange.
@@ -40,16 +40,9 @@ class GradientExchange:
         """Set the momentum, and the L2 norm to clip to (negative: none)."""
         raise NotImplementedError
 
-    def allocate(self, xp: Any, count: int, rows: int = 1) -> Array:
-        """Return a zeroed float32 buffer for gradients, in the memory that this exchange sums fastest.
-
-        Args:
-            xp: The array module, NumPy or CuPy.
-            count: Number of gradients.
-            rows: How many sums of gradients this worker has; for more than one the buffer's shape is (rows, count).
-        """
-        buffer = aligned_zeros(xp, rows * count)
-        return buffer if rows == 1 else buffer.reshape(rows, count)
+    def allocate(self, xp: Any, count: int) -> Array:
+        """Return a zeroed flat float32 buffer for so many gradients, in the memory that this exchange sums fastest."""
+        return aligned_zeros(xp, count)
 
     def agree_on_front(self, position: int) -> None:
         """From the next iteration on, sum the front bucket after so many others. All workers must say the same."""
@@ -62,10 +55,6 @@ class GradientExchange:
 
     def finish(self, stop: float = math.inf) -> None:
         """Wait for the sums of all buckets that begin before offset `stop`. Raises the error of a sum that failed."""
-
-    def finish_front(self) -> None:
-        """Wait for the sum of the front bucket, which has the first layers' gradients."""
-        self.finish(1)
 
     @property
     def final_until(self) -> float:

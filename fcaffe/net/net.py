@@ -57,13 +57,9 @@ class Net(Graph):
         ends = {*self.input_ids, *self.output_ids}
         return frozenset(blob for i, blob in enumerate(self.blobs) if i in ends or self.blob_loss_weights[i])
 
-    @property
-    def fused(self) -> Program:
-        """The program of whole passes if only those run, else `plain`."""
-        return self._fused if self.fuses else self.plain
-
     @functools.cached_property
-    def _fused(self) -> Program:
+    def fused(self) -> Program:
+        """The program of whole passes if only those run."""
         return self.new_program(Want(self.outer, not self.context.inference))
 
     def new_program(self, want: Want) -> Program:
@@ -116,7 +112,7 @@ class Net(Graph):
         program, in_arena = self.plain, self.fuses
         if self.on_demand is not None:
             self.on_demand.forget() if whole else self.on_demand.complete()
-        if whole and not self.debug_info and not self.hooks.in_forward():
+        if whole and not (self.debug_info or self.hooks.before_forward or self.hooks.after_forward):
             if self.fuses:
                 program = self.fused
             elif self.on_demand is not None:
@@ -189,7 +185,8 @@ class Net(Graph):
         whole = start in (None, len(self.nodes) - 1) and end == 0
         if self.on_demand is not None:
             self.on_demand.retire()
-            if not whole or self.hooks.in_backward() or self.program.inference:
+            hooks = self.hooks.before_backward or self.hooks.after_backward
+            if not whole or hooks or self.program.inference:
                 self.program = self.plain
         first = len(self.program.nodes) - 1 if whole or start is None else start
         clear = self.parameters.cleared()
@@ -361,6 +358,6 @@ class Net(Graph):
 
     def memory(self) -> Memory:
         """What a pass takes with the present shapes. Nothing need have run yet."""
-        program = self.fused
+        program = self.fused if self.fuses else self.plain
         program.trace()
         return memory_of(program, self.arena.choose(program) if self.fuses else {}, in_arena=self.fuses)

@@ -138,9 +138,3 @@ class Hooks:
     after_forward: list[Hook] = field(default_factory=list)
     before_backward: list[Hook] = field(default_factory=list)
     after_backward: list[Hook] = field(default_factory=list)
-
-    def in_forward(self) -> bool:
-        return bool(self.before_forward or self.after_forward)
-
-    def in_backward(self) -> bool:
-        return bool(self.before_backward or self.after_backward)

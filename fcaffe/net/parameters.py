@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,20 +102,23 @@ class Parameters:
     @property
     def extent(self) -> int:
         """The size of a flat buffer: `count`, and what lies between parameters, which stays 0."""
-        return max((own.start + one.room for one, own in zip(self.owned, self.slices(), strict=True)), default=0)
+        return max((own.start + one.room for one, own in self.with_slices()), default=0)
 
     @property
     def exchanged(self) -> int:
         """The offset up to which a flat buffer has parameters whose gradients the workers add up."""
-        pairs = zip(self.owned, self.slices(), strict=True)
-        return max((own.stop for parameter, own in pairs if not parameter.is_split), default=0)
+        return max((own.stop for parameter, own in self.with_slices() if not parameter.is_split), default=0)
 
     def flatten(self, data: Array, diff: Array) -> None:
         """Move all blobs into two flat buffers of `extent` values, in layer order; the blobs become views of them."""
         self.diff, self.to_sum = diff, diff[: self.exchanged]
-        for parameter, part in zip(self.owned, self.slices(), strict=True):
+        for parameter, part in self.with_slices():
             parameter.blob.move_to(data[part], diff[part])
             parameter.home = parameter.blob.data_storage
+
+    def with_slices(self) -> Iterator[tuple[Parameter, slice]]:
+        """Yield each parameter with its slice of a flat buffer."""
+        return zip(self.owned, self.slices(), strict=True)
 
     def slices(self) -> list[slice]:
         """Where each parameter lies in a flat buffer."""
@@ -138,13 +141,13 @@ class Parameters:
     def mark_written(self) -> None:
         """Gradients that were cleared have been written, by a pass that an engine had recorded."""
         for parameter in self.owned:
-            parameter.blob.diff_storage.mark_written()
+            parameter.blob.diff_storage.is_clear = False
 
     def final_offsets(self, nodes: Sequence[Sequence[Layer]]) -> list[int]:
         """For nodes of these layers, the offset from which on the flat gradients are final after the node's backward.
         Backward runs from the last node to the first."""
         own: dict[Layer, int] = {}
-        for parameter, part in zip(self.owned, self.slices(), strict=True):
+        for parameter, part in self.with_slices():
             if not parameter.is_split:
                 own.setdefault(parameter.layer, part.start)
         offsets, offset = [], self.exchanged
@@ -157,7 +160,7 @@ class Parameters:
         """For nodes of these layers, the end of the last exchanged parameter that forward reads, as an offset in a flat
         buffer; 0 if it reads none."""
         ends: dict[Blob, int] = {}
-        for parameter, part in zip(self.owned, self.slices(), strict=True):
+        for parameter, part in self.with_slices():
             if not parameter.is_split:
                 ends.update((blob, part.stop) for blob in (parameter.blob, *parameter.sharers))
         return [max((ends.get(blob, 0) for layer in layers for blob in layer.blobs), default=0) for layers in nodes]

@@ -42,7 +42,6 @@ class Access:
     saved: set[Storage] = field(default_factory=set)
     back_reads: set[Storage] = field(default_factory=set)
     back_writes: set[Storage] = field(default_factory=set)
-    reads_before_writing: bool = False
 
 
 @dataclass
@@ -83,7 +82,10 @@ class Program:
         self.internal: set[Storage] = set()
         self._fixed = self._outside()
         self.accesses = [self._access(node) for node in self.nodes]
-        self._leave_out(self._read_before_written())
+        early = self._read_before_written()
+        each = [(a.reads, a.writes, a.saved, a.back_reads, a.back_writes) for a in self.accesses]
+        for some in (self.activations, self.gradients, self.internal, *itertools.chain(*each)):
+            some -= early
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -121,16 +123,16 @@ class Program:
         return list(found)
 
     def _backward_steps(self, index: int) -> Iterator[Step]:
-        access = self.accesses[index]
+        access, node = self.accesses[index], self.nodes[index]
         reads = access.back_reads
-        if access.reads_before_writing:
+        if node.layer.traits.reads_before_writing and len(node.bottoms) == 1:
             yield Step(reads, set())
             reads = reads & self.gradients
         yield Step(reads, access.back_writes)
 
     def _access(self, node: Node) -> Access:
-        layer, bottoms, tops = node.layer, node.bottoms, node.tops
-        access = Access(reads_before_writing=layer.traits.reads_before_writing and len(bottoms) == 1)
+        bottoms, tops = node.bottoms, node.tops
+        access = Access()
         access.reads = self._within((blob.data_storage for blob in bottoms), self.activations)
         access.writes = self._within((blob.data_storage for blob in tops), self.activations)
         if self.inference:
@@ -177,12 +179,6 @@ class Program:
             early |= step.reads - written
             written |= step.writes
         return early
-
-    def _leave_out(self, storages: set[Storage]) -> None:
-        accesses = self.accesses
-        each = [(a.reads, a.writes, a.saved, a.back_reads, a.back_writes) for a in accesses]
-        for some in (self.activations, self.gradients, self.internal, *itertools.chain(*each)):
-            some -= storages
 
 
 def bytes_of(storages: Iterable[Storage]) -> int:

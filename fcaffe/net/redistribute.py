@@ -98,8 +98,7 @@ class Redistribute(Layer):
         """The top has its values still."""
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if propagate_down[0]:
-            bottom[0].diff[...] = self._moved(top[0].diff, adjoint(self.target), adjoint(self.source))
+        bottom[0].diff[...] = self._moved(top[0].diff, adjoint(self.target), adjoint(self.source))
 
     def _moved(self, values: Array, given: Placement, wanted: Placement) -> Array:
         """The values in another placement."""

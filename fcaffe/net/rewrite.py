@@ -152,15 +152,10 @@ class FusedLayer(Layer):
         for blob, own in zip(top, self.nodes[-1].tops, strict=True):
             blob.reshape(*own.shape)
 
-    def before_last(self, top: Blob) -> Blob:
-        """`inner`, of the top's shape, for a last layer that works in place."""
-        self.inner.reshape(*top.shape)
-        self.inner.share_diff(top)
-        return self.inner
-
     def before_relu(self, top: Blob) -> Blob:
         """`inner` with the gradient in front of a ReLU."""
-        self.before_last(top)
+        self.inner.reshape(*top.shape)
+        self.inner.share_diff(top)
         self.engine.relu_backward(top.data, top.diff, self.inner.diff, 0)
         return self.inner
 

@@ -46,7 +46,9 @@ class Workers:
     @functools.cached_property
     def alone(self) -> Workers:
         """This worker without the others, for layers that have whole bottoms: its sums are over its own values."""
-        return Alone(self)
+        alone = Workers()
+        alone.part = self.part  # type: ignore[method-assign]
+        return alone
 
     def run_shards_in_step(self) -> None:
         """A layer calls this in `setup` if its sums must cover all shards. Each shard then has a net of its own."""
@@ -99,15 +101,3 @@ class Workers:
         """Raises UsageError on each worker whose `content` differs from that of worker 0; all must call this."""
         if self.broadcast_object(sha256(content).digest()) != sha256(content).digest():
             raise UsageError(f"{what} of worker {self.rank} differ from those of worker 0: give all the same")
-
-
-class Alone(Workers):
-    """See `Workers.alone`."""
-
-    def __init__(self, among: Workers) -> None:
-        self.part = among.part  # type: ignore[method-assign]
-        self._among = among
-
-    @property
-    def is_first(self) -> bool:  # type: ignore[override]
-        return self._among.is_first

@@ -58,9 +58,8 @@ class ReducingExchange(GradientExchange):
         self._buckets: list[Bucket] = []  # of this iteration, from the end of the gradients to the front
         self._front_after = math.inf  # position of the front bucket in the order of sums
 
-    def allocate(self, xp: Any, count: int, rows: int = 1) -> Array:
-        buffer = self.reduction.allocate(rows * count)
-        return buffer if rows == 1 else buffer.reshape(rows, count)
+    def allocate(self, xp: Any, count: int) -> Array:
+        return self.reduction.allocate(count)
 
     @property
     def front_position(self) -> int:

@@ -39,7 +39,7 @@ def _inputs(prediction: Prediction, row: Row) -> Facts:
     for name, link in (("link within a node", machine.within), ("link between nodes", machine.between)):
         yield name, f"{link.name}: {1e6 * link.latency:.3g} us and {link.bandwidth / 1e9:.4g} GB/s", link.source
     nodes = f"{machine.devices_per_node} devices, {machine.links_per_node} links each"
-    yield "nodes", nodes, f"machine {machine.name}; contention {machine.contention:g}"
+    yield "nodes", nodes, f"machine {machine.name}"
     split = "the batch of each worker" if prediction.per_worker else f"ceil({prediction.batch:,} / {row.workers:,})"
     yield "share of a worker", f"{row.share:,} images", split
     cores = f"; ranks share cores, {machine.slowdown(row.workers):g} times slower" if machine.cores else ""

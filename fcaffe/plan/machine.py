@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
@@ -17,7 +17,6 @@ from fcaffe.suggestions import did_you_mean
 MACHINE = "machine.json"  # what a calibration writes unless --out names another file
 SOURCES = ("source", "efficiency_source")  # fields that files do not have
 MAY_BE_ZERO = ("latency", "burst", "layer_seconds")
-_Kind = TypeVar("_Kind")
 WORDS = {"str": "a text in quotes", "int": "a whole number from 1 on", "float": "a number above 0"}
 
 SUSTAINED = 0.85  # assumed: the share of a link's nominal rate that long messages get
@@ -143,12 +142,8 @@ def find(name: str, known: Mapping[str, _Known], noun: str) -> _Known:
     """The known item of this name, in upper or lower case. Raises UsageError."""
     by_lower = {key.lower(): value for key, value in known.items()}
     if name.lower() not in by_lower:
-        raise unknown(noun, name, known)
+        raise UsageError(f"there is no {noun} '{name}'{did_you_mean(name, known)}; known are {', '.join(known)}")
     return by_lower[name.lower()]
-
-
-def unknown(noun: str, name: str, known: Iterable[str]) -> UsageError:
-    return UsageError(f"there is no {noun} '{name}'{did_you_mean(name, known)}; known are {', '.join(known)}")
 
 
 TEXTBOOK, FCAFFE = "textbook", "fcaffe"
@@ -169,7 +164,6 @@ class Machine:
     within: Link = LINKS["memory"]  # between ranks of a node
     between: Link = LINKS["10GbE"]  # between nodes
     links_per_node: int = 1  # such links of each node
-    contention: float = 1.0  # how many times slower these are while all nodes send
     exchange: str = TEXTBOOK
     speeds: Mapping[str, float] = field(default_factory=dict)  # images a second that a device trains, by the net's name
     speed: float | None = None  # the same, of any net
@@ -254,14 +248,12 @@ def machine_from(content: Any, path: str) -> Machine:
 
 def write_machine(machine: Machine, path: str) -> None:
     """Raises FcaffeError."""
+
+    def stated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {key: value for key, value in pairs if value is not None and key not in SOURCES}
+
     with replacing(path, "machine") as temporary:
-        temporary.write_text(json.dumps(_without_sources(asdict(machine)), indent=1) + "\n", encoding="utf-8")
-
-
-def _without_sources(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_sources(one) for key, one in value.items() if one is not None and key not in SOURCES}
-    return value
+        temporary.write_text(json.dumps(asdict(machine, dict_factory=stated), indent=1) + "\n", encoding="utf-8")
 
 
 def _values(kind: type, where: str, dot: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -302,7 +294,7 @@ def _object(where: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
-def _described(where: str, value: Any, kind: type[_Kind], known: Mapping[str, _Kind]) -> _Kind:
+def _described(where: str, value: Any, kind: type[_Known], known: Mapping[str, _Known]) -> _Known:
     """One of the known devices or links by its name, or another one that an object describes. Raises UsageError."""
     noun = kind.__name__.lower()
     if isinstance(value, str):

@@ -47,24 +47,10 @@ def buckets(total: int, final_from: Iterable[int], ranks: int, size: float | Non
         yield Bucket(4 * end, last)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Seconds of an iteration: `computing` without sums, its `end` with them, and all sums, hidden or not."""
-
-    computing: float
-    end: float
-    summing: float
-
-    @property
-    def exposed(self) -> float:
-        """The time that the sums add to the computing."""
-        return max(0.0, self.end - self.computing) if self.summing else 0.0
-
-
-def simulate(
+def exposed(
     forward: float, backward: Sequence[float], cut: Sequence[Bucket], costs: Sequence[Sum], overlap: bool = True
-) -> Outcome:
-    """A pass forward and backward, and the sums of its gradients.
+) -> float:
+    """The seconds that the sums of gradients add to a pass forward and backward.
 
     Args:
         forward: Seconds of the forward pass.
@@ -78,10 +64,10 @@ def simulate(
     for seconds in backward:
         end += seconds
         ready.append(end)
-    summed = 0.0
+    summed = end if not overlap else 0.0
     for bucket, cost in zip(cut, costs, strict=True):
-        summed = max(ready[bucket.after] if overlap else end, summed) + cost.seconds
-    return Outcome(end, max(end, summed), sum((cost.seconds for cost in costs), 0.0))
+        summed = max(ready[bucket.after], summed) + cost.seconds
+    return max(0.0, summed - end)
 
 
 @dataclass(frozen=True)
@@ -154,18 +140,14 @@ class Prediction:
 
     def best(self, workers: int) -> Row:
         """The row of the fastest reduction."""
-        return min((self.row(workers, name) for name in COMPARED), key=lambda row: float(f"{row.seconds:.9g}"))
+        return min(self.rows([workers], COMPARED), key=lambda row: float(f"{row.seconds:.9g}"))
 
-    def rows(self, counts: Sequence[int], names: Sequence[str]) -> list[Row]:
+    def rows(self, counts: Sequence[int], names: Iterable[str]) -> list[Row]:
         """For each number of workers the row of each reduction; `best` is the fastest, `all` are those compared."""
-        rows = []
-        for workers in counts:
-            for name in names:
-                if name == "all":
-                    rows += [self.row(workers, each) for each in COMPARED]
-                else:
-                    rows.append(self.best(workers) if name == "best" else self.row(workers, name))
-        return rows
+        each = [one for name in names for one in (COMPARED if name == "all" else (name,))]
+        return [
+            self.best(workers) if name == "best" else self.row(workers, name) for workers in counts for name in each
+        ]
 
     def crossover(self, name: str) -> int | None:
         """The smallest number of workers whose sums take longer than their computing; None: none up to a million. Sums
@@ -207,7 +189,7 @@ class Prediction:
         passes = compute_of(work, self.machine, self.math, share, on_node)
         costs = [sum_of(name, self.machine, workers, bucket.bytes) for bucket in cut]
         blobs = work.passes * sum(sum_of("ring", self.machine, workers, size).seconds for size in work.blobs)
-        outcome = simulate(sum(passes.forward), passes.backward[::-1], cut, costs, self.overlaps(workers))
+        sums = exposed(sum(passes.forward), passes.backward[::-1], cut, costs, self.overlaps(workers)) + blobs
         compute, update = self.work.passes * passes.seconds, self.update(workers)
         return Row(
             workers=workers,
@@ -215,10 +197,10 @@ class Prediction:
             batch=self.batch_of(workers),
             share=share,
             compute=compute,
-            exposed=outcome.exposed + blobs,
-            data=max(0.0, self.reading(workers) - (compute + outcome.exposed + blobs + update)),
+            exposed=sums,
+            data=max(0.0, self.reading(workers) - (compute + sums + update)),
             update=update,
-            communication=outcome.summing + blobs,
+            communication=sum((cost.seconds for cost in costs), 0.0) + blobs,
             speedup=1.0,
             passes=passes,
         )

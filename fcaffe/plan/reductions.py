@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from fcaffe.errors import UsageError
 from fcaffe.parallel.sizes import best_reduction, segment_length, segments_ahead
-from fcaffe.plan.machine import FCAFFE, Link, Machine, unknown
+from fcaffe.plan.machine import FCAFFE, Link, Machine, find
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,6 @@ class Round:
     link: Link
     added: float = 0.0  # bytes that a rank adds to others meanwhile
     streams: float = 1.0  # messages that share the link
-    spread: bool = False  # all nodes send across the network at once
     rested: int = 0  # messages that find the link idle
 
 
@@ -60,7 +59,7 @@ class Ranks:
         node = self.machine.devices_per_node
         if self.workers <= node or node % (2 * distance) == 0:
             return Round(1, size, self.machine.within, added)
-        return Round(1, size, self.machine.between, added, 1.0 if alone else self.streams, not alone)
+        return Round(1, size, self.machine.between, added, 1.0 if alone else self.streams)
 
 
 def total(ranks: Ranks, rounds: Iterable[Round]) -> float:
@@ -70,8 +69,7 @@ def total(ranks: Ranks, rounds: Iterable[Round]) -> float:
 def seconds(ranks: Ranks, part: Round) -> float:
     """All repetitions of a round."""
     machine = ranks.machine
-    slowed = part.streams * (machine.contention if part.spread else 1.0)
-    message = part.link.latency + part.bytes * slowed / part.link.bandwidth
+    message = part.link.latency + part.bytes * part.streams / part.link.bandwidth
     adding = part.added / machine.add_bandwidth * machine.slowdown(ranks.workers) if machine.add_bandwidth else 0.0
     # While a message of the same length goes the other way, the bucket fills by no more than half of it.
     spared = part.rested * min(part.link.burst, part.bytes / 2) / part.link.bandwidth
@@ -102,8 +100,7 @@ def sharded_server(ranks: Ranks, size: float) -> list[Round]:
     rounds = []
     for count, link, streams in ((near - 1, machine.within, 1.0), (workers - near, machine.between, ranks.streams)):
         if count:
-            spread = link is machine.between
-            rounds += [Round(count, part, link, added, streams, spread) for added in (part, 0.0)]
+            rounds += [Round(count, part, link, added, streams) for added in (part, 0.0)]
     return rounds
 
 
@@ -225,17 +222,9 @@ COMPARED: dict[str, Rounds] = {  # of reductions that take equally long, the fir
 REDUCTIONS: dict[str, Rounds] = {**COMPARED, "whole-tree": whole_tree, "shared": shared, "auto": auto}
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Raises UsageError for a reduction that is not known here."""
-    known = [*REDUCTIONS, "best", "all"]
-    for name in names:
-        if name not in known:
-            raise unknown("reduction", name, known)
-
-
 def sum_of(name: str, machine: Machine, workers: int, size: float) -> Sum:
     """One sum of `size` bytes over this many workers. Raises UsageError."""
-    check_names([name])
+    reduction = find(name, REDUCTIONS, "reduction")
     if workers == 1 or size == 0:
         return Sum(0.0, ())
     ranks = Ranks(machine, workers)
@@ -246,7 +235,7 @@ def sum_of(name: str, machine: Machine, workers: int, size: float) -> Sum:
         )
     if name == "shared" and machine.add_bandwidth is None:
         raise UsageError(f"reduction shared: how fast machine {machine.name} adds is not known; give it add_bandwidth")
-    rounds = REDUCTIONS[name](ranks, size)
+    rounds = reduction(ranks, size)
     return Sum(total(ranks, rounds), rounds)
 
 

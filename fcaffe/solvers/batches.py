@@ -5,7 +5,7 @@ This is the usual way; `fcaffe.solvers.sharded_batches` computes a batch shard b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -44,18 +44,17 @@ class Numbers(NamedTuple):
         return Numbers(*np.split(rows, np.cumsum([len(array) for array in self])[:-1], axis=1))
 
 
-class WholeBatches:
+class Batches:
     """Each pass is over all that this worker has of a batch; the last one's gradients leave while backward runs.
 
     Workers on CPUs exchange all numbers of an iteration in one message. On an asynchronous engine each number has a sum
     of its own, and the host waits for losses only when it has started backward.
     """
 
-    def __init__(self, run: Run, nan_policy: NanPolicy, requested_action: Callable[[], Action], update: Update) -> None:
+    def __init__(self, run: Run, nan_policy: NanPolicy, update: Update) -> None:
         self.run = run
         self.update = update
         self.nan_policy = nan_policy
-        self.requested_action = requested_action
         self._gathers = run.workers.size > 1 and not run.engine.asynchronous
         self._numbers: Numbers | None = None  # the numbers of all workers in this iteration, if they are gathered
 
@@ -77,7 +76,7 @@ class WholeBatches:
             self._numbers = own.gathered(run.workers)
             run.exchange.agree_on_front(int(self._numbers.front_position.max()))
         if not run.exchange.on_streams:
-            run.exchange.finish_front()  # `update` waits for the other buckets
+            run.exchange.finish(1)  # of the front bucket; `update` waits for the others
         losses: Iterable[float] = map(self._sum, pending)
         if self._numbers is not None:
             losses = sum_in_tree_order(self._numbers.losses)
@@ -86,7 +85,7 @@ class WholeBatches:
     def agreed_action(self) -> Action:
         """The most urgent action that any worker requests. Collective, after the passes of an iteration."""
         if self._numbers is None:
-            return agree(self.requested_action(), self.run.workers)
+            return agree(self.run.requested_action(), self.run.workers)
         return Action(int(self._numbers.action.max()))
 
     def forward(self) -> np.float32:
@@ -103,7 +102,7 @@ class WholeBatches:
         run = self.run
         return Numbers(
             np.array([loss.value() for loss in losses]),
-            np.array([self.requested_action()]),
+            np.array([run.requested_action()]),
             np.array([run.exchange.front_position]),
             np.concatenate([np.empty(0), *(run.output_values() if run.scalar_outputs else ())]),
         )
@@ -117,7 +116,7 @@ class WholeBatches:
         """A loss over all workers. Stops the run if it is not finite and the NaN policy does not continue."""
         if not np.isfinite(np.float32(loss)):
             self.run.net.explain()
-            self.nan_policy.check_loss(np.float32(loss), self.run.iteration)
+            self.nan_policy.check_loss(np.float32(loss))
         return loss
 
     def log_outputs(self) -> None:

@@ -86,26 +86,25 @@ def multifixed(param: Any, iteration: int, current_step: int) -> float:
     return next((rate for rate, end in stages if iteration <= end), param.stagelr[-1])
 
 
-POLICIES: dict[str, Policy] = {
-    "fixed": fixed,
-    "step": step,
-    "exp": exponential,
-    "inv": inverse,
-    "multistep": multistep,
-    "poly": polynomial,
-    "sigmoid": sigmoid,
-    "multifixed": multifixed,
+POLICIES: dict[str, tuple[Policy, tuple[str, ...]]] = {  # each with the fields that it reads, besides base_lr
+    "fixed": (fixed, ()),
+    "step": (step, ("gamma", "stepsize")),
+    "exp": (exponential, ("gamma",)),
+    "inv": (inverse, ("gamma", "power")),
+    "multistep": (multistep, ("gamma", "stepvalue")),
+    "poly": (polynomial, ("max_iter", "power")),
+    "sigmoid": (sigmoid, ("gamma", "stepsize")),
+    "multifixed": (multifixed, ()),
 }
 
 
 @silent_arithmetic
 def learning_rate(param: Any, iteration: int, current_step: int = 0) -> float:
     """The rate of the update from `iteration` to `iteration` + 1, rounded to float32."""
-    policy = POLICIES.get(param.lr_policy)
-    if policy is None:
+    if param.lr_policy not in POLICIES:
         what = f"unknown lr_policy '{param.lr_policy}'" if param.lr_policy else "lr_policy is missing"
         raise SolverError(f"{what}; known ones: {', '.join(POLICIES)}")
-    rate = policy(param, iteration, current_step)
+    rate = POLICIES[param.lr_policy][0](param, iteration, current_step)
     return float(f32(warm_up(param, iteration) if iteration < warm_up_end(param) else rate))
 
 

@@ -24,7 +24,7 @@ class MemoryNeed:
     histories: int
     activations: int
     batch: int
-    recomputes: bool  # the pass does (`--recompute`)
+    can_recompute: bool  # --recompute would save memory
 
     @classmethod
     def of(cls, net: Net, histories: int = 0, nets: int = 1, unshared: int = 0) -> MemoryNeed:
@@ -32,9 +32,8 @@ class MemoryNeed:
 
         Each net has gradients of its own, but for `unshared` values, which only one of them has.
         """
-        memory, recomputes = net.memory(), net.arena.recompute
-        learnt = 0 if net.context.inference else 4 * net.parameters.count
-        passes = nets * memory.peak, nets * net.batch_size, recomputes
+        memory, learnt = net.memory(), 0 if net.context.inference else 4 * net.parameters.count
+        passes = nets * memory.peak, nets * net.batch_size, learnt > 0 and not net.arena.recompute
         return cls(memory.parameters, nets * learnt - (nets - 1) * 4 * unshared, histories * learnt, *passes)
 
     @property
@@ -45,11 +44,6 @@ class MemoryNeed:
     @property
     def total(self) -> int:
         return self.fixed + self.activations
-
-    @property
-    def _can_recompute(self) -> bool:
-        """Whether --recompute would save memory."""
-        return bool(self.gradients) and not self.recomputes
 
     def __str__(self) -> str:
         return (
@@ -65,7 +59,7 @@ class MemoryNeed:
         ways = []
         if fits := (available - self.fixed) * self.batch // max(1, self.activations):
             ways.append(f"set batch_size to {min(fits, self.batch - 1)} or less, with iter_size to make up for it")
-        if self._can_recompute:
+        if self.can_recompute:
             ways.append("use --recompute")
         return " or ".join(ways) or "one sample alone does not fit: a larger device or a smaller net is needed"
 
@@ -75,9 +69,7 @@ class MemoryNeed:
         message = f"out of memory: {'training' if self.gradients else 'running'} this net takes {self}"
         if available is None or self.total <= available:
             of = "" if available is None else f", of {readable_size(available)} that this process can have"
-            return NetError(
-                f"{message}{of}; lower batch_size{', or use --recompute' * self._can_recompute} ({problem})"
-            )
+            return NetError(f"{message}{of}; lower batch_size{', or use --recompute' * self.can_recompute} ({problem})")
         return NetError(f"{message}, but this process can have {readable_size(available)}: {self.advice(available)}")
 
 

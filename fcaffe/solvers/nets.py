@@ -13,18 +13,9 @@ from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net
 from fcaffe.proto.upgrade import upgrade_net
+from fcaffe.solvers.learning_rate import POLICIES
 
 Source = tuple[Any, str]  # a NetParameter with its state, and its source in Caffe's words
-
-# The fields that each learning-rate policy reads.
-_FIELDS = {
-    "step": ("gamma", "stepsize"),
-    "exp": ("gamma",),
-    "inv": ("gamma", "power"),
-    "multistep": ("gamma", "stepvalue"),
-    "poly": ("max_iter", "power"),
-    "sigmoid": ("gamma", "stepsize"),
-}
 
 
 def train_net_param(param: Any) -> tuple[Any, str]:
@@ -135,7 +126,7 @@ def missing_fields(param: Any) -> Iterator[str]:
     if not param.HasField("base_lr") and param.lr_policy != "multifixed":
         yield "base_lr is missing and counts as 0, so no weight changes; give it, such as base_lr: 0.01"
     given = {field.name for field, _ in param.ListFields()}
-    if missing := [name for name in _FIELDS.get(param.lr_policy, ()) if name not in given]:
+    if missing := [name for name in POLICIES[param.lr_policy][1] if name not in given]:
         count, them = ("count", "them") if missing[1:] else ("counts", "it")
         yield f'lr_policy "{param.lr_policy}" lacks {" and ".join(missing)}, which {count} as 0; give {them}'
     if param.test_interval > 0 and not param.test_iter:

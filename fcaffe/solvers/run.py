@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +21,7 @@ from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom
 from fcaffe.share import Share, Turns
 from fcaffe.solvers import trust_ratio
-from fcaffe.solvers.control import Observer
+from fcaffe.solvers.control import Action, Observer
 from fcaffe.solvers.learning_rate import Schedule, learning_rate
 from fcaffe.solvers.losses import SmoothedLoss
 from fcaffe.solvers.memory_need import check_memory
@@ -45,6 +46,8 @@ class Options:
         shards: 0, or the number of shards of a batch: the weights have the same bits on any number of workers up to
             that (see ShardedBatches).
         grow_batch: 0, or the samples up to which the batch grows where the rate would drop (see GrowingBatch).
+        on_nan: See NanPolicy.
+        requested_action: Returns the action that a signal requests.
     """
 
     noise: str = "caffe"
@@ -59,6 +62,8 @@ class Options:
     shards: int = 0
     grow_batch: int = 0
     split_below: float = 0.0
+    on_nan: str = "continue"
+    requested_action: Callable[[], Action] = lambda: Action.NONE
 
 
 class Run:
@@ -82,6 +87,7 @@ class Run:
         self.param, self.engine, self.options = param, engine, options
         self.workers, self.exchange, self.timeline = options.workers, options.exchange, options.timeline
         self.observers: list[Observer] = []
+        self.requested_action = options.requested_action
         self.iteration = self.current_step = 0
         self.rate = 0.0
         self.smoothed = SmoothedLoss(param.average_loss)
@@ -208,7 +214,7 @@ class Run:
             log.info(f"Memory for training: {need}")
         rows = max(map(len, self.shards.nodes)) if self.shards else 1
         self.data: Array = aligned_zeros(self.engine.xp, count)
-        gradients = self.exchange.allocate(self.engine.xp, self.summed.count, rows)
+        gradients = self.exchange.allocate(self.engine.xp, rows * self.summed.count)
         self.gradients: Array = gradients.reshape(rows, self.summed.count)
         all_summed = self.summed.count == count
         self.diff: Array = self.gradients[0] if all_summed else aligned_zeros(self.engine.xp, count)
@@ -265,7 +271,7 @@ def _checked_rule(param: Any, engine: Engine, exchange: GradientExchange) -> Rul
         raise SolverError(f"unknown regularization_type '{param.regularization_type}'; known ones: L1, L2")
     learning_rate(param, 0)  # refuses an unknown policy
     trust_ratio.check(param, exchange.applies_momentum)
-    if engine.scales_gradients:
+    if engine.loss_scale:
         for is_given, what in (
             (trust_ratio.is_wanted(param), "rates of each layer's own"),
             (exchange.applies_momentum, "a compression with momentum"),

@@ -17,9 +17,10 @@ from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.net import Net
 from fcaffe.net.shards import Shards
 from fcaffe.share import split_batch
-from fcaffe.solvers.control import Action, agree
+from fcaffe.solvers.batches import Batches
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Run
+from fcaffe.solvers.update import Update
 from fcaffe.timeline import BACKWARD, FORWARD, SHARDS
 from fcaffe.tree_order import Sums, Tree, copy_into, part_of_sums, sum_in_tree_order
 
@@ -47,22 +48,20 @@ class Passes:
         self.sums.clear()
         self.final_from = math.inf
 
-    def make_room(self) -> None:
-        """Before the backward pass of the next shard: move sums out of the memory that it overwrites."""
-        for node, array in self.sums.items():
-            if array is self.gradients:
-                used = {id(other) for other in self.sums.values()}
-                spare = next((one for one in self._spares if id(one) not in used), None)
-                if spare is None:
-                    spare = self.net.context.engine.xp.empty_like(array)
-                    self._spares.append(spare)
-                for part in self.parts:
-                    spare[part] = array[part]
-                self.sums[node] = spare
-
     def add(self, tree: Tree, shard: int) -> None:
-        """Add the gradients of a shard that is not the last one."""
-        tree.join(self.sums, {(shard, shard + 1): self.gradients}, into_others=True, add=self._add)
+        """Add the gradients of a shard that is not the last one, and leave their memory to the next one."""
+        leaf = shard, shard + 1
+        tree.join(self.sums, {leaf: self.gradients}, add=self._add)
+        if leaf not in self.sums:
+            return
+        used = {id(array) for array in self.sums.values()}
+        spare = next((one for one in self._spares if id(one) not in used), None)
+        if spare is None:
+            spare = self.net.context.engine.xp.empty_like(self.gradients)
+            self._spares.append(spare)
+        for part in self.parts:
+            spare[part] = self.gradients[part]
+        self.sums[leaf] = spare
 
     def _add(self, left: Array, right: Array, out: Array) -> Array:
         for part in self.parts:
@@ -82,7 +81,7 @@ class Progress(GradientExchange):
         self._final_from(start)
 
 
-class ShardedBatches:
+class ShardedBatches(Batches):
     """Batches are cut into `shards`, each of which goes forward and backward alone, several at a time on threads.
 
     Gradients, losses and outputs are added up in one binary tree over the shards. A worker adds up the nodes whose
@@ -92,14 +91,12 @@ class ShardedBatches:
     of one kind.
     """
 
-    def __init__(self, run: Run, nan_policy: NanPolicy, requested_action: Callable[[], Action], shards: Shards) -> None:
+    def __init__(self, run: Run, nan_policy: NanPolicy, update: Update, shards: Shards) -> None:
         if run.context.noise != "counter":
             raise SolverError(
                 "shards need noise that does not depend on the number of workers: the counter stream (--rng counter)"
             )
-        self.run = run
-        self.nan_policy = nan_policy
-        self.requested_action = requested_action
+        super().__init__(run, nan_policy, update)
         self.shards = shards
         parts = [split_batch(len(shards.own), thread, len(run.nets)) for thread in range(len(run.nets))]
         self.passes = [
@@ -114,25 +111,18 @@ class ShardedBatches:
         self._outputs: list[np.ndarray] = []  # of the net in the last batch, over all shards
 
     def forward_backward(self) -> np.float32:
-        """As that of WholeBatches."""
-        run, loss, total = self.run, np.float32(0), None
+        run, loss, total = self.run, np.float32(0), np.empty(0)
         for number in range(run.passes):
             loss += self._compute(number, backward=True)
-            if number == 0 and run.passes > 1:
+            if number:
+                run.diff += total
+            if number + 1 < run.passes:
                 total = run.diff.copy()
-            elif total is not None:
-                total += run.diff
-        if total is not None:
-            run.diff[...] = total
         return loss / np.float32(run.passes)
 
     def forward(self) -> np.float32:
         """The loss of one more batch."""
         return self._compute()
-
-    def agreed_action(self) -> Action:
-        """As that of WholeBatches."""
-        return agree(self.requested_action(), self.run.workers)
 
     def log_outputs(self) -> None:
         log.net_outputs("Train", self.run.net.outputs(), self._outputs)
@@ -178,7 +168,6 @@ class ShardedBatches:
             loss = net.forward()
         self._results[shard - self.shards.own[0]] = np.array([loss, *np.concatenate([[], *run.output_values(net)])])
         if backward:
-            passes.make_room()
             net.parameters.clear_diffs()
             self._run_backward(passes, shard)
         if self.nan_policy.stops and not np.isfinite(loss):  # after backward: the search changes the memory plan
@@ -224,7 +213,7 @@ class ShardedBatches:
         run = self.run
         sums = sum_in_tree_order(run.workers.gather_rows(np.stack(self._results), self.shards.counts))
         loss = np.float32(sums[0])
-        self.nan_policy.check_loss(loss, run.iteration, self._bad)
+        self.nan_policy.check_loss(loss, self._bad)
         ends = np.cumsum([own.size for own in run.output_values()], dtype=int)
         self._outputs = [values.astype(np.float32) for values in np.split(sums[1:], ends)[:-1]]
         return loss

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fcaffe import log
 from fcaffe.engines import Engine
-from fcaffe.solvers.batches import WholeBatches
+from fcaffe.solvers.batches import Batches
 from fcaffe.solvers.control import Action, agree
 from fcaffe.solvers.memory_need import memory_errors
 from fcaffe.solvers.nan_policy import NanPolicy
@@ -16,10 +15,6 @@ from fcaffe.solvers.run import Options, Run
 from fcaffe.solvers.snapshot.paths import remove_temporary, temporary_prefix
 from fcaffe.solvers.update import Update
 from fcaffe.timeline import TEST, UPDATE
-
-if TYPE_CHECKING:
-    from fcaffe.solvers.sharded_batches import ShardedBatches
-    from fcaffe.solvers.snapshot.carried import Point
 
 # Modules for shards, snapshots and tests are imported where they are used: many trainings do without, and start sooner.
 
@@ -29,37 +24,24 @@ class Solver(Run):
 
     Args:
         noise: See Context.
-        on_nan: See NanPolicy.
-        requested_action: Returns the action that a signal requests.
         options: Those of `Options`, by name; None stands for the default.
     """
 
-    def __init__(
-        self,
-        param: Any,
-        engine: Engine,
-        noise: str = "caffe",
-        *,
-        on_nan: str = "continue",
-        requested_action: Callable[[], Action] = lambda: Action.NONE,
-        **options: Any,
-    ) -> None:
+    def __init__(self, param: Any, engine: Engine, noise: str = "caffe", **options: Any) -> None:
         given = {name: value for name, value in options.items() if value is not None}
         super().__init__(param, engine, Options(noise=noise, **given))
-        self.nan_policy = NanPolicy(self, on_nan)
+        self.nan_policy = NanPolicy(self, self.options.on_nan)
         self.update = Update(self)
-        self.requested_action = requested_action
         self.batches = self._batches()
-        self._before_test: Point | None = None  # before the test that is going on
+        self._before_test: Any = None  # the states before the test that is going on
         log.solver_done()
 
-    def _batches(self) -> WholeBatches | ShardedBatches:
-        common = self, self.nan_policy, lambda: self.requested_action()
+    def _batches(self) -> Batches:
         if not self.shards:
-            return WholeBatches(*common, self.update)
+            return Batches(self, self.nan_policy, self.update)
         from fcaffe.solvers.sharded_batches import ShardedBatches
 
-        return ShardedBatches(*common, self.shards)
+        return ShardedBatches(self, self.nan_policy, self.update, self.shards)
 
     def solve(self, resume: str | None = None) -> None:
         """Train up to max_iter, then snapshot, display and test once more, as the solver's parameters ask."""
@@ -110,7 +92,7 @@ class Solver(Run):
                 observer.iteration_begins()
             display = self._is_due(param.display)
             self.net.debug_info = display and param.debug_info
-            with memory_errors(self.net, self.rule.histories, self.engine.xp), self.nan_policy.saving_state():
+            with memory_errors(self.net, self.rule.histories, self.engine.xp):
                 self.smoothed.add(self.batches.forward_backward())
             if display:
                 now = time.perf_counter()
@@ -158,7 +140,7 @@ class Solver(Run):
 
     def test_all(self) -> Action:
         """Test with all test nets. Returns the action that ended the tests ahead of time, or Action.NONE."""
-        from fcaffe.solvers.snapshot.carried import Point
+        from fcaffe.solvers.snapshot.carried import states_of
         from fcaffe.solvers.testing import mean_statistics, test
 
         stopped = Action.NONE
@@ -173,7 +155,7 @@ class Solver(Run):
             return stopped is not Action.NONE
 
         self.update.finish()
-        self._before_test = Point.of(self)
+        self._before_test = states_of(self)
         memory = memory_errors(self.net, self.rule.histories, self.engine.xp)
         with memory, self.timeline.span(TEST), mean_statistics(self), self.engine.fixed_weights():
             for index in range(len(self.test_nets)):

@@ -54,7 +54,7 @@ def local_rate(
 ) -> float:
     """The rate, before lr_mult, for a parameter of weights w and gradients g, both flat. `over_workers` adds up the
     squares of all parts of a split parameter."""
-    if not (param.local_lr_auto or param.larc):
+    if not is_wanted(param):
         return rate
     weights, gradients = (np.float32(over_workers(squares(values, xp)) ** 0.5) for values in (w, g))
     if not (weights > 0 and gradients > 0):

@@ -46,7 +46,7 @@ class Update:
             self._apply_at_once()
             return
         self._rate, self._correction, self._passes = run.rate, run.rule.correction(run.iteration), run.passes
-        owned = list(zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True))
+        owned = list(run.net.parameters.with_slices())
         self._left = [pair for pair in owned if not pair[0].is_split]
         self._lower([pair for pair in owned if pair[0].is_split])  # whose gradients are not exchanged
         self._apply_summed()
@@ -98,17 +98,18 @@ class Update:
 
         run, param = self.run, self.run.param
         engine: Any = run.engine
-        owned = list(zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True))
+        owned = list(run.net.parameters.with_slices())
         weight_decay = np.float32(param.weight_decay)
         parts = [Part(own, float(weight_decay * np.float32(p.decay_mult)), p.lr_mult) for p, own in owned]
         settings = param.regularization_type, tuple((part.decay, part.lr_mult) for part in parts)
         if settings != self._table_of:
-            self._table_of, self._table = settings, engine.prepare_update(parts, param.regularization_type)
+            self._table_of, self._table = settings, engine.prepare_update(parts)
         engine.set_step(float(np.float32(run.rate)) * run.rule.correction(run.iteration), 1 / run.passes)
         numbers = Settings(param.momentum, param.momentum2, param.delta, param.rms_decay)
 
         def update() -> None:
-            engine.update_all(param.type, self._table, run.data, run.diff, run.history, numbers)
+            l1 = param.regularization_type == "L1"
+            engine.update_all(param.type, self._table, run.data, run.diff, run.history, numbers, l1)
 
         with self._brought_in(owned):
             engine.repeat(self, "update", (settings, numbers), update)  # whatever a script may change from step to step

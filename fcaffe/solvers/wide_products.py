@@ -136,12 +136,11 @@ def wide_products(net: Net, shards: Shards) -> dict[str, WideProduct]:
     share = net.context.share
     if share is None or not shards.in_shards or shards.size > MOST:
         return {}
-    slices = dict(zip((id(one.blob) for one in net.parameters.owned), net.parameters.slices(), strict=True))
-    shared = {id(one.blob) for one in net.parameters.owned if one.sharers}
+    own = {one.blob: part for one, part in net.parameters.with_slices() if not one.sharers}
     return {
-        node.layer.key: WideProduct(shards, share, slices[id(node.layer.blobs[0])], *_sizes(node))
+        node.layer.key: WideProduct(shards, share, own[node.layer.blobs[0]], *_sizes(node))
         for node in net.nodes
-        if _is_wide(node, share.total) and id(node.layer.blobs[0]) not in shared
+        if _is_wide(node, share.total) and node.layer.blobs[0] in own
     }
 
 

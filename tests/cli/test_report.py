@@ -224,7 +224,7 @@ def test_the_drawing_shows_the_net_of_the_table(run: Run) -> None:
     page = Path("page.html").read_text()
     assert "Layers of the test net" in page and "The test net" in page
     table, _, drawing = page.partition("<svg width=")
-    layers = re.findall(r"<td data-column='layer'>(.*?)</td>", table)
+    layers = re.findall(r"<tr><td>(.*?)</td>", table.partition("Layers of")[2])
     assert layers and all(f">{name} (" in drawing for name in layers)
     assert drawing.count('class="node"') > len(layers)
 

@@ -10,6 +10,7 @@ import pytest
 
 from fcaffe.engines import NumpyEngine, cpu_engine, find_onednn
 from fcaffe.engines.normalization import Normalizer
+from fcaffe.engines.onednn.dnnl import AVX512_BF16
 from fcaffe.engines.onednn.primitives import Description, Primitive
 from fcaffe.engines.windows import Windows
 from tests.cases import case
@@ -45,7 +46,7 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         return
     if not find_onednn():
         pytest.skip("needs onednn-cpu-gomp")
-    if math == "bf16" and not cpu_engine(name="onednn").library.has_bf16():  # type: ignore[attr-defined]
+    if math == "bf16" and not cpu_engine(name="onednn").library.has(AVX512_BF16):  # type: ignore[attr-defined]
         pytest.skip("this processor has neither AVX-512 BF16 nor AMX: nothing of bfloat16 was checked")
     if math == "winograd":
         pytest.importorskip("numba", reason="--math winograd needs Numba")

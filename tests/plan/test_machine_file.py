@@ -64,7 +64,7 @@ def test_a_short_file_is_enough():
             "between.latency: must be a number that is not",
         ),
         ({"device": "K20", "cores": 0}, "m.json: cores: must be a whole number from 1 on, not 0"),
-        ({"device": "K20", "contention": "2"}, 'm.json: contention: must be a number above 0, not "2"'),
+        ({"device": "K20", "speed": "2"}, 'm.json: speed: must be a number above 0, not "2"'),
         ({"device": "K20", "exchange": "nccl"}, "m.json: exchange: must be textbook or fcaffe"),
         ({"device": "K20", "name": 1}, "m.json: name: must be a text in quotes, not 1"),
         ({"device": {"peak": 1e12}}, "m.json: device: has no memory; a device needs peak, memory, memory_bandwidth"),

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from fcaffe.engines import cpu_engine
 from fcaffe.errors import SolverError
-from fcaffe.solvers import nan_policy
 
 SOLVER = """
 base_lr: 1e-6 lr_policy: "fixed" max_iter: 250 snapshot_after_train: false
@@ -44,23 +43,3 @@ def test_an_array_is_finite_if_each_value_is(values, times):
     """Also where the sum of the values is infinite."""
     array = np.repeat(np.float32(values), times)
     assert cpu_engine().is_finite(array) == all(map(math.isfinite, values))
-
-
-def test_the_last_good_state_is_copied_now_and_then(solver_from, monkeypatch, tmp_path):
-    """Not in each iteration, which takes time: what is written is at most so many iterations old, and finite."""
-    monkeypatch.setattr(nan_policy, "CHECKED_EVERY", 10)
-    solver = solver_from(SOLVER)
-    solver.nan_policy.on_nan = "snapshot"
-    copies = []
-    original = nan_policy._SavedState.__init__
-    monkeypatch.setattr(
-        nan_policy._SavedState, "__init__", lambda self, run: (copies.append(run.iteration), original(self, run))[1]
-    )
-    solver.step(37)
-    assert copies == [0, 10, 20, 30]
-    solver.net.layers[solver.net.layer_names.index("hidden")].blobs[0].data[3] = np.nan
-    with pytest.raises(SolverError, match=r"iteration 40: .*last good state is in .*snap_iter_30\.solverstate"):
-        solver.step(20)
-    again = solver_from(SOLVER)
-    again.restore(str(tmp_path / "snap_iter_30.solverstate"))
-    assert again.iteration == 30 and np.isfinite(again.data).all()

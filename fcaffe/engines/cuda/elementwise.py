@@ -1,7 +1,8 @@
-"""Elementwise operators and biases, by kernels that read and write memory once."""
+"""Elementwise operators, Dropout and biases, by kernels that read and write memory once."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,9 +17,14 @@ SOURCE = "elementwise"
 
 
 class Elementwise(PlainElementwise):
-    """Kernels for float32, float16 and bfloat16 arrays of one memory order. Array code computes on others."""
+    """Kernels for float32, float16 and bfloat16 arrays of one memory order. Array code computes on others.
+
+    Dropout's masks are 1 where a value is kept. The host draws noise of the kind 'caffe'.
+    """
 
     kernels: Kernels
+    counters: Array  # uint64 (2,): iteration, first sample; on the device, so that recorded passes read new values
+    mask_dtype = "uint8"
 
     def relu_forward(self, x: Array, y: Array, slope: float) -> None:
         if _is_fast(x, y):
@@ -49,6 +55,30 @@ class Elementwise(PlainElementwise):
         terms = [term for array, factor in zip(arrays, factors, strict=True) for term in (array, np.float32(factor))]
         terms += [NULL, np.float32(0)] * (2 - len(arrays))
         self._map("weighted_sum", (y.dtype, len(arrays) == 2), y, *terms, y)
+
+    def dropout_forward(
+        self, x: Array, y: Array, mask: Array, noise: Any, layer: str, ratio: float, scale: float
+    ) -> None:
+        if noise.noise == "counter":
+            drawn = self.xp.empty(mask.shape, mask.dtype)  # the stream numbers its words in C order
+            samples, size = mask.shape[0], math.prod(mask.shape[1:])
+            limits = *noise.noise_key(layer), noise.keep_limit(ratio)
+            arguments = drawn, self.counters, *limits, np.int64(samples), np.int64(size)
+            self.kernels.launch("noise", "draw_mask", (), blocks_for(samples * -(-size // 8)), THREADS, *arguments)
+            mask[...] = drawn
+        else:
+            mask[...] = self.from_numpy(noise.keep_mask(layer, x.shape, ratio))
+        self.dropout_backward(x, mask, y, scale)
+
+    def dropout_backward(self, dy: Array, mask: Array, dx: Array, scale: float) -> None:
+        source, target = dy, dx
+        if dy.dtype != dx.dtype or not is_flat(dy, mask, dx):
+            source, target = (self.xp.empty_like(mask, dtype=dx.dtype) for _ in range(2))
+            self.copy(dy, source)
+        blocks, numbers = blocks_for(mask.size, per_thread=8), (np.float32(scale), np.int64(mask.size))
+        self.kernels.launch("noise", "apply_mask", (dx.dtype,), blocks, THREADS, source, mask, target, *numbers)
+        if target is not dx:
+            self.copy(target, dx)
 
     def _map(self, kernel: str, types: tuple[Any, ...], like: Array, *args: Any) -> None:
         self.kernels.launch(SOURCE, kernel, types, _blocks(like), THREADS, *args, np.int64(like.size))

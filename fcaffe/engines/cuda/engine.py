@@ -14,7 +14,6 @@ from fcaffe.engines.cuda.elementwise import Elementwise
 from fcaffe.engines.cuda.graphs import Graphs
 from fcaffe.engines.cuda.inner_product import InnerProduct
 from fcaffe.engines.cuda.kernels import Kernels
-from fcaffe.engines.cuda.noise import Noise
 from fcaffe.engines.cuda.normalization import Normalization
 from fcaffe.engines.cuda.pooling import Pooling
 from fcaffe.engines.cuda.rows import Rows
@@ -29,7 +28,6 @@ class CudaEngine(
     Normalization,
     InnerProduct,
     Elementwise,
-    Noise,
     Rows,
     Update,
     Transfers,
@@ -79,7 +77,7 @@ class CudaEngine(
         self.step = cupy.zeros(2, np.float32)  # rate, factor of the gradients
         self.overflow = cupy.zeros(1, np.int32)  # 1 after a gradient that is not finite: the update does nothing
         self.loss_scale = LossScale(cupy, self.kernels, self.overflow, loss_scale) if math == "fp16" else None
-        self.name = f"CUDA {libraries.describe(device)} ({math})"
+        self.name = f"CUDA GPU {device}, {libraries.find_gpu(device).name} ({math})"
 
     def make_current(self) -> None:
         """Make the device and the stream current in the calling thread, for which CuPy has both.
@@ -125,10 +123,6 @@ class CudaEngine(
         self.make_current()
         if self.loss_scale:
             self.loss_scale.restore_state(state)
-
-    @property
-    def scales_gradients(self) -> bool:  # type: ignore[override] # of this engine it depends on the math
-        return self.loss_scale is not None
 
     def gradient_scale(self) -> float:
         self.make_current()

@@ -41,14 +41,6 @@ def load(device: int = 0, math: str = "fp32") -> tuple[Any, Any]:
     return cupy, _need("cudnn", "cuDNN's front end for Python is missing", remedy)
 
 
-def describe(device: int) -> str:
-    """`GPU 0, NVIDIA H200`."""
-    try:
-        return f"GPU {device}, {find_gpu(device).name}"
-    except UsageError:
-        return f"GPU {device}"
-
-
 def find_gpu(device: int, driver: Driver | None = None) -> Gpu:
     """The GPU of this number. Raises UsageError, which lists the GPUs."""
     gpus = (driver or find_driver()).gpus

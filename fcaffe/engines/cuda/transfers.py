@@ -72,7 +72,7 @@ class Transfers(PlainElementwise):
         array = array if array.flags.c_contiguous else array.copy(order="C")
         memory = self.host_array(array.shape, array.dtype)
         kind = self.xp.cuda.runtime.memcpyDeviceToHost
-        return Reading(self._begin_copy(array.data.ptr, memory, kind, self.stream).event, memory)
+        return Copying(self._begin_copy(array.data.ptr, memory, kind, self.stream).event, memory)
 
     def write_small(self, target: Array, values: np.ndarray) -> None:
         """target[...] = values, after all work so far; a small contiguous target. `values` may change at once."""
@@ -117,10 +117,10 @@ class Transfers(PlainElementwise):
 
 
 class Copying(Pending):
-    """A copy, or other work of a stream, that is done when its event is."""
+    """A copy, or other work of a stream, that is done when its event is. `memory` gets the values."""
 
-    def __init__(self, event: Any) -> None:
-        super().__init__()
+    def __init__(self, event: Any, memory: Any = None) -> None:
+        super().__init__(memory)
         self.event = event
 
     @property
@@ -131,14 +131,6 @@ class Copying(Pending):
         if not self.event.done:
             self.event.synchronize()
 
-
-class Reading(Copying):
-    """Values that are being copied to the host."""
-
-    def __init__(self, event: Any, memory: np.ndarray) -> None:
-        super().__init__(event)
-        self._memory = memory
-
     def value(self) -> Any:
-        self.wait()
-        return float(self._memory.reshape(-1)[0]) if self._memory.size == 1 else self._memory
+        values = super().value()
+        return float(values.reshape(-1)[0]) if values.size == 1 else values

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fcaffe.engines.base import EngineBase
 from fcaffe.engines.cuda.kernels import THREADS, Kernels, blocks_for
+from fcaffe.engines.cuda.operands import NULL
 from fcaffe.engines.memory import Array
 
 CHUNK = 4096  # values that a block of threads updates; a multiple of 4, which are read at once
@@ -35,18 +35,6 @@ class Settings(NamedTuple):
     momentum2: float = 0.0
     delta: float = 0.0
     rms_decay: float = 0.0
-
-
-@dataclass
-class UpdateTable:
-    """Device arrays with one entry for each chunk of the flat buffers: start, length, multipliers of its parameter."""
-
-    starts: Array
-    lengths: Array
-    decays: Array
-    lr_mults: Array
-    unscaled: Array  # 1, the scale of a loss that was not scaled
-    regularization: str
 
 
 class LossScale:
@@ -117,36 +105,29 @@ class Update(EngineBase):
 
     updates_at_once = True
 
-    def prepare_update(self, parts: Sequence[Part], regularization: str) -> UpdateTable:
-        """The table of parameters that update_all takes; the regularization is "L1" or "L2"."""
+    def prepare_update(self, parts: Sequence[Part]) -> list[Array]:
+        """The table of parameters that update_all takes: start, length and multipliers of each chunk of the flat
+        buffers."""
         chunks: list[tuple[int, int, float, float]] = []
         for slice_, decay, lr_mult in parts:
             cuts = [slice_.start, *range(slice_.start // CHUNK * CHUNK + CHUNK, slice_.stop, CHUNK), slice_.stop]
             chunks += [(a, b - a, decay, lr_mult) for a, b in itertools.pairwise(cuts) if a < b]
-        starts, lengths, decays, lr_mults = zip(*chunks, strict=True) if chunks else ((), (), (), ())
-
-        def on_device(values: Sequence[float], dtype: type) -> Array:
-            return self.xp.asarray(np.array(values, dtype))
-
-        return UpdateTable(
-            on_device(starts, np.int64),
-            on_device(lengths, np.int32),
-            on_device(decays, np.float32),
-            on_device(lr_mults, np.float32),
-            on_device([1], np.float32),
-            regularization,
-        )
+        columns = zip(*chunks, strict=True) if chunks else ((),) * 4
+        types = np.int64, np.int32, np.float32, np.float32
+        return [self.xp.asarray(np.array(column, kind)) for column, kind in zip(columns, types, strict=True)]
 
     def update_all(
         self,
         rule: str,
-        table: UpdateTable,
+        table: Sequence[Array],
         data: Array,
         diff: Array,
         history: Sequence[Array],
         settings: Settings,
+        l1: bool,
     ) -> None:
-        """Scale the gradients, regularise, and apply the rule of solver type `rule` to all parameters of the `table`.
+        """Scale the gradients, regularise (L2, or L1 with `l1`), and apply the rule of solver type `rule` to all
+        parameters of the `table`.
 
         `CudaEngine.set_step` has set the rate, which includes Adam's bias correction, and the factor of the gradients.
         Also finds gradients beyond float16 and adapts the scale of the loss, if there is one.
@@ -157,20 +138,17 @@ class Update(EngineBase):
             "update",
             "update",
             (RULES[rule],),
-            len(table.starts),
+            len(table[0]),
             THREADS,
             data,
             diff,
             history[0],
             history[-1],
-            table.starts,
-            table.lengths,
-            table.decays,
-            table.lr_mults,
+            *table,
             self.step,
-            self.loss_scale.inverse if self.loss_scale else table.unscaled,
+            self.loss_scale.inverse if self.loss_scale else NULL,
             self.overflow,
-            np.int32(table.regularization == "L1"),
+            np.int32(l1),
             *(np.float32(number) for number in settings),
         )
         if self.loss_scale:

@@ -12,7 +12,7 @@ import numpy as np
 from fcaffe.engines.memory import Array
 from fcaffe.engines.numpy_engine import NumpyEngine
 from fcaffe.engines.onednn.calls import address
-from fcaffe.engines.onednn.dnnl import BF16
+from fcaffe.engines.onednn.dnnl import AVX512_BF16, BF16
 from fcaffe.engines.onednn.engine import OneDnnEngine
 from fcaffe.engines.onednn.library import BFLOAT16
 from fcaffe.errors import UsageError
@@ -96,7 +96,7 @@ class Bfloat16Engine(OneDnnEngine, PlainOperators):
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        if not self.library.has_bf16():
+        if not self.library.has(AVX512_BF16):
             raise UsageError("--math bf16 needs a processor with AVX-512 BF16 or AMX, and this one has neither")
         self.name += " (bfloat16)"
 

@@ -83,13 +83,9 @@ class Calls:
         if status:
             raise OneDnnError(f"oneDNN {self.version}: dnnl_sgemm: {STATUS[status]}")
 
-    def has_bf16(self) -> bool:
-        """Whether the processor multiplies bfloat16 numbers."""
-        return self.functions.dnnl_get_effective_cpu_isa() & dnnl.AVX512_BF16 == dnnl.AVX512_BF16
-
-    def has_avx512(self) -> bool:
-        """Whether the processor has vectors of 16 float32 values, without which the library lacks some fast code."""
-        return self.functions.dnnl_get_effective_cpu_isa() & dnnl.AVX512_CORE == dnnl.AVX512_CORE
+    def has(self, instructions: int) -> bool:
+        """Whether the processor has these instructions. Without AVX512_CORE the library lacks some fast code."""
+        return self.functions.dnnl_get_effective_cpu_isa() & instructions == instructions
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call dnnl_`name`. Raises OneDnnError with the status' meaning."""

@@ -79,7 +79,7 @@ class Convolution(Operations, PlainConvolution):
         if not sizes.are_supported:
             return super().folded_convolution(x, folded, y, windows, group, relu, plus)
         if plus is not None and not (is_channels_last(plus) and is_channels_last(y)):
-            with self.channels_last([plus], [y]) as (plus_, y_):
+            with self.dense([plus], [y]) as (plus_, y_):
                 return self.folded_convolution(x, folded, y_, windows, group, relu, plus_)
         within = plus is None or self._can_add_within(sizes, relu, plus)
         added = plus if within else None
@@ -105,7 +105,7 @@ class Convolution(Operations, PlainConvolution):
             super().convolution_backward_data(dy, weights, dx, windows, group)
             return
         if self._is_float32_product(windows, group):
-            with self.channels_last([dy], [dx]) as (dy_, dx_):
+            with self.dense([dy], [dx]) as (dy_, dx_):
                 self.library.sgemm(_rows_of(dy_), _matrix_of(weights), _rows_of(dx_))
             return
         library = self.library
@@ -132,7 +132,7 @@ class Convolution(Operations, PlainConvolution):
             super().convolution_backward_weights(x, dy, dweights, windows, group, add)
             return
         if self._is_float32_product(windows, group):
-            with self.channels_last([dy, x], []) as (dy_, x_), self.library.lock:
+            with self.dense([dy, x], []) as (dy_, x_), self.library.lock:
                 dy_rows, x_rows = self._with_gaps(_rows_of(dy_), DY_ROWS), self._with_gaps(_rows_of(x_), X_ROWS)
                 self.library.sgemm(dy_rows.T, x_rows, _matrix_of(dweights), add)
             return
@@ -219,7 +219,7 @@ class Convolution(Operations, PlainConvolution):
         same part lies in the same set of the cache, where few lines stay: the product takes twice as long.
         """
         count, length = rows.shape
-        if rows.strides[0] % PAGE or count < MANY_ROWS or self.library.has_avx512():
+        if rows.strides[0] % PAGE or count < MANY_ROWS or self.library.has(dnnl.AVX512_CORE):
             return rows
         copy = self.library.temporary_array(use, (count, length + VECTOR), rows.dtype)[:, :length]
         self.copy(rows, copy)

@@ -72,13 +72,13 @@ class Elementwise(Operations, PlainElementwise):
 
     @contextlib.contextmanager
     def _of_one_layout(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Iterator[list[Array]]:
-        """Yields the arrays if all have the same dense layout; else as `channels_last` does."""
+        """Yields the arrays if all have the same dense layout; else as `dense` does."""
         first, *others = inside = [*inputs, *outputs]
         is_dense = first.flags.c_contiguous or (first.ndim > 2 and is_channels_last(first))
         if is_dense and all(other.strides == first.strides for other in others):
             yield inside
             return
-        with self.channels_last(inputs, outputs) as inside:
+        with self.dense(inputs, outputs) as inside:
             yield inside
 
     def copy(self, x: Array, y: Array) -> None:

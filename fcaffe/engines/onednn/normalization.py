@@ -120,7 +120,7 @@ class Normalization(Operations, PlainNormalization):
     def lrn_forward(self, x: Array, y: Array, memory: Array, size: int, alpha: float, beta: float, k: float) -> None:
         if not self._lrn_is_fast(x, size, beta, memory is not None):
             plain_memory = None if memory is None else memory[: x.shape[0]]
-            with self.channels_last([x], [y]) as (x_, y_):
+            with self.dense([x], [y]) as (x_, y_):
                 super().lrn_forward(x_, y_, plain_memory, size, alpha, beta, k)
             return
 
@@ -138,7 +138,7 @@ class Normalization(Operations, PlainNormalization):
         self, x: Array, y: Array, memory: Array, dy: Array, dx: Array, size: int, alpha: float, beta: float, k: float
     ) -> None:
         if not self._lrn_is_fast(x, size, beta, True):
-            with self.channels_last([x, y, dy], [dx]) as (x_, y_, dy_, dx_):
+            with self.dense([x, y, dy], [dx]) as (x_, y_, dy_, dx_):
                 super().lrn_backward(x_, y_, memory[: x.shape[0]], dy_, dx_, size, alpha, beta, k)
             return
 
@@ -168,7 +168,7 @@ class Normalization(Operations, PlainNormalization):
         process for one channel. That of bfloat16 errs for windows of more than 5 channels.
         """
         most = VECTOR if x.dtype == np.float32 else 5
-        known = 1 < size <= most if self.library.has_avx512() else size == 5 and not training
+        known = 1 < size <= most if self.library.has(dnnl.AVX512_CORE) else size == 5 and not training
         return known and x.size > 0 and beta == 0.75 and x.shape[1] % VECTOR == 0
 
     def _describe_lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, training: bool) -> Description:
@@ -186,7 +186,7 @@ class Normalization(Operations, PlainNormalization):
 
     def softmax_forward(self, x: Array, y: Array, axis: int) -> None:
         """The bits do not depend on the arrays' order in memory. A recording repeats NumPy's five calls."""
-        with self.channels_last([x], [y]) as (x_, y_):
+        with self.dense([x], [y]) as (x_, y_):
             tape = self.library.tape
             if tape is None or not x.size or {x.dtype, y.dtype} != {np.dtype(np.float32)}:
                 super().softmax_forward(x_, y_, axis)
@@ -196,7 +196,7 @@ class Normalization(Operations, PlainNormalization):
             again()
 
     def softmax_backward(self, y: Array, dy: Array, dx: Array, axis: int) -> None:
-        with self.channels_last([y, dy], [dx]) as (y_, dy_, dx_):
+        with self.dense([y, dy], [dx]) as (y_, dy_, dx_):
             super().softmax_backward(y_, dy_, dx_, axis)
 
 

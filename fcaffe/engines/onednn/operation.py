@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from ctypes import c_int, c_void_p
+from ctypes import c_int
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from fcaffe.engines.elementwise import PlainElementwise
 from fcaffe.engines.memory import Array, address, aligned_zeros
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.library import Library, post_operand
-from fcaffe.engines.onednn.primitives import Description, Layout, Primitive
+from fcaffe.engines.onednn.primitives import Description, Layout, Memory, Primitive
 from fcaffe.engines.onednn.threads import is_small
 
 MOST = 4096  # cached operations
@@ -47,12 +47,13 @@ class Operation:
         self.library = library
         self.description = description
         kinds = (*inputs, *outputs, *opaque)
-        operands = {post_operand(step): layout.handle for step, layout in (chained or {}).items()}
-        self.primitive = Primitive(description, {kind: description.layout_of(kind) for kind in kinds} | operands)
-        self._inputs = [
-            None if description.wants(kind, layout) else ReorderIn(library, kind, layout, description)
-            for kind, layout in inputs.items()
-        ]
+        operands: dict[int, Memory] = {kind: description.layout_of(kind) for kind in kinds}
+        operands.update((post_operand(step), layout) for step, layout in (chained or {}).items())
+        self.primitive = Primitive(description, operands)
+        self._inputs: list[tuple[int, int, Primitive | None]] = []  # kind, size and reorder
+        for kind, layout in inputs.items():
+            fits, wanted = description.wants(kind, layout), description.layout_of(kind)
+            self._inputs.append((kind, description.size_of(kind), None if fits else reorder(library, layout, wanted)))
         self._outputs = list(outputs.items())
         self._reorders_out: dict[tuple[int, bool], Primitive | None] = {}
 
@@ -63,9 +64,9 @@ class Operation:
         library = self.library
         with library.lock:
             addresses = list(inputs)
-            for index, reorder in enumerate(self._inputs):
-                if reorder is not None and index != ready:
-                    addresses[index] = reorder(addresses[index])
+            for index, (*_, reorder_in) in enumerate(self._inputs):
+                if reorder_in is not None and index != ready:
+                    addresses[index] = self._reordered(index, addresses[index])
             after = []
             for (kind, layout), target in zip(self._outputs, outputs, strict=False):
                 reorder_out = self._reorder_out(kind, layout, add)
@@ -80,15 +81,35 @@ class Operation:
 
     def ready(self, index: int, array: np.ndarray) -> np.ndarray:
         """The array in the layout of the input of this index: itself or a copy."""
-        reorder = self._inputs[index]
-        return array if reorder is None else reorder.in_own_memory(address(array))
+        return array if self._inputs[index][2] is None else self._in_own_memory(index, address(array))
+
+    def _reordered(self, index: int, source: int) -> int:
+        """The address of an input in the implementation's layout."""
+        library, (kind, size, reorder_in) = self.library, self._inputs[index]
+        if kind == dnnl.WEIGHTS and library.cache is not None:
+            cached = library.cache.get((source,), (self, index), lambda: self._in_own_memory(index, source))
+            if cached is not None:
+                library.hold(cached)
+                return address(cached)
+        temporary = library.temporary(kind, size)
+        assert reorder_in is not None
+        reorder_in(source, temporary)
+        return temporary
+
+    def _in_own_memory(self, index: int, source: int) -> np.ndarray:
+        """The same as a new array."""
+        _, size, reorder_in = self._inputs[index]
+        made: np.ndarray = aligned_zeros(np, -(-size // 4))
+        assert reorder_in is not None
+        reorder_in(source, address(made))
+        return made
 
     def _reorder_out(self, kind: int, layout: Layout, add: bool) -> Primitive | None:
         if (kind, add) not in self._reorders_out:
             needed = add or not self.description.wants(kind, layout)
             wanted = self.description.layout_of(kind)
             with self.library.threads.one(self.primitive.by_one):
-                self._reorders_out[kind, add] = reorder(self.library, wanted, layout.handle, add) if needed else None
+                self._reorders_out[kind, add] = reorder(self.library, wanted, layout, add) if needed else None
         return self._reorders_out[kind, add]
 
 
@@ -103,16 +124,10 @@ class Operations(PlainElementwise):
     math: int
     _operations: dict[Hashable, Operation]
 
-    def channels_last(
-        self, inputs: Sequence[Any], outputs: Sequence[Any]
-    ) -> contextlib.AbstractContextManager[list[Any]]:
-        """`dense` for channels-last arrays. Plain array code is slow on arrays of different memory orders."""
-        return self.dense(inputs, outputs, like=None)
-
     @contextlib.contextmanager
-    def dense(self, inputs: Sequence[Any], outputs: Sequence[Any], like: Any) -> Iterator[list[Any]]:
+    def dense(self, inputs: Sequence[Any], outputs: Sequence[Any], like: Any = None) -> Iterator[list[Any]]:
         """Yields the inputs, then the outputs, as arrays or copies with the strides of `like`. Copies of outputs are
-        copied back. None: channels-last, or up to two axes in C order."""
+        copied back. None: channels-last, or up to two axes in C order. Plain array code is slow on mixed orders."""
         inside = [_stand_in(array, like) for array in (*inputs, *outputs)]
         for array, stand_in in zip(inputs, inside, strict=False):
             if stand_in is not array:
@@ -174,34 +189,6 @@ class Operations(PlainElementwise):
         operation((address(x), first), (address(y), *others))
 
 
-class ReorderIn:
-    """Reorders an input into the layout of an implementation."""
-
-    def __init__(self, library: Library, kind: int, layout: Layout, description: Description) -> None:
-        self.library = library
-        self.kind = kind
-        self.size = description.size_of(kind)
-        self._reorder = reorder(library, layout.handle, description.layout_of(kind))
-
-    def __call__(self, source: int) -> int:
-        """The address of the reordered input."""
-        library = self.library
-        if self.kind == dnnl.WEIGHTS and library.cache is not None:
-            cached = library.cache.get((source,), self, lambda: self.in_own_memory(source))
-            if cached is not None:
-                library.hold(cached)
-                return address(cached)
-        temporary = library.temporary(self.kind, self.size)
-        self._reorder(source, temporary)
-        return temporary
-
-    def in_own_memory(self, source: int) -> np.ndarray:
-        """The reordered input as a new array."""
-        made: np.ndarray = aligned_zeros(np, -(-self.size // 4))
-        self._reorder(source, address(made))
-        return made
-
-
 def _stand_in(array: Any, like: Any) -> Any:
     """The array if it has the layout that `Operations.dense` wants, else a new one of its shape."""
     if like is not None:
@@ -212,7 +199,7 @@ def _stand_in(array: Any, like: Any) -> Any:
     return array if last.flags.c_contiguous else np.moveaxis(np.empty(last.shape, array.dtype), -1, 1)
 
 
-def reorder(library: Library, source: c_void_p, target: c_void_p, add: bool = False) -> Primitive:
+def reorder(library: Library, source: Memory, target: Memory, add: bool = False) -> Primitive:
     """A copy from one layout and type to another, called with (source, target)."""
     description = library.describe(
         "reorder", source, library.engine, target, library.engine, library.attributes(add=add)

@@ -44,16 +44,16 @@ class Pooling(Operations, PlainPooling):
         self._pooling_backward(MAX, dy, dx, windows)((address(dy),), (address(dx), address(memory)))
 
     def max_pool_with_indices(self, x: Array, y: Array, mask: Array, windows: Windows) -> None:
-        with self.channels_last([x], [y, mask]) as (x_, y_, mask_):
+        with self.dense([x], [y, mask]) as (x_, y_, mask_):
             super().max_pool_with_indices(x_, y_, mask_, windows)
 
     def index_backward(self, dy: Array, mask: Array, dx: Array, windows: Windows) -> None:
-        with self.channels_last([dy, mask], [dx]) as (dy_, mask_, dx_):
+        with self.dense([dy, mask], [dx]) as (dy_, mask_, dx_):
             super().index_backward(dy_, mask_, dx_, windows)
 
     def average_pool_forward(self, x: Array, y: Array, windows: Windows) -> None:
         if not self._fits(x, y, windows):
-            with self.channels_last([x], [y]) as (x_, y_):
+            with self.dense([x], [y]) as (x_, y_):
                 super().average_pool_forward(x_, y_, windows)
             return
         correction = self._correction(x, y, windows)
@@ -67,7 +67,7 @@ class Pooling(Operations, PlainPooling):
 
     def average_pool_backward(self, dy: Array, dx: Array, windows: Windows) -> None:
         if not self._fits(dx, dy, windows):
-            with self.channels_last([dy], [dx]) as (dy_, dx_):
+            with self.dense([dy], [dx]) as (dy_, dx_):
                 super().average_pool_backward(dy_, dx_, windows)
             return
         correction = self._correction(dx, dy, windows)

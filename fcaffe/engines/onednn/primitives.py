@@ -29,6 +29,9 @@ class Layout:
         library.destroy_with(self, "memory_desc", self.handle)
 
 
+Memory = Layout | c_void_p  # of an array, or of what an implementation wants
+
+
 class Description:
     """dnnl_primitive_desc_t: a chosen implementation of an operation for certain shapes."""
 
@@ -72,7 +75,7 @@ class Primitive:
     It is made of the descriptors of the arguments, and called with their addresses.
     """
 
-    def __init__(self, description: Description, arguments: Mapping[int, c_void_p]) -> None:
+    def __init__(self, description: Description, arguments: Mapping[int, Memory]) -> None:
         library = description.library
         self.library = library
         self.description = description
@@ -81,6 +84,7 @@ class Primitive:
         self.scratch_size = description.size_of(SCRATCHPAD)
         if self.scratch_size:
             arguments = {**arguments, SCRATCHPAD: description.layout_of(SCRATCHPAD)}
+        self._layouts = arguments
         self._memories = [
             library.create("memory_create", layout, library.engine, c_void_p(0)) for layout in arguments.values()
         ]
@@ -119,12 +123,8 @@ class Primitive:
 
     def _twin(self) -> Primitive:
         """Another one of the same, for calls at addresses that stay: setting them takes as long as a small call."""
-        library, layouts = self.library, {}
-        for argument in self._arguments:
-            layouts[argument.arg] = layout = c_void_p()
-            library.call("memory_get_memory_desc", c_void_p(argument.memory), ctypes.byref(layout))
-        with library.threads.one(self.by_one):
-            return Primitive(self.description, layouts)
+        with self.library.threads.one(self.by_one):
+            return Primitive(self.description, self._layouts)
 
 
 class _Argument(ctypes.Structure):

@@ -49,7 +49,7 @@ class WinogradEngine(OneDnnEngine):
         if not suits(x, weights, y, windows, group):
             super().convolution_forward(x, weights, bias, y, windows, group, relu)
             return
-        with self.library.lock, self.channels_last([x], [y]) as (x_, y_):
+        with self.library.lock, self.dense([x], [y]) as (x_, y_):
             kernels = self.of_weights([weights], "Winograd", lambda: self._transform(weights, group, kept=True))
             if kernels is None:
                 kernels = self._transform(weights, group)
@@ -70,7 +70,7 @@ class WinogradEngine(OneDnnEngine):
         if made is None:
             return False
         others = [] if plus is None else [plus]
-        with self.library.lock, self.channels_last([x, *others], [y]) as (x_, *others, y_):
+        with self.library.lock, self.dense([x, *others], [y]) as (x_, *others, y_):
             self._convolve(x_, *made, others[0] if others else None, relu, y_, windows)
         return True
 
@@ -78,7 +78,7 @@ class WinogradEngine(OneDnnEngine):
         if not suits(dx, weights, dy, windows, group) or max(windows.pad) >= windows.kernel[0]:
             super().convolution_backward_data(dy, weights, dx, windows, group)
             return
-        with self.library.lock, self.channels_last([dy], [dx]) as (dy_, dx_):
+        with self.library.lock, self.dense([dy], [dx]) as (dy_, dx_):
             kernels = self._transform(weights, group, turned=True)
             pad = tuple(windows.kernel[0] - 1 - pad for pad in windows.pad)
             self._convolve(dy_, kernels, None, None, False, dx_, replace(windows, pad=pad))
@@ -89,7 +89,7 @@ class WinogradEngine(OneDnnEngine):
         if not suits(x, dweights, dy, windows, group):
             super().convolution_backward_weights(x, dy, dweights, windows, group, add)
             return
-        with self.library.lock, self.channels_last([x, dy], []) as (x_, dy_):
+        with self.library.lock, self.dense([x, dy], []) as (x_, dy_):
             gradient = self._room(_shape(dy.shape[1] // group, dweights.shape[1] + ROWS))
             parts = [np.split(array, group, axis=1) for array in (x_, dy_)]
             for x_, dy_, own in zip(*parts, np.split(dweights, group), strict=True):

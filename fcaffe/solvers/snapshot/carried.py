@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,36 +17,17 @@ from fcaffe.solvers.run import Run
 from fcaffe.solvers.snapshot.state_files import CarriedArray
 
 Owner = tuple[str, str]  # of a state: a net ("" for none) and the key of the layer, or the part
+States = dict[Owner, State]  # of one worker
 
 TRAIN = "train"
 RANDOM, LOSS, EXCHANGE, ENGINE = (("", name) for name in ("random", "loss", "exchange", "engine"))
 GATHERED = 1 << 26  # bytes of a message to worker 0
 
 
-@dataclass
-class Point:
-    """The state of one worker: its random streams, and the states of all owners.
-
-    Arrays of the exchange may be views of the live ones.
-    """
-
-    seed: int
-    noise: str
-    random: bytes
-    states: dict[Owner, State]
-
-    @classmethod
-    def of(cls, run: Run) -> Point:
-        context = run.context
-        states = {key: owner.state() for key, owner in owners(run).items()}
-        return cls(context.seed, context.noise, context.random.state(), states)
-
-    def put_back(self, run: Run) -> None:
-        """Restore this state in the worker's run."""
-        _set_random(run, self.seed, self.random)
-        for key, owner in owners(run).items():
-            if state := self.states.get(key):
-                owner.restore_state(state)
+def states_of(run: Run) -> States:
+    """The states of this worker's owners and of its random stream. Arrays of the exchange may be views of live ones."""
+    random = np.frombuffer(run.context.random.state(), np.uint8)
+    return {key: owner.state() for key, owner in owners(run).items()} | {RANDOM: {"state": random}}
 
 
 class StreamsOfShards:
@@ -81,22 +61,23 @@ def owners(run: Run) -> dict[Owner, Any]:
     return found | {LOSS: run.smoothed, EXCHANGE: run.exchange, ENGINE: run.engine}
 
 
-def collect(run: Run, point: Point) -> tuple[Any, list[CarriedArray]]:
-    """Collect the ResumeState and the arrays of a run from the Points of all workers.
+def collect(run: Run, states: States) -> tuple[Any, list[CarriedArray]]:
+    """Collect the ResumeState and the arrays of a run from the `states_of` all workers.
 
     All workers call this. The result is complete on worker 0 only.
     """
-    resume = pb.ResumeState(seed=point.seed, noise=point.noise, random=point.random)
+    own = states[RANDOM]["state"].tobytes()
+    resume = pb.ResumeState(seed=run.context.seed, noise=run.context.noise, random=own)
     carried: list[CarriedArray] = []
     for key, owner in owners(run).items():
-        held, state = _held(owner), point.states.get(key, {})
+        held, state = _held(owner), states.get(key, {})
         if key == EXCHANGE:
             state = {name: _in_order_of_parameters(run, array) for name, array in state.items()}
         everyones = [state] if held is Held.ALIKE else _gather(run.workers, state, held)
         for worker, state in enumerate(everyones):
             carried += [CarriedArray(*key, worker, name, np.asarray(array)) for name, array in state.items()]
-    for worker, random in enumerate(run.workers.gather(point.random) or []):
-        if random != point.random:  # they draw for shares of different sizes
+    for worker, random in enumerate(run.workers.gather(own) or []):
+        if random != own:  # they draw for shares of different sizes
             carried.append(CarriedArray(*RANDOM, worker, "state", np.frombuffer(random, np.uint8)))
     return resume, carried
 
@@ -180,9 +161,8 @@ def _in_order_of_parameters(run: Run, flat: Array) -> np.ndarray:
     """The values of a flat buffer in the order that files have, which does not depend on the engine's layout."""
     if flat.dtype.kind != "f":
         return flat
-    owned = zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True)
-    values = [parameter.blob.logical(flat[part]).reshape(-1) for parameter, part in owned]
-    return np.concatenate([np.zeros(0, np.float32), *values])
+    parts = run.net.parameters.with_slices()
+    return np.concatenate([np.zeros(0, np.float32), *(one.blob.logical(flat[part]).reshape(-1) for one, part in parts)])
 
 
 def _in_flat_order(run: Run, values: np.ndarray) -> np.ndarray:
@@ -191,7 +171,7 @@ def _in_flat_order(run: Run, values: np.ndarray) -> np.ndarray:
         return values
     flat, start = np.zeros(run.net.parameters.extent, np.float32), 0
     values = np.concatenate([values, np.zeros(flat.size, np.float32)])
-    for parameter, part in zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True):
+    for parameter, part in run.net.parameters.with_slices():
         blob = parameter.blob
         blob.logical(flat[part])[...] = values[start : start + blob.count].reshape(blob.shape)
         start += blob.count
@@ -224,8 +204,6 @@ def part_of_worker(
     if held is not Held.STREAMS or streams is None:
         return None
     counts = list(streams())
-    if len(states) == workers and all(_streams(state) == count for state, count in zip(states, counts, strict=True)):
-        return states[rank]
     if sum(map(_streams, states)) != sum(counts):
         return None
     start = sum(counts[:rank])

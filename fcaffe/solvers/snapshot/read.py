@@ -39,7 +39,7 @@ def restore(run: Run, path: str) -> None:
     run.smoothed.clear()
     parameters = run.net.parameters
     for flat, blobs in zip(run.history, _split(state.history, run.rule.histories), strict=True):
-        for parameter, own, stored in zip(parameters.owned, parameters.slices(), blobs, strict=True):
+        for (parameter, own), stored in zip(parameters.with_slices(), blobs, strict=True):
             values = stored.data
             assert values is not None
             blob = parameter.blob

@@ -91,15 +91,10 @@ def write_state(path: str | os.PathLike[str], state: State) -> None:
     size = size_of(state)
     if size > LARGEST:
         raise SnapshotError(f"cannot write {path}: with {size} bytes it {TOO_LARGE}")
-    message = pb.SolverState(
-        iter=state.iteration,
-        learned_net=state.learned_net,
-        current_step=state.current_step,
-        resume=state.resume,
-    )
-    message.resume.carried.extend(array.to_message(with_values=True) for array in state.carried)
-    if state.resume is None and not state.carried:
-        message.ClearField("resume")
+    message = pb.SolverState(iter=state.iteration, learned_net=state.learned_net, current_step=state.current_step)
+    if state.resume is not None:
+        message.resume.CopyFrom(state.resume)
+        message.resume.carried.extend(array.to_message(with_values=True) for array in state.carried)
     write_binary(path, message, state.history)
 
 

@@ -12,7 +12,6 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.blobs import LARGEST
 from fcaffe.solvers.run import Run
 from fcaffe.solvers.snapshot import carried
-from fcaffe.solvers.snapshot.carried import Point
 from fcaffe.solvers.snapshot.made_with import made_with
 from fcaffe.solvers.snapshot.paths import paths
 from fcaffe.solvers.snapshot.state_files import CarriedArray, State, size_of, write_state
@@ -22,22 +21,22 @@ from fcaffe.timeline import SNAPSHOT
 SLACK = 1 << 20  # bytes of a state besides its arrays
 
 
-def save(run: Run, point: Point | None = None, prefix: str = "") -> str:
+def save(run: Run, states: carried.States | None = None, prefix: str = "") -> str:
     """Write model and state. All workers call this; worker 0 writes.
 
     Args:
         run: the run.
-        point: the state to save; by default the present one. In a test it is the state before the test, since a
-            resumed run repeats the test.
+        states: what `states_of` returned; by default the present ones. In a test they are those before the test, since
+            a resumed run repeats the test.
         prefix: prefix of the files' paths; by default the solver's.
 
     Returns:
         The path of the state on worker 0, "" on others.
     """
     with run.timeline.span(SNAPSHOT):
-        point = point or Point.of(run)
+        states = states or carried.states_of(run)
         with mean_statistics(run):
-            resume, arrays = carried.collect(run, point)
+            resume, arrays = carried.collect(run, states)
             if run.workers.rank and run.data.size == run.net.parameters.exchanged:
                 return ""
             return _write(run, prefix or run.param.snapshot_prefix, resume, arrays)
@@ -73,7 +72,7 @@ def _history(run: Run) -> list[StoredBlob]:
     history = []
     for flat in run.history:
         host = run.engine.to_numpy(flat)
-        for parameter, own in zip(run.net.parameters.owned, run.net.parameters.slices(), strict=True):
+        for parameter, own in run.net.parameters.with_slices():
             blob = parameter.blob
             values = gathered(run.context, blob, blob.logical(host[own]))
             history.append(StoredBlob(run.context.whole_shape(blob), values))

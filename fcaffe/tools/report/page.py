@@ -265,19 +265,12 @@ def _inside(content: Content) -> str:
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int) -> str:
-    """A table. Each cell names its column too, for narrow screens, where the cells of a row are below one another."""
-    classes = [" class=number" if index >= numbers_from else "" for index in range(len(columns))]
-    head = "".join(f"<th{style}>{escape(name)}</th>" for name, style in zip(columns, classes, strict=True))
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f"<td{style} data-column='{escape(name)}'>{escape(text)}</td>"
-            for name, style, text in zip(columns, classes, row, strict=True)
-        )
-        + "</tr>"
-        for row in rows
-    )
-    return f"<table class=list><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    def line(tag: str, cells: Sequence[str]) -> str:
+        parts = enumerate(map(escape, cells))
+        return "".join(f"<{tag}{' class=number' * (index >= numbers_from)}>{text}</{tag}>" for index, text in parts)
+
+    body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
+    return f"<table class=list><thead><tr>{line('th', columns)}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def data_uri(pixels: np.ndarray) -> str:

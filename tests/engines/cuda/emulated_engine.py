@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 
 from fcaffe.engines import Engine
+from fcaffe.engines.cuda.elementwise import Elementwise
 from fcaffe.engines.cuda.kernels import Kernels
-from fcaffe.engines.cuda.noise import Noise
 from fcaffe.engines.cuda.update import Update
+from fcaffe.engines.elementwise import PlainElementwise
 from tests.engines.cuda import stand_in_cupy
 from tests.engines.cuda.emulator import Emulated
 
 
-class EmulatedEngine(Noise, Update, Engine):
+class EmulatedEngine(Elementwise, Update, Engine):
     """Those that need no library but our own kernels."""
 
     name = "emulated"
+    copy = PlainElementwise.copy  # NumPy's arrays have no addresses on a device
 
     def __init__(self, xp: Any = np) -> None:
         super().__init__(xp)

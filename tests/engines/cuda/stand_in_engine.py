@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ def install(monkeypatch: pytest.MonkeyPatch | None) -> None:
     stand_in_cupy.reset()
     replace(libraries, "load", lambda device=0, math="fp32": (stand_in_cupy.cupy, stand_in_cudnn))
     replace(cublas, "open_library", lambda cuda: stand_in_cupy.CublasLibrary())
-    replace(libraries, "describe", lambda device: "stand-in")
+    replace(libraries, "find_gpu", lambda device: SimpleNamespace(name="stand-in", tf32_gain=1))
 
 
 def engine(math: str = "fp32", **options: Any) -> CudaEngine:

@@ -67,9 +67,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 def test_all_is_there(machine: Machine) -> None:
     for math in ("fp32", "tf32", "fp16", "bf16"):
         assert libraries.load(0, math) == (machine.modules["cupy"], machine.modules["cudnn"])
-    assert libraries.describe(0) == "GPU 0, NVIDIA H200"
-    machine.driver = None
-    assert libraries.describe(0) == "GPU 0"
 
 
 def _set(**values: Any) -> Callable[[Machine], None]:

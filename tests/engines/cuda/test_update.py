@@ -50,14 +50,14 @@ def histories(rule):
 @pytest.mark.parametrize("rule", RULES)
 def test_it_is_the_plain_rule_bit_for_bit(rule, regularization):
     engine, steps = EmulatedEngine(), parts(0.004)
-    table = engine.prepare_update(steps, regularization)
+    table = engine.prepare_update(steps)
     engine.set_step(RATE, GAIN)
     data, history = numbers(1), histories(rule)
     wanted, wanted_history = data.copy(), [h.copy() for h in history]
     for seed in range(3):
         diff = numbers(10 + seed)
         wanted_diff = diff.copy()
-        engine.update_all(rule, table, data, diff, history, SETTINGS)
+        engine.update_all(rule, table, data, diff, history, SETTINGS, regularization == "L1")
         for part in steps:
             plain_update(rule, part, wanted, wanted_diff, wanted_history, regularization)
         np.testing.assert_array_equal(data.view(np.uint32), wanted.view(np.uint32))
@@ -77,8 +77,8 @@ def test_nothing_to_update_starts_no_kernel(monkeypatch):
     for sizes in ((), SIZES):
         count = sum(sizes)
         data, diff, history = (np.zeros(count, np.float32) for _ in range(3))
-        table = engine.prepare_update([Part(slice(0, count), 0.0, 1.0)] if count else [], "L2")
-        engine.update_all("SGD", table, data, diff, [history], SETTINGS)
+        table = engine.prepare_update([Part(slice(0, count), 0.0, 1.0)] if count else [])
+        engine.update_all("SGD", table, data, diff, [history], SETTINGS, False)
         assert len(started) == bool(count)
 
 
@@ -87,7 +87,7 @@ def test_nothing_to_update_starts_no_kernel(monkeypatch):
 def test_an_overflow_leaves_the_update_out_and_halves_the_scale(bad, place):
     engine = EmulatedEngine()
     engine.loss_scale = scale = loss_scale(engine)
-    table = engine.prepare_update(parts(0.004), "L2")
+    table = engine.prepare_update(parts(0.004))
     engine.set_step(RATE, 1)
     data, diff, history = numbers(1), numbers(2), histories("SGD")
     before = data.copy()
@@ -96,7 +96,7 @@ def test_an_overflow_leaves_the_update_out_and_halves_the_scale(bad, place):
     diff[place] = bad
     scale.check(diff)
     assert engine.overflow[0]
-    engine.update_all("SGD", table, data, diff, history, SETTINGS)
+    engine.update_all("SGD", table, data, diff, history, SETTINGS, False)
     scale.adjust()
     np.testing.assert_array_equal(data, before)
     assert not history[0].any()
@@ -112,7 +112,7 @@ def test_the_update_undoes_the_scale():
     engine.loss_scale = loss_scale(engine, 1024)
     engine.set_step(RATE, GAIN)
     diff *= 1024
-    engine.update_all("SGD", engine.prepare_update(parts(0.004), "L2"), data, diff, history, SETTINGS)
+    engine.update_all("SGD", engine.prepare_update(parts(0.004)), data, diff, history, SETTINGS, False)
     np.testing.assert_array_equal(data, wanted)
 
 
@@ -141,14 +141,14 @@ def device(monkeypatch):
 
 def test_a_recorded_update_takes_each_steps_rate_and_scale(device):
     device.loss_scale = scale = loss_scale(device)
-    table = device.prepare_update(parts(0.004), "L2")
+    table = device.prepare_update(parts(0.004))
     data, diff, history = (device.xp.asarray(array) for array in (numbers(1), numbers(2), histories("SGD")[0]))
     slope = device.xp.zeros((), np.float32)
     stream = device.xp.cuda.Stream(non_blocking=True).use()
     stream.begin_capture()
     scale.apply([(slope, 1.0)])
     scale.check(diff)
-    device.update_all("SGD", table, data, diff, [history], SETTINGS)
+    device.update_all("SGD", table, data, diff, [history], SETTINGS, False)
     scale.adjust()
     graph = stream.end_capture()
 

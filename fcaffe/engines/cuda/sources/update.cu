@@ -60,7 +60,7 @@ __global__ void update(float* data, float* diff, float* first, float* second, co
                        const int* overflow, int l1, float momentum, float momentum2, float delta, float rms_decay) {
     constexpr bool TWO = RULE == ADADELTA || RULE == ADAM;
     if (*overflow) return;
-    const float gain = times(step[1], *inverse_scale), decay = decays[blockIdx.x];
+    const float gain = inverse_scale ? times(step[1], *inverse_scale) : step[1], decay = decays[blockIdx.x];
     const Constants c{times(step[0], lr_mults[blockIdx.x]), momentum, momentum2, delta, rms_decay};
     const int64 start = starts[blockIdx.x], stop = start + lengths[blockIdx.x];
     for (int64 i = start + threadIdx.x; i < stop; i += blockDim.x) {
