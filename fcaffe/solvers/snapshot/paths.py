@@ -30,7 +30,7 @@ def check_writable(param: Any) -> None:
     probe = Path(f"{param.snapshot_prefix}.tempfile")
     try:
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # another training with this prefix may have done it
     except OSError as problem:
         raise SnapshotError(
             f"Cannot write to snapshot prefix '{param.snapshot_prefix}' ({problem.strerror}). "
