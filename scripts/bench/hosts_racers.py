@@ -83,6 +83,8 @@ def _fcaffe(sums: str, net: str, batch: int, answers: Any) -> None:
         sharing = replace(SHARING, compress=sums) if is_scheme else replace(SHARING, reduce=sums)
         if sums.startswith("reproducible="):
             sharing = replace(SHARING, reproducible=int(sums.partition("=")[2]))
+        if sums.startswith("parallel="):
+            sharing = replace(SHARING, parallel=sums.partition("=")[2])
         contender = training(sums, param, world, cpu_engine(), sharing)
         exchange, workers = contender.solver.exchange, contender.solver.workers
 
