@@ -265,7 +265,7 @@ class Training:
 def take_turns(trainings: Sequence[Training], rounds: int, iterations: int = 0) -> None:
     """Measure the trainings alternately, so that other load of the machine affects all alike. Collective.
 
-    Each has a turn in each round, of so many iterations, or of those that take about a quarter of a second (0).
+    In each round every training takes so many iterations; with 0, as many as take about a quarter of a second.
     """
     counts = [iterations or max(1, min(MOST, round(TURN / one.take(1)["seconds"]))) for one in trainings]
     for _ in range(rounds):

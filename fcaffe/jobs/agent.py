@@ -168,7 +168,7 @@ class Agent:
             self._end(message=f"the MPI of {who} gave up with code {self.pmi.aborted}; what it said stands above")
 
     def _reap(self) -> None:
-        """Find the ranks whose process has ended, and judge those that did so too early."""
+        """Find the ranks whose process has ended. One that ended too early is a fault."""
         for rank in [rank for rank in self.ranks if rank.state != GONE and rank.process.poll() is not None]:
             self._hear(rank)  # its last messages
             before, rank.state = rank.slot, GONE

@@ -185,7 +185,7 @@ class ShardedBatches(Batches):
                 passes.add(self.shards.tree, shard)
 
     def _add_final(self, passes: Passes, start: int) -> None:
-        """This thread's gradients are final from offset `start` on: hand over those that are final in all threads."""
+        """This thread's gradients are final from offset `start` on: hand over what is final in all threads."""
         run = self.run
         with self._lock, run.timeline.span(SHARDS):
             passes.final_from = start

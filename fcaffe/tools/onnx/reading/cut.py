@@ -18,7 +18,7 @@ _DECODING = (
 
 
 def cut(source: Source, names: Sequence[str], path: str) -> list[str]:
-    """The values of these names, and for "auto" those that the decoding begins with, in their order.
+    """The values of these names, and for "auto" the inputs of the decoding, in their order.
 
     Raises UsageError for a name that the model does not have.
     """
