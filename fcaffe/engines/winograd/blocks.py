@@ -16,10 +16,11 @@ from numba import prange
 from fcaffe.engines.memory import Array
 from fcaffe.engines.winograd.compiling import compiled, inlined, parallel
 from fcaffe.engines.winograd.transforms import B_T, CHANNELS, IN, KERNELS, of_kernel, of_output
-from fcaffe.engines.winograd.vectors import ROWS, add, copy, multiply, tile_transform
+from fcaffe.engines.winograd.vectors import FEW_ROWS, ROWS, add, copy, multiply, multiply_few, tile_transform
 
 TOGETHER = 144  # tiles of a block, a multiple of ROWS: their transformed values and products fit a core's cache
-ROOM = TOGETHER + 1  # tiles of an array: reading a row of ROWS numbers may begin in the last tile
+LEAST_SEPARATE = 48  # fewest tiles for which a thread reads all kernels
+ROOM = TOGETHER + 1  # tiles of an array: reading a row of FEW_ROWS numbers may begin in the last tile
 VALUES = IN * IN  # of a transformed tile
 ROW = IN * CHANNELS  # values of a row of a tile of CHANNELS channels
 WORK = VALUES * CHANNELS
@@ -39,24 +40,26 @@ def convolve(
 ) -> None:
     """y = the convolution of x, plus `bias` (K,) and the array `plus` if it has y's shape, after ReLU if asked for.
 
-    Each thread computes as many blocks. All threads share the tiles and the products of the blocks that remain.
+    Each thread computes as many blocks, all of about the same number of tiles. If tiles are few, the threads share the
+    tiles and the products of each block.
     """
     inner, outer = padded(x.shape[1]), padded(y.shape[1])
     number = tiles(y, kernel)
-    blocks = (number + TOGETHER - 1) // TOGETHER
-    separate = blocks // threads * threads
+    blocks, groups = (number + TOGETHER - 1) // TOGETHER, (number + FEW_ROWS - 1) // FEW_ROWS
+    separate = (blocks + threads - 1) // threads * threads if number >= LEAST_SEPARATE * threads else 0
     for thread in prange(threads):
         transformed = np.empty((VALUES, ROOM, inner), np.float32)
         products = np.empty((VALUES, ROOM, outer), np.float32)
         for block in range(separate * thread // threads, separate * (thread + 1) // threads):
-            first, end = block * TOGETHER, min(number, (block + 1) * TOGETHER)
+            begin, behind = share(0, groups, block, separate)
+            first, end = begin * FEW_ROWS, min(number, behind * FEW_ROWS)
             transform_tiles(x, y, kernel, pad, IN, (first, end), transformed, first)
             for value in range(VALUES):
                 multiply_tiles(transformed[value], kernels[value], products[value], x.shape[1], end - first)
             transform_outputs(products, bias, plus, relu, y, kernel, (first, end), first)
     shared = np.empty((VALUES, ROOM, inner), np.float32)
     shared_products = np.empty((VALUES, ROOM, outer), np.float32)
-    for block in range(separate, blocks):
+    for block in range(0 if separate else blocks):
         first, end = block * TOGETHER, min(number, (block + 1) * TOGETHER)
         for thread in prange(threads):
             transform_tiles(x, y, kernel, pad, IN, share(first, end, thread, threads), shared, first)
@@ -71,7 +74,7 @@ def convolve(
 def kernel_gradient(x: Array, dy: Array, gradient: Array, kernel: int, pad: Pair, threads: int) -> None:
     """gradient (36, lines, CHANNELS) = the gradient of the transformed kernels. The order of its sums does
     not depend on the number of threads: these share each block's tiles, and then its 36 products. A panel of the
-    gradient has C + ROWS lines, of which the last are undefined."""
+    gradient has C + FEW_ROWS lines, of which the last are undefined."""
     number = tiles(dy, kernel)
     inputs = np.empty((VALUES, ROOM, padded(x.shape[1])), np.float32)
     outputs = np.empty((VALUES, ROOM, padded(dy.shape[1])), np.float32)
@@ -122,21 +125,27 @@ def pixel(x: Array, image: int, row: int, column: int) -> int:
 def multiply_tiles(tiles: Array, kernels: Array, products: Array, channels: int, used: int) -> None:
     """products (ROOM, padded K) = the first `used` of the tiles (ROOM, padded C) times the kernels (lines, CHANNELS),
     for one of the 36 values. A panel stays in the cache while all tiles are multiplied."""
-    inner, outer, size = tiles.shape[1], products.shape[1], channels * CHANNELS
+    inner, outer, size, whole = tiles.shape[1], products.shape[1], channels * CHANNELS, used // ROWS * ROWS
     for panel in range(kernels.shape[0] // channels):
-        for row in range(0, used, ROWS):
-            begin, to = panel * size, row * outer + panel * CHANNELS
-            multiply(tiles, row * inner, inner, 1, kernels, begin, CHANNELS, products, to, outer, channels, False)
+        for row in range(0, used, FEW_ROWS):
+            first, begin, to = row * inner, panel * size, row * outer + panel * CHANNELS
+            if row >= whole:
+                multiply_few(tiles, first, inner, 1, kernels, begin, CHANNELS, products, to, outer, channels, False)
+            elif row % ROWS == 0:
+                multiply(tiles, first, inner, 1, kernels, begin, CHANNELS, products, to, outer, channels, False)
 
 
 @compiled
 def add_gradient(inputs: Array, outputs: Array, gradient: Array, channels: int, used: int, adds: bool) -> None:
     """gradient = inputs.T @ outputs, or plus that, of the first `used` tiles and one of the 36 values."""
-    inner, outer, rows = inputs.shape[1], outputs.shape[1], channels + ROWS
+    inner, outer, rows, whole = inputs.shape[1], outputs.shape[1], channels + FEW_ROWS, channels // ROWS * ROWS
     for panel in range(gradient.shape[0] // rows):
-        for row in range(0, channels, ROWS):
+        for row in range(0, channels, FEW_ROWS):
             begin, to = panel * CHANNELS, (panel * rows + row) * CHANNELS
-            multiply(inputs, row, 1, inner, outputs, begin, outer, gradient, to, CHANNELS, used, adds)
+            if row >= whole:
+                multiply_few(inputs, row, 1, inner, outputs, begin, outer, gradient, to, CHANNELS, used, adds)
+            elif row % ROWS == 0:
+                multiply(inputs, row, 1, inner, outputs, begin, outer, gradient, to, CHANNELS, used, adds)
 
 
 @compiled
@@ -236,7 +245,7 @@ def transform_kernels(weights: Array, turned: bool, target: Array, threads: int)
 @parallel
 def gradient_of_kernels(transformed: Array, adds: bool, gradient: Array, threads: int) -> None:
     """gradient (K, C, kernel, kernel) = G^T t G of the gradient t of the transformed kernels, or plus that."""
-    rows = gradient.shape[1] + ROWS
+    rows = gradient.shape[1] + FEW_ROWS
     beside, kernel = transformed.shape[1] * CHANNELS, gradient.shape[2]
     for thread in prange(threads):
         work = np.empty(WORK, np.float32)

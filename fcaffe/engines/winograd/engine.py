@@ -18,7 +18,7 @@ from fcaffe.engines.windows import Windows
 from fcaffe.engines.winograd import blocks
 from fcaffe.engines.winograd.compiling import SETTINGS, announce
 from fcaffe.engines.winograd.transforms import CHANNELS, IN, KERNELS
-from fcaffe.engines.winograd.vectors import ROWS
+from fcaffe.engines.winograd.vectors import FEW_ROWS
 from fcaffe.errors import UsageError
 from fcaffe.threads import wanted_threads
 
@@ -90,7 +90,7 @@ class WinogradEngine(OneDnnEngine):
             super().convolution_backward_weights(x, dy, dweights, windows, group, add)
             return
         with self.library.lock, self.dense([x, dy], []) as (x_, dy_):
-            gradient = self._room(_shape(dy.shape[1] // group, dweights.shape[1] + ROWS))
+            gradient = self._room(_shape(dy.shape[1] // group, dweights.shape[1] + FEW_ROWS))
             parts = [np.split(array, group, axis=1) for array in (x_, dy_)]
             for x_, dy_, own in zip(*parts, np.split(dweights, group), strict=True):
                 self._run(

@@ -44,6 +44,10 @@ KERNELS = (3, 5)  # pixels along an axis of a kernel; an output tile has IN + 1 
 CHANNELS = 16  # of a vector, with which compiled code computes
 POINTS = (0, 1, -1, 2, -2)
 
+SUMS_AND_DIFFERENCES = np.eye(IN)
+for point in (1, 3):  # and its opposite
+    SUMS_AND_DIFFERENCES[point : point + 2, point : point + 2] = [[1, 1], [1, -1]]
+
 Value = Any
 Tile = Sequence[Sequence[Value]]
 
@@ -73,6 +77,23 @@ def along_both_axes(matrix: np.ndarray, tile: Tile) -> Tile:
     return [_transformed(matrix, line) for line in zip(*columns, strict=True)]
 
 
-def _transformed(matrix: np.ndarray, values: Sequence[Value]) -> list[Value]:
-    rows = ([float(f) * value for f, value in zip(row, values, strict=True) if f] for row in matrix)
-    return [functools.reduce(operator.add, terms) for terms in rows]
+def factors(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Two matrices with fewer terms, whose product is this one.
+
+    The rows or the columns of two opposite points have equal entries at even powers and opposite entries at odd powers.
+    So one factor takes sums and differences, and half of these points' entries in the other one are 0.
+    """
+    inverse = np.linalg.inv(SUMS_AND_DIFFERENCES)
+    pairs = []
+    if matrix.shape[0] == IN:
+        pairs.append((SUMS_AND_DIFFERENCES, inverse @ matrix))
+    if matrix.shape[1] == IN:
+        pairs.append((matrix @ inverse, SUMS_AND_DIFFERENCES))
+    return min(pairs, key=lambda pair: sum(map(np.count_nonzero, pair)))
+
+
+def _transformed(matrix: np.ndarray, values: Sequence[Value]) -> Sequence[Value]:
+    for factor in reversed(factors(matrix)):
+        rows = ([float(f) * value for f, value in zip(row, values, strict=True) if f] for row in factor)
+        values = [functools.reduce(operator.add, terms) for terms in rows]
+    return values

@@ -6,6 +6,7 @@ the index of an element in C order. All arrays are float32 in C order.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,7 @@ FUSED = ("contract",)  # a product and a sum may become one instruction
 
 # Rows of a product that are summed side by side: their sums fill most of the registers.
 ROWS = 24 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 6
+FEW_ROWS = ROWS // 3
 
 
 class Vector:
@@ -119,11 +121,11 @@ def _transform(builder: Any, matrix: np.ndarray, *arguments: Any) -> None:
             target.write(position(to, i, below, j, beside), vector.value)
 
 
-def _multiply(builder: Any, *arguments: Any) -> None:
+def _multiply(rows: int, builder: Any, *arguments: Any) -> None:
     a, first, row, step, b, begin, below, c, to, down, length, adds = arguments
 
     def positions(start: Any, distance: Any) -> list[Any]:
-        return [builder.add(start, builder.mul(distance, LONG(i))) for i in range(ROWS)]
+        return [builder.add(start, builder.mul(distance, LONG(i))) for i in range(rows)]
 
     corners, targets = positions(first, row), positions(to, down)
     zeros = ir.Constant(VECTOR, [0.0] * CHANNELS)
@@ -163,10 +165,10 @@ def _copy(builder: Any, source: Memory, first: Any, least: Any, target: Memory, 
     target.write(to, builder.select(builder.fcmp_ordered("<", vector, bounds), bounds, vector))
 
 
-# (a, first, row, step, b, begin, below, c, to, down, length, adds): ROWS rows of a product of matrices. For row i the
-# vector of c at to + i * down becomes the sum over n below length of a[first + i * row + n * step] times the vector of
-# b at begin + n * below. With `adds`, it is increased by that.
-multiply: Any = _operation("aiiiaiiaiiib", _multiply)
+# (a, first, row, step, b, begin, below, c, to, down, length, adds): ROWS or FEW_ROWS rows of a product of matrices. For
+# row i the vector of c at to + i * down becomes the sum over n below length of a[first + i * row + n * step] times the
+# vector of b at begin + n * below. With `adds`, it is increased by that.
+multiply, multiply_few = [_operation("aiiiaiiaiiib", functools.partial(_multiply, rows)) for rows in (ROWS, FEW_ROWS)]
 
 # (source, first, target, to): add a vector to the target's.
 add: Any = _operation("aiai", _add)
