@@ -32,7 +32,8 @@ if not find_onednn():
     pytest.skip("--math winograd needs onednn-cpu-gomp", allow_module_level=True)
 
 from fcaffe.engines.winograd import blocks, transforms
-from fcaffe.engines.winograd.engine import LEAST_TILES, WinogradEngine, suits
+from fcaffe.engines.winograd import engine as winograd
+from fcaffe.engines.winograd.engine import WinogradEngine, suits
 
 ROOT = Path(__file__).parents[2]
 TOLERANCE = 3e-5  # of the largest value
@@ -42,6 +43,12 @@ PLAIN = NumpyEngine()
 @pytest.fixture(scope="module")
 def engine() -> Any:
     return cpu_engine("winograd")
+
+
+@pytest.fixture(autouse=True)
+def any_saving(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The transforms also compute outputs so small that they would not pay."""
+    monkeypatch.setattr(winograd, "LEAST_SAVING", 0)
 
 
 def drawn(random: np.random.Generator, *shape: int) -> np.ndarray:
@@ -82,7 +89,8 @@ def a_case(random: np.random.Generator) -> Case:
     windows = Windows((kernel, kernel), (1, 1), (pad[0], pad[1]), (1, 1))
     rows, columns = windows.convolved((size[0], size[1]))
     out = transforms.IN + 1 - kernel
-    batch = 1 + LEAST_TILES // (-(-rows // out) * -(-columns // out))
+    tiles = -(-rows // out) * -(-columns // out)
+    batch = 1 + int(random.integers(3 * blocks.TOGETHER)) // tiles
     dy, x = drawn(random, batch, group * outputs, rows, columns), drawn(random, batch, group * channels, *size)
     weights = random.standard_normal((group * outputs, channels, kernel, kernel), np.float32)
     return Case(x, weights, drawn(random, group * outputs), dy, windows, group, bool(random.integers(2)))
@@ -117,7 +125,7 @@ def test_what_is_not_finite_stays_so(engine: Any, value: float) -> None:
 
 
 class Padded(WinogradEngine):
-    """Adds channels and images of zeros, so that the transforms suit convolutions of few of them."""
+    """Adds channels of zeros, so that the transforms suit convolutions of few channels."""
 
     used = 0
 
@@ -144,8 +152,8 @@ def padded(windows: Windows, group: int, *arrays: Any) -> Iterator[Any]:
     if windows.kernel not in ((3, 3), (5, 5)) or group > 1:
         yield arrays
         return
-    extra = LEAST_TILES
-    wide = [each if each is None else np.pad(each, ([(0, extra)] * 2 + [(0, 0)] * 2)[: each.ndim]) for each in arrays]
+    extra = (0, 2 * transforms.CHANNELS)
+    wide = [each if each is None else np.pad(each, ([extra] * 2 + [(0, 0)] * 2)[: each.ndim]) for each in arrays]
     yield wide
     for array, other in zip(arrays, wide, strict=True):
         if array is not None:

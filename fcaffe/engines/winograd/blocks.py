@@ -16,11 +16,10 @@ from numba import prange
 from fcaffe.engines.memory import Array
 from fcaffe.engines.winograd.compiling import compiled, inlined, parallel
 from fcaffe.engines.winograd.transforms import B_T, CHANNELS, IN, KERNELS, of_kernel, of_output
-from fcaffe.engines.winograd.vectors import FEW_ROWS, ROWS, add, copy, multiply, multiply_few, tile_transform
+from fcaffe.engines.winograd.vectors import FEW_ROWS, ROWS, add, copy, fetch_to_read, fetch_to_write, multiply, multiply_few, tile_transform
 
 TOGETHER = 144  # tiles of a block, a multiple of ROWS: their transformed values and products fit a core's cache
 LEAST_SEPARATE = 48  # fewest tiles for which a thread reads all kernels
-ROOM = TOGETHER + 1  # tiles of an array: reading a row of FEW_ROWS numbers may begin in the last tile
 VALUES = IN * IN  # of a transformed tile
 ROW = IN * CHANNELS  # values of a row of a tile of CHANNELS channels
 WORK = VALUES * CHANNELS
@@ -29,36 +28,48 @@ NO_BOUND = np.float32(-np.inf)
 Pair = tuple[int, int]
 
 _outputs, _kernels = [of_output(IN + 1 - size) for size in KERNELS], [of_kernel(size) for size in KERNELS]
-transform_input, transform_output = tile_transform(B_T, B_T), tile_transform(*_outputs)
+transform_input, transform_output = tile_transform(B_T, B_T), tile_transform(*_outputs, with_bias=True)
 transform_gradient = tile_transform(*(matrix.T for matrix in _outputs))
 transform_kernel, transform_kernel_gradient = tile_transform(*_kernels), tile_transform(*(each.T for each in _kernels))
 
 
+def work_shape(number: int, channels: int) -> tuple[int, int, int]:
+    """The shape of a thread's transformed tiles or products, if there are so many tiles and channels."""
+    lines = -(-min(number, TOGETHER) // FEW_ROWS) * FEW_ROWS | 1
+    return VALUES, lines, (-(-channels // CHANNELS) | 1) * CHANNELS
+
+
 @parallel
 def convolve(
-    x: Array, kernels: Array, bias: Array, plus: Array, relu: bool, y: Array, kernel: int, pad: Pair, threads: int
+    x: Array,
+    kernels: Array,
+    bias: Array,
+    plus: Array,
+    relu: bool,
+    y: Array,
+    kernel: int,
+    pad: Pair,
+    transformed: Array,
+    products: Array,
 ) -> None:
     """y = the convolution of x, plus `bias` (K,) and the array `plus` if it has y's shape, after ReLU if asked for.
 
     Each thread computes as many blocks, all of about the same number of tiles. If tiles are few, the threads share the
     tiles and the products of each block.
     """
-    inner, outer = padded(x.shape[1]), padded(y.shape[1])
-    number = tiles(y, kernel)
+    number, threads = tiles(y, kernel), transformed.shape[0]
     blocks, groups = (number + TOGETHER - 1) // TOGETHER, (number + FEW_ROWS - 1) // FEW_ROWS
     separate = (blocks + threads - 1) // threads * threads if number >= LEAST_SEPARATE * threads else 0
     for thread in prange(threads):
-        transformed = np.empty((VALUES, ROOM, inner), np.float32)
-        products = np.empty((VALUES, ROOM, outer), np.float32)
+        own, own_products = transformed[thread], products[thread]
         for block in range(separate * thread // threads, separate * (thread + 1) // threads):
             begin, behind = share(0, groups, block, separate)
             first, end = begin * FEW_ROWS, min(number, behind * FEW_ROWS)
-            transform_tiles(x, y, kernel, pad, IN, (first, end), transformed, first)
+            transform_tiles(x, y, kernel, pad, IN, (first, end), own, first)
             for value in range(VALUES):
-                multiply_tiles(transformed[value], kernels[value], products[value], x.shape[1], end - first)
-            transform_outputs(products, bias, plus, relu, y, kernel, (first, end), first)
-    shared = np.empty((VALUES, ROOM, inner), np.float32)
-    shared_products = np.empty((VALUES, ROOM, outer), np.float32)
+                multiply_tiles(own[value], kernels[value], own_products[value], x.shape[1], end - first)
+            transform_outputs(own_products, bias, plus, relu, y, kernel, (first, end), first)
+    shared, shared_products = transformed[0], products[0]
     for block in range(0 if separate else blocks):
         first, end = block * TOGETHER, min(number, (block + 1) * TOGETHER)
         for thread in prange(threads):
@@ -71,13 +82,14 @@ def convolve(
 
 
 @parallel
-def kernel_gradient(x: Array, dy: Array, gradient: Array, kernel: int, pad: Pair, threads: int) -> None:
+def kernel_gradient(
+    x: Array, dy: Array, gradient: Array, kernel: int, pad: Pair, transformed: Array, transformed_dy: Array
+) -> None:
     """gradient (36, lines, CHANNELS) = the gradient of the transformed kernels. The order of its sums does
     not depend on the number of threads: these share each block's tiles, and then its 36 products. A panel of the
     gradient has C + FEW_ROWS lines, of which the last are undefined."""
-    number = tiles(dy, kernel)
-    inputs = np.empty((VALUES, ROOM, padded(x.shape[1])), np.float32)
-    outputs = np.empty((VALUES, ROOM, padded(dy.shape[1])), np.float32)
+    number, threads = tiles(dy, kernel), transformed.shape[0]
+    inputs, outputs = transformed[0], transformed_dy[0]
     for block in range((number + TOGETHER - 1) // TOGETHER):
         first, end = block * TOGETHER, min(number, (block + 1) * TOGETHER)
         for thread in prange(threads):
@@ -86,12 +98,6 @@ def kernel_gradient(x: Array, dy: Array, gradient: Array, kernel: int, pad: Pair
             transform_tiles(dy, dy, kernel, (0, 0), IN + 1 - kernel, part, outputs, first)
         for value in prange(VALUES):
             add_gradient(inputs[value], outputs[value], gradient[value], x.shape[1], end - first, block > 0)
-
-
-@inlined
-def padded(channels: int) -> int:
-    """The length of a row with room for these channels."""
-    return ((channels + CHANNELS - 1) // CHANNELS | 1) * CHANNELS
 
 
 @inlined
@@ -123,7 +129,7 @@ def pixel(x: Array, image: int, row: int, column: int) -> int:
 
 @compiled
 def multiply_tiles(tiles: Array, kernels: Array, products: Array, channels: int, used: int) -> None:
-    """products (ROOM, padded K) = the first `used` of the tiles (ROOM, padded C) times the kernels (lines, CHANNELS),
+    """products (lines, padded K) = the first `used` of the tiles (lines, padded C) times the kernels (lines, CHANNELS),
     for one of the 36 values. A panel stays in the cache while all tiles are multiplied."""
     inner, outer, size, whole = tiles.shape[1], products.shape[1], channels * CHANNELS, used // ROWS * ROWS
     for panel in range(kernels.shape[0] // channels):
@@ -152,24 +158,29 @@ def add_gradient(inputs: Array, outputs: Array, gradient: Array, channels: int, 
 def transform_tiles(
     x: Array, y: Array, kernel: int, pad: Pair, size: int, part: Pair, target: Array, origin: int
 ) -> None:
-    """Transform tiles of x, from part[0] up to part[1], into target (36, ROOM, padded C), in which the tile `origin`
+    """Transform tiles of x, from part[0] up to part[1], into target (36, lines, padded C), in which the tile `origin`
     comes first.
 
     With `size` IN they are input tiles d, of which target gets B^T d B. With the size of output tiles they are tiles dY
     of the output's gradient, of which it gets A dY A^T. y is the output, whose tiles are numbered.
     """
     work = np.empty(WORK, np.float32)
-    width, beside = target.shape[2], target.shape[1] * target.shape[2]
+    width, beside, out = target.shape[2], target.shape[1] * target.shape[2], IN + 1 - kernel
     across = x.strides[3] // x.itemsize
     down = x.shape[3] * across
     for number in range(part[0], part[1]):
         image, row, column = corner(y, kernel, number)
         row, column = row - pad[0], column - pad[1]
+        next_image, next_row, next_column = corner(y, kernel, number + 1)
+        next_tile = pixel(x, next_image, next_row - pad[0], next_column - pad[1])
         inside = 0 <= row <= x.shape[2] - size and 0 <= column <= x.shape[3] - size
         for begin in range(0, x.shape[1], CHANNELS):
             channel = min(begin, x.shape[1] - CHANNELS)
             to = (number - origin) * width + channel
             first = pixel(x, image, row, column) + channel
+            for i in range(size):
+                for j in range(size - out, size):
+                    fetch_to_read(x, next_tile + i * down + j * across + channel)
             if not inside:
                 load(x, image, row, column, channel, size, work)
             if size == IN and inside:
@@ -199,23 +210,38 @@ def transform_outputs(
     products: Array, bias: Array, plus: Array, relu: bool, y: Array, kernel: int, part: Pair, origin: int
 ) -> None:
     """y = A^T m A of its tiles from part[0] up to part[1], plus `bias` and `plus`, after ReLU. The tile `origin` comes
-    first in m, the products (36, ROOM, padded K)."""
+    first in m, the products (36, lines, padded K)."""
     work = np.empty(WORK, np.float32)
-    least, out = np.float32(0) if relu else NO_BOUND, IN + 1 - kernel
+    least, out, adds = np.float32(0) if relu else NO_BOUND, IN + 1 - kernel, plus.shape == y.shape
     width, beside = products.shape[2], products.shape[1] * products.shape[2]
+    across = y.strides[3] // y.itemsize
+    down = y.shape[3] * across
     for number in range(part[0], part[1]):
         image, row, column = corner(y, kernel, number)
+        direct = not adds and row + out <= y.shape[2] and column + out <= y.shape[3]
+        next_image, next_row, next_column = corner(y, kernel, number + 1)
+        next_tile = pixel(y, next_image, next_row, next_column)
         for begin in range(0, y.shape[1], CHANNELS):
             channel = min(begin, y.shape[1] - CHANNELS)
+            for i in range(out):
+                for j in range(out):
+                    fetch_to_write(y, next_tile + i * down + j * across + channel)
             start = (number - origin) * width + channel
-            transform_output(kernel, products, start, IN * beside, beside, work, 0, ROW, CHANNELS)
+            if direct:
+                to = pixel(y, image, row, column) + channel
+                transform_output(
+                    kernel, products, start, IN * beside, beside, y, to, down, across, bias, channel, least
+                )
+                continue
+            transform_output(
+                kernel, products, start, IN * beside, beside, work, 0, ROW, CHANNELS, bias, channel, NO_BOUND
+            )
             for i in range(min(out, y.shape[2] - row)):
                 for j in range(min(out, y.shape[3] - column)):
                     value = i * ROW + j * CHANNELS
                     to = pixel(y, image, row + i, column + j) + channel
-                    if plus.shape == y.shape:
+                    if adds:
                         add(plus, to, work, value)
-                    add(bias, channel, work, value)
                     copy(work, value, least, y, to)
 
 

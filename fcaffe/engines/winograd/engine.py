@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,10 +23,12 @@ from fcaffe.engines.winograd.vectors import FEW_ROWS
 from fcaffe.errors import UsageError
 from fcaffe.threads import wanted_threads
 
-LEAST_TILES = 32  # of a batch; with fewer, reading the transformed kernels takes longer than the products
+# Multiplications of a direct convolution for one of the transformed tiles. Transforming the kernels takes as long as
+# the products of so many tiles.
+LEAST_SAVING, TILES_OF_KERNELS = 1.8, 26
 
 NO_ARRAY = np.moveaxis(np.empty((2, 2, 2, 2), np.float32), -1, 1)  # channels-last as others: a type of Numba
-TRANSFORMED = -1  # use of temporary memory
+TRANSFORMED, WORK = -1, (-2, -3)  # uses of temporary memory
 
 
 class WinogradEngine(OneDnnEngine):
@@ -93,9 +96,8 @@ class WinogradEngine(OneDnnEngine):
             gradient = self._room(_shape(dy.shape[1] // group, dweights.shape[1] + FEW_ROWS))
             parts = [np.split(array, group, axis=1) for array in (x_, dy_)]
             for x_, dy_, own in zip(*parts, np.split(dweights, group), strict=True):
-                self._run(
-                    blocks.kernel_gradient, x_, dy_, gradient, windows.kernel[0], windows.pad, self._numba_threads
-                )
+                work = self._work(x_, dy_, windows)
+                self._run(blocks.kernel_gradient, x_, dy_, gradient, windows.kernel[0], windows.pad, *work)
                 self._run(blocks.gradient_of_kernels, gradient, add, own, self._numba_threads)
 
     def _convolve(
@@ -106,7 +108,12 @@ class WinogradEngine(OneDnnEngine):
         parts = [np.split(array, len(kernels), axis=1) for array in (x, y, plus) if array is not None]
         for own, bias, x_, y_, *others in zip(kernels, biases, *parts, strict=True):
             ends = x_, own, bias, *(others or [NO_ARRAY]), relu, y_
-            self._run(blocks.convolve, *ends, windows.kernel[0], windows.pad, self._numba_threads)
+            self._run(blocks.convolve, *ends, windows.kernel[0], windows.pad, *self._work(x_, y_, windows))
+
+    def _work(self, x: Array, y: Array, windows: Windows) -> list[Array]:
+        """Memory of the threads for transformed tiles of x, and for the products or transformed tiles of y."""
+        shapes = [blocks.work_shape(tiles(y, windows), array.shape[1]) for array in (x, y)]
+        return [self._room((self._numba_threads, *shape), use=use) for use, shape in zip(WORK, shapes, strict=True)]
 
     def _transform(self, weights: Array, group: int, turned: bool = False, kept: bool = False) -> Array:
         """The transformed kernels of each group, in memory of their own if they are to be `kept`."""
@@ -128,9 +135,9 @@ class WinogradEngine(OneDnnEngine):
         numba.set_num_threads(self._numba_threads)
         work(*arguments)
 
-    def _room(self, shape: tuple[int, ...], kept: bool = False) -> Array:
+    def _room(self, shape: tuple[int, ...], kept: bool = False, use: int = TRANSFORMED) -> Array:
         dtype = np.dtype(np.float32)
-        return np.empty(shape, dtype) if kept else self.library.temporary_array(TRANSFORMED, shape, dtype)
+        return np.empty(shape, dtype) if kept else self.library.temporary_array(use, shape, dtype)
 
 
 @functools.cache
@@ -149,15 +156,22 @@ def _check_process() -> None:
 
 
 def suits(x: Array, weights: Array, y: Array, windows: Windows, group: int) -> bool:
-    """Whether the transforms apply and pay: 3x3 or 5x5 kernels at every pixel, many tiles, 16 or 32 channels."""
+    """Whether the transforms apply and pay: 3x3 or 5x5 kernels at every pixel, 16 or 32 channels, and multiplications
+    saved even if the kernels' transforms are counted."""
     if windows.kernel not in [(size, size) for size in KERNELS]:
         return False
-    out = IN + 1 - windows.kernel[0]
     return (
         set(windows.stride + windows.dilation) == {1}
         and min(weights.shape[0] // group, weights.shape[1]) >= CHANNELS * (windows.kernel[0] // 2)
-        and y.shape[0] * -(-y.shape[2] // out) * -(-y.shape[3] // out) >= LEAST_TILES
+        and y.shape[0] * math.prod(y.shape[2:]) * windows.size
+        >= LEAST_SAVING * blocks.VALUES * (tiles(y, windows) + TILES_OF_KERNELS)
     )
+
+
+def tiles(y: Array, windows: Windows) -> int:
+    """How many tiles make up the output."""
+    out = IN + 1 - windows.kernel[0]
+    return y.shape[0] * -(-y.shape[2] // out) * -(-y.shape[3] // out)
 
 
 def _shape(outputs: int, rows: int) -> tuple[int, ...]:

@@ -23,9 +23,9 @@ INDEX, LONG, FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
 VECTOR = ir.VectorType(FLOAT, CHANNELS)
 FUSED = ("contract",)  # a product and a sum may become one instruction
 
-# Rows of a product that are summed side by side: their sums fill most of the registers.
-ROWS = 24 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 6
-FEW_ROWS = ROWS // 3
+# Rows of a product that are summed side by side: their sums fill most of the registers, or where fewer rows are left, a
+# third of them, which still keeps both units for multiplication busy. AVX2 has half as many registers.
+ROWS, FEW_ROWS = (24, 8) if llvmlite.binding.get_host_cpu_features().get("avx512f") else (6, 6)
 
 
 class Vector:
@@ -88,11 +88,13 @@ def _operation(arguments: str, generate: Callable[..., None]) -> Any:
     return intrinsic(typed)
 
 
-def tile_transform(three: np.ndarray, five: np.ndarray) -> Any:
+def tile_transform(three: np.ndarray, five: np.ndarray, with_bias: bool = False) -> Any:
     """(kernel, source, first, row, column, target, to, below, beside): transform a tile of vectors on both axes, by the
     matrix for kernels of this size.
 
-    Vectors lie at first + i * row + j * column in the source, and at to + i * below + j * beside in the target.
+    Vectors lie at first + i * row + j * column in the source, and at to + i * below + j * beside in the target. With
+    `with_bias` there are the arguments bias, channel and least: the vector of the bias at `channel` is added to each
+    result, and `least` replaces the values below it.
     """
 
     def generate(builder: Any, kernel: Any, *arguments: Any) -> None:
@@ -101,11 +103,11 @@ def tile_transform(three: np.ndarray, five: np.ndarray) -> Any:
                 with branch:
                     _transform(builder, matrix, *arguments)
 
-    return _operation("iaiiiaiii", generate)
+    return _operation("iaiiiaiii" + "aif" * with_bias, generate)
 
 
 def _transform(builder: Any, matrix: np.ndarray, *arguments: Any) -> None:
-    source, first, row, column, target, to, below, beside = arguments
+    source, first, row, column, target, to, below, beside, *ends = arguments
 
     def position(begin: Any, i: int, down: Any, j: int, right: Any) -> Any:
         offset = builder.add(builder.mul(down, LONG(i)), builder.mul(right, LONG(j)))
@@ -116,9 +118,20 @@ def _transform(builder: Any, matrix: np.ndarray, *arguments: Any) -> None:
 
     size = range(matrix.shape[1])
     tile: Tile = [[read(i, j) for j in size] for i in size]
-    for i, line in enumerate(along_both_axes(matrix, tile)):
+    results = along_both_axes(matrix, tile)
+    if ends:
+        bias, channel, least = ends
+        added = Vector(builder, bias.vector(channel))
+        results = [[Vector(builder, _bounded(builder, (each + added).value, least)) for each in line] for line in results]
+    for i, line in enumerate(results):
         for j, vector in enumerate(line):
             target.write(position(to, i, below, j, beside), vector.value)
+
+
+def _bounded(builder: Any, vector: Any, least: Any) -> Any:
+    """The vector with `least` for the values below that. NaN stays."""
+    bounds = _repeated(builder, least)
+    return builder.select(builder.fcmp_ordered("<", vector, bounds), bounds, vector)
 
 
 def _multiply(rows: int, builder: Any, *arguments: Any) -> None:
@@ -160,9 +173,14 @@ def _add(builder: Any, source: Memory, first: Any, target: Memory, to: Any) -> N
 
 
 def _copy(builder: Any, source: Memory, first: Any, least: Any, target: Memory, to: Any) -> None:
-    vector = source.vector(first)
-    bounds = _repeated(builder, least)
-    target.write(to, builder.select(builder.fcmp_ordered("<", vector, bounds), bounds, vector))
+    target.write(to, _bounded(builder, source.vector(first), least))
+
+
+def _fetch(writes: bool, builder: Any, array: Memory, position: Any) -> None:
+    pointer = builder.bitcast(builder.gep(array.data, [position]), ir.IntType(8).as_pointer())
+    kind = ir.FunctionType(ir.VoidType(), [pointer.type, INDEX, INDEX, INDEX])
+    function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
+    builder.call(function, [pointer, INDEX(int(writes)), INDEX(3), INDEX(1)])
 
 
 # (a, first, row, step, b, begin, below, c, to, down, length, adds): ROWS or FEW_ROWS rows of a product of matrices. For
@@ -175,3 +193,7 @@ add: Any = _operation("aiai", _add)
 
 # (source, first, least, target, to): copy a vector, with `least` for the values below that. NaN stays.
 copy: Any = _operation("aifai", _copy)
+
+# (array, position): begin to load the line of memory at this position, which need not exist, into the cache; to read
+# it or to write it.
+fetch_to_read, fetch_to_write = [_operation("ai", functools.partial(_fetch, writes)) for writes in (False, True)]
