@@ -31,9 +31,9 @@ def is_channels_last(x: Array) -> bool:
 
 
 def sum_channels(x: Array) -> Array:
-    """(C,) float32: a NumPy array (N, C, spatial...) summed over all other axes."""
+    """(C,) float32: a NumPy array (N, C, spatial...), of float32 or bfloat16, summed over all other axes."""
     if x.size <= FEW:
-        return x.sum(axis=(0, *range(2, x.ndim)), dtype=np.float64).astype(np.float32)
+        return widened(x).sum(axis=(0, *range(2, x.ndim)), dtype=np.float64).astype(np.float32)
     rows = channels_last(x).reshape(-1, x.shape[1])
     if rows.dtype != np.float32 or len(rows) < MOST:
         return channel_products(None, x)[0].astype(np.float32)

@@ -71,7 +71,7 @@ class PlainOperators(NumpyEngine):
 
 
 for operator in (  # on activations or their gradients
-    *(NumpyEngine.add_bias, NumpyEngine.channel_sums, NumpyEngine.multiply, NumpyEngine.weighted_sum),
+    *(NumpyEngine.add_bias, NumpyEngine.multiply, NumpyEngine.weighted_sum),
     *(NumpyEngine.average_pool_forward, NumpyEngine.average_pool_backward),
     *(NumpyEngine.batch_norm_apply, NumpyEngine.batch_norm_train_backward),
     *(NumpyEngine.convolution_forward, NumpyEngine.convolution_backward_data),

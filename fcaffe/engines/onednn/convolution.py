@@ -20,7 +20,7 @@ from fcaffe.engines.windows import Windows
 
 DIRECT = 1  # dnnl_convolution_direct
 PAGE = 4096  # bytes: lines at this distance share a set of the first-level cache
-MANY_ROWS = 2048
+MANY_ROWS, MANY_CHANNELS = 2048, 256
 DY_ROWS, X_ROWS = -2, -3  # uses of temporary memory
 
 
@@ -131,6 +131,10 @@ class Convolution(Operations, PlainConvolution):
         if not sizes.are_supported:
             super().convolution_backward_weights(x, dy, dweights, windows, group, add)
             return
+        if self._is_narrow_product(windows, group, dweights):
+            with self.dense([dy, x], []) as (dy_, x_):
+                self.product(_rows_of(dy_).T, _rows_of(x_), None, _matrix_of(dweights), add)
+            return
         if self._is_float32_product(windows, group):
             with self.dense([dy, x], []) as (dy_, x_), self.library.lock:
                 dy_rows, x_rows = self._with_gaps(_rows_of(dy_), DY_ROWS), self._with_gaps(_rows_of(x_), X_ROWS)
@@ -228,6 +232,12 @@ class Convolution(Operations, PlainConvolution):
     def _is_float32_product(self, windows: Windows, group: int) -> bool:
         """Whether both gradients are plain products of float32 matrices, which are a tenth faster as such."""
         return self.math == dnnl.F32 and group == 1 and windows.is_pointwise()
+
+    def _is_narrow_product(self, windows: Windows, group: int, weights: Array) -> bool:
+        """Whether the weights' gradient is a product of so large bfloat16 matrices that it is faster as such."""
+        return (
+            self.math == dnnl.BF16 and group == 1 and windows.is_pointwise() and min(weights.shape[:2]) >= MANY_CHANNELS
+        )
 
 
 def _preferred(describe: Callable[[], Description], better: str, first: str) -> Description:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from ctypes import c_void_p
-
 import numpy as np
 
 from fcaffe.engines.engine import PlainInnerProduct
 from fcaffe.engines.memory import Array
-from fcaffe.engines.onednn import dnnl
-from fcaffe.engines.onednn.calls import address
-from fcaffe.engines.onednn.operation import Operation, Operations
+from fcaffe.engines.onednn.operation import Operations
 
 THIN, LARGE = 16, 1 << 20  # most rows of input, fewest weights
-ENOUGH = 64  # fewest uses of each factor for which its conversion to bfloat16 pays
 FLAT = -2  # use of temporary memory: inputs in C order
-LONGEST = 1024  # longest sum that is never split between threads
 
 
 class InnerProduct(Operations, PlainInnerProduct):
@@ -48,33 +42,6 @@ class InnerProduct(Operations, PlainInnerProduct):
             self.product(x.T, dy, None, dweights, add)
         else:
             self.product(dy.T, x, None, dweights, add)
-
-    def product(self, a: Array, b: Array, bias: Array, c: Array, add: bool = False) -> None:
-        """c = a @ b + bias, added to c with `add`."""
-        if not a.size or not b.size:
-            if c.size and not add:
-                c[...] = 0 if bias is None else bias
-            return
-
-        def build() -> Operation:
-            library = self.library
-            worth_rounding = min(*a.shape, b.shape[1]) >= ENOUGH
-            math = self.math if worth_rounding else dnnl.F32
-            factors = [library.layout(z, math) for z in (a, b)]
-            third = c_void_p() if bias is None else library.layout(bias)
-            target = library.layout(c)
-            made = target if worth_rounding else library.layout(c, dnnl.F32)
-            attributes = library.attributes(add=add)
-            description = library.describe("matmul", library.engine, *factors, third, made, attributes)
-            inputs = {dnnl.SRC: library.layout(a), dnnl.WEIGHTS: library.layout(b)}
-            if bias is not None:
-                inputs[dnnl.BIAS] = library.layout(bias)
-            return Operation(library, description, inputs, {dnnl.DST: target})
-
-        key = ("product", a.shape, a.strides, b.shape, b.strides, c.strides, bias is None, add)
-        ins = (address(a), address(b)) if bias is None else (address(a), address(b), address(bias))
-        whole = a.shape[1] <= LONGEST  # longer sums are split between the threads
-        self.operation(key, build, (a, b, c) if whole else (), a.size * b.shape[1])(ins, (address(c),))
 
 
 def _is_thin(rows: int, weights: np.ndarray) -> bool:

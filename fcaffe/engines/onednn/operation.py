@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from ctypes import c_int
+from ctypes import c_int, c_void_p
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from fcaffe.engines.onednn.threads import is_small
 
 MOST = 4096  # cached operations
 SMALL = 1 << 13  # values; below it NumPy is faster for elementwise work
+ENOUGH = 64  # fewest uses of each factor of a product for which its conversion to bfloat16 pays
+LONGEST = 1024  # longest sum of a product that is never split between threads
 
 # A binary operation with an array, or a function of single values with its alpha and beta.
 Step = tuple[int, Array] | tuple[int, float, float]
@@ -158,6 +160,33 @@ class Operations(PlainElementwise):
             with self.library.lock, self.library.threads.one(bool(arrays) and is_small(arrays, multiply_adds)):
                 found = self._operations[key] = build()
         return found
+
+    def product(self, a: Array, b: Array, bias: Array, c: Array, add: bool = False) -> None:
+        """c = a @ b + bias, added to c with `add`."""
+        if not a.size or not b.size:
+            if c.size and not add:
+                c[...] = 0 if bias is None else bias
+            return
+
+        def build() -> Operation:
+            library = self.library
+            worth_rounding = min(*a.shape, b.shape[1]) >= ENOUGH
+            math = self.math if worth_rounding else dnnl.F32
+            factors = [library.layout(z, math) for z in (a, b)]
+            third = c_void_p() if bias is None else library.layout(bias)
+            target = library.layout(c)
+            made = target if worth_rounding else library.layout(c, dnnl.F32)
+            attributes = library.attributes(add=add)
+            description = library.describe("matmul", library.engine, *factors, third, made, attributes)
+            inputs = {dnnl.SRC: library.layout(a), dnnl.WEIGHTS: library.layout(b)}
+            if bias is not None:
+                inputs[dnnl.BIAS] = library.layout(bias)
+            return Operation(library, description, inputs, {dnnl.DST: target})
+
+        key = ("product", a.shape, a.strides, b.shape, b.strides, c.strides, bias is None, add)
+        ins = (address(a), address(b)) if bias is None else (address(a), address(b), address(bias))
+        whole = a.shape[1] <= LONGEST  # longer sums are split between the threads
+        self.operation(key, build, (a, b, c) if whole else (), a.size * b.shape[1])(ins, (address(c),))
 
     def in_steps(
         self,

@@ -16,7 +16,17 @@ from numba import prange
 from fcaffe.engines.memory import Array
 from fcaffe.engines.winograd.compiling import compiled, inlined, parallel
 from fcaffe.engines.winograd.transforms import B_T, CHANNELS, IN, KERNELS, of_kernel, of_output
-from fcaffe.engines.winograd.vectors import FEW_ROWS, ROWS, add, copy, fetch_to_read, fetch_to_write, multiply, multiply_few, tile_transform
+from fcaffe.engines.winograd.vectors import (
+    FEW_ROWS,
+    ROWS,
+    add,
+    copy,
+    fetch_to_read,
+    fetch_to_write,
+    multiply,
+    multiply_few,
+    tile_transform,
+)
 
 TOGETHER = 144  # tiles of a block, a multiple of ROWS: their transformed values and products fit a core's cache
 LEAST_SEPARATE = 48  # fewest tiles for which a thread reads all kernels

@@ -122,7 +122,9 @@ def _transform(builder: Any, matrix: np.ndarray, *arguments: Any) -> None:
     if ends:
         bias, channel, least = ends
         added = Vector(builder, bias.vector(channel))
-        results = [[Vector(builder, _bounded(builder, (each + added).value, least)) for each in line] for line in results]
+        results = [
+            [Vector(builder, _bounded(builder, (each + added).value, least)) for each in line] for line in results
+        ]
     for i, line in enumerate(results):
         for j, vector in enumerate(line):
             target.write(position(to, i, below, j, beside), vector.value)
