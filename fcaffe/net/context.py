@@ -142,7 +142,8 @@ class Context:
         if self.noise == "caffe":
             keep = 1.0 - float(np.float32(ratio))
             return self.random.bernoulli(keep, int(np.prod(shape))).reshape(shape).astype(bool)
-        return counter.keep_mask(self.seed, layer, self.iteration, self.first_sample, shape, ratio)
+        position = self.iteration, self.first_sample
+        return counter.keep_mask(self.seed, layer, *position, shape, ratio, self.engine.for_each)
 
     def uniform(self, layer: str, shape: tuple[int, ...]) -> np.ndarray:
         """float32 in [0, 1) for stochastic pooling."""

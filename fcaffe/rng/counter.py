@@ -24,22 +24,35 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
+from fcaffe.engines.channels import ForEach, one_by_one
+
 Shape = tuple[int, ...]
 
 _BLOCK_WORDS = 8
+_MANY_BLOCKS, _PIECES = 1 << 17, 32  # many blocks are drawn in so many pieces, each of which takes 10 us to begin
 _LAST_WORD = 2**64 - 1
 
 
 def keep_mask(
-    seed: int, layer_name: str, iteration: int, first_sample: int, shape: Shape, ratio: float
+    seed: int,
+    layer_name: str,
+    iteration: int,
+    first_sample: int,
+    shape: Shape,
+    ratio: float,
+    for_each: ForEach = one_by_one,
 ) -> npt.NDArray[np.bool_]:
-    """Dropout's mask: True, with probability 1 - ratio, where a value is retained."""
-    return _words(seed, layer_name, iteration, first_sample, shape) <= keep_limit(ratio)
+    """Dropout's mask: True, with probability 1 - ratio, where a value is retained.
+
+    `for_each` is Engine.for_each, which draws large masks on all cores.
+    """
+    return _words(seed, layer_name, iteration, first_sample, shape, for_each) <= keep_limit(ratio)
 
 
 def keep_limit(ratio: float) -> np.uint32:
@@ -60,15 +73,23 @@ def philox_key(seed: int, layer_name: str) -> tuple[np.uint64, np.uint64]:
     return np.uint64(seed % 2**64), np.uint64(int.from_bytes(name, "little"))
 
 
-def _words(seed: int, layer_name: str, iteration: int, first_sample: int, shape: Shape) -> npt.NDArray[np.uint32]:
+def _words(
+    seed: int, layer_name: str, iteration: int, first_sample: int, shape: Shape, for_each: ForEach = one_by_one
+) -> npt.NDArray[np.uint32]:
     """The words of each element, in this shape."""
     samples, words_per_sample = shape[0], prod(shape[1:])
     blocks = -(-words_per_sample // _BLOCK_WORDS)
-    # NumPy increments the counter before each block, hence the 1 in its first word.
-    counter = np.array([first_sample * blocks, 0, iteration, 0], np.uint64)
-    generator = np.random.Philox(key=np.array(philox_key(seed, layer_name)), counter=counter)
-    count = samples * blocks * (_BLOCK_WORDS // 2)
-    # The raw words. `generator.random_raw` gives the same ones, but does not release the interpreter's lock.
-    raw = np.random.Generator(generator).integers(0, _LAST_WORD, count, np.uint64, endpoint=True)
+    raw = np.empty((samples * blocks, _BLOCK_WORDS // 2), np.uint64)
+
+    def draw(first: int, end: int) -> None:
+        # NumPy increments the counter before each block, hence the 1 in its first word.
+        counter = np.array([first_sample * blocks + first, 0, iteration, 0], np.uint64)
+        generator = np.random.Philox(key=np.array(philox_key(seed, layer_name)), counter=counter)
+        # The raw words. `generator.random_raw` gives the same ones, but does not release the interpreter's lock.
+        drawn = np.random.Generator(generator).integers(0, _LAST_WORD, raw[first:end].shape, np.uint64, endpoint=True)
+        raw[first:end] = drawn
+
+    pieces = _PIECES if len(raw) >= _MANY_BLOCKS else 1
+    for_each(draw, list(itertools.pairwise(len(raw) * piece // pieces for piece in range(pieces + 1))))
     words = raw.astype("<u8", copy=False).view("<u4").reshape(samples, blocks * _BLOCK_WORDS)[:, :words_per_sample]
     return words.reshape(shape)
