@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,7 +53,7 @@ class WinogradEngine(OneDnnEngine):
         if not suits(x, weights, y, windows, group):
             super().convolution_forward(x, weights, bias, y, windows, group, relu)
             return
-        with self.library.lock, self.dense([x], [y]) as (x_, y_):
+        with self.library.lock, self._pixels([x], [y]) as (x_, y_):
             kernels = self.of_weights([weights], "Winograd", lambda: self._transform(weights, group, kept=True))
             if kernels is None:
                 kernels = self._transform(weights, group)
@@ -73,7 +74,7 @@ class WinogradEngine(OneDnnEngine):
         if made is None:
             return False
         others = [] if plus is None else [plus]
-        with self.library.lock, self.dense([x, *others], [y]) as (x_, *others, y_):
+        with self.library.lock, self._pixels([x, *others], [y]) as (x_, *others, y_):
             self._convolve(x_, *made, others[0] if others else None, relu, y_, windows)
         return True
 
@@ -81,7 +82,7 @@ class WinogradEngine(OneDnnEngine):
         if not suits(dx, weights, dy, windows, group) or max(windows.pad) >= windows.kernel[0]:
             super().convolution_backward_data(dy, weights, dx, windows, group)
             return
-        with self.library.lock, self.dense([dy], [dx]) as (dy_, dx_):
+        with self.library.lock, self._pixels([dy], [dx]) as (dy_, dx_):
             kernels = self._transform(weights, group, turned=True)
             pad = tuple(windows.kernel[0] - 1 - pad for pad in windows.pad)
             self._convolve(dy_, kernels, None, None, False, dx_, replace(windows, pad=pad))
@@ -92,13 +93,21 @@ class WinogradEngine(OneDnnEngine):
         if not suits(x, dweights, dy, windows, group):
             super().convolution_backward_weights(x, dy, dweights, windows, group, add)
             return
-        with self.library.lock, self.dense([x, dy], []) as (x_, dy_):
+        with self.library.lock, self._pixels([x, dy], []) as (x_, dy_):
             gradient = self._room(_shape(dy.shape[1] // group, dweights.shape[1] + FEW_ROWS))
             parts = [np.split(array, group, axis=1) for array in (x_, dy_)]
             for x_, dy_, own in zip(*parts, np.split(dweights, group), strict=True):
                 work = self._work(x_, dy_, windows)
                 self._run(blocks.kernel_gradient, x_, dy_, gradient, windows.kernel[0], windows.pad, *work)
                 self._run(blocks.gradient_of_kernels, gradient, add, own, self._numba_threads)
+
+    @contextlib.contextmanager
+    def _pixels(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Iterator[list[Array]]:
+        """As `dense`, but some channels of a channels-last array are used as they lie."""
+        with contextlib.ExitStack() as stack:
+            inside = [x if _has_pixels(x) else stack.enter_context(self.dense([x], []))[0] for x in inputs]
+            outside = [y if _has_pixels(y) else stack.enter_context(self.dense([], [y]))[0] for y in outputs]
+            yield [*inside, *outside]
 
     def _convolve(
         self, x: Array, kernels: Array, bias: Array | None, plus: Array | None, relu: bool, y: Array, windows: Windows
@@ -166,6 +175,12 @@ def suits(x: Array, weights: Array, y: Array, windows: Windows, group: int) -> b
         and y.shape[0] * math.prod(y.shape[2:]) * windows.size
         >= LEAST_SAVING * blocks.VALUES * (tiles(y, windows) + TILES_OF_KERNELS)
     )
+
+
+def _has_pixels(x: Array) -> bool:
+    """Whether the pixels of x follow each other at one distance, and the channels of a pixel one by one."""
+    across = x.strides[3]
+    return x.strides == (x.shape[2] * x.shape[3] * across, x.itemsize, x.shape[3] * across, across)
 
 
 def tiles(y: Array, windows: Windows) -> int:
