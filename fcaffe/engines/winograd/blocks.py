@@ -38,9 +38,9 @@ NO_BOUND = np.float32(-np.inf)
 Pair = tuple[int, int]
 
 _outputs, _kernels = [of_output(IN + 1 - size) for size in KERNELS], [of_kernel(size) for size in KERNELS]
-transform_input, transform_output = tile_transform(B_T, B_T), tile_transform(*_outputs, with_bias=True)
-transform_gradient = tile_transform(*(matrix.T for matrix in _outputs))
-transform_kernel, transform_kernel_gradient = tile_transform(*_kernels), tile_transform(*(each.T for each in _kernels))
+transform_input, transform_output = tile_transform([B_T, B_T]), tile_transform(_outputs, with_bias=True)
+transform_gradient = tile_transform([matrix.T for matrix in _outputs])
+transform_kernel, transform_kernel_gradient = tile_transform(_kernels), tile_transform([each.T for each in _kernels])
 
 
 def work_shape(number: int, channels: int) -> tuple[int, int, int]:

@@ -24,9 +24,9 @@ from fcaffe.engines.winograd.vectors import FEW_ROWS
 from fcaffe.errors import UsageError
 from fcaffe.threads import wanted_threads
 
-# Multiplications of a direct convolution for one of the transformed tiles. Transforming the kernels takes as long as
-# the products of so many tiles.
-LEAST_SAVING, TILES_OF_KERNELS = 1.8, 26
+# The fewest multiplications of a direct convolution, and of a direct gradient of its weights, for each multiplication
+# of transformed values. Transforming the kernels takes as long as the products of so many tiles.
+LEAST_SAVING, LEAST_OF_GRADIENT, TILES_OF_KERNELS = 1.8, 1.5, 26
 
 NO_ARRAY = np.moveaxis(np.empty((2, 2, 2, 2), np.float32), -1, 1)  # channels-last as others: a type of Numba
 TRANSFORMED, WORK = -1, (-2, -3)  # uses of temporary memory
@@ -50,7 +50,7 @@ class WinogradEngine(OneDnnEngine):
     def convolution_forward(
         self, x: Array, weights: Array, bias: Array, y: Array, windows: Windows, group: int, relu: bool = False
     ) -> None:
-        if not suits(x, weights, y, windows, group):
+        if not suits(weights, y, windows, group, LEAST_SAVING):
             super().convolution_forward(x, weights, bias, y, windows, group, relu)
             return
         with self.library.lock, self._pixels([x], [y]) as (x_, y_):
@@ -63,7 +63,7 @@ class WinogradEngine(OneDnnEngine):
         self, x: Array, folded: Folded, y: Array, windows: Windows, group: int, relu: bool, plus: Array | None
     ) -> bool:
         weights = (sources := folded.sources())[0]
-        if not suits(x, weights, y, windows, group) or (plus is not None and address(plus) == address(y)):
+        if not suits(weights, y, windows, group, LEAST_SAVING) or (plus is not None and address(plus) == address(y)):
             return super().folded_convolution(x, folded, y, windows, group, relu, plus)
 
         def make() -> tuple[Array, Array]:
@@ -79,7 +79,7 @@ class WinogradEngine(OneDnnEngine):
         return True
 
     def convolution_backward_data(self, dy: Array, weights: Array, dx: Array, windows: Windows, group: int) -> None:
-        if not suits(dx, weights, dy, windows, group) or max(windows.pad) >= windows.kernel[0]:
+        if not suits(weights, dy, windows, group, LEAST_SAVING) or max(windows.pad) >= windows.kernel[0]:
             super().convolution_backward_data(dy, weights, dx, windows, group)
             return
         with self.library.lock, self._pixels([dy], [dx]) as (dy_, dx_):
@@ -90,7 +90,7 @@ class WinogradEngine(OneDnnEngine):
     def convolution_backward_weights(
         self, x: Array, dy: Array, dweights: Array, windows: Windows, group: int, add: bool
     ) -> None:
-        if not suits(x, dweights, dy, windows, group):
+        if not suits(dweights, dy, windows, group, LEAST_OF_GRADIENT):
             super().convolution_backward_weights(x, dy, dweights, windows, group, add)
             return
         with self.library.lock, self._pixels([x, dy], []) as (x_, dy_):
@@ -164,16 +164,16 @@ def _check_process() -> None:
         )
 
 
-def suits(x: Array, weights: Array, y: Array, windows: Windows, group: int) -> bool:
-    """Whether the transforms apply and pay: 3x3 or 5x5 kernels at every pixel, 16 or 32 channels, and multiplications
-    saved even if the kernels' transforms are counted."""
+def suits(weights: Array, y: Array, windows: Windows, group: int, least: float) -> bool:
+    """Whether the transforms apply and pay: 3x3 or 5x5 kernels at every pixel, 16 or 32 channels, and `least` times as
+    many multiplications in a direct convolution."""
     if windows.kernel not in [(size, size) for size in KERNELS]:
         return False
+    direct = y.shape[0] * math.prod(y.shape[2:]) * windows.size
     return (
         set(windows.stride + windows.dilation) == {1}
         and min(weights.shape[0] // group, weights.shape[1]) >= CHANNELS * (windows.kernel[0] // 2)
-        and y.shape[0] * math.prod(y.shape[2:]) * windows.size
-        >= LEAST_SAVING * blocks.VALUES * (tiles(y, windows) + TILES_OF_KERNELS)
+        and direct >= least * blocks.VALUES * (tiles(y, windows) + TILES_OF_KERNELS)
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import llvmlite.binding
@@ -88,9 +88,9 @@ def _operation(arguments: str, generate: Callable[..., None]) -> Any:
     return intrinsic(typed)
 
 
-def tile_transform(three: np.ndarray, five: np.ndarray, with_bias: bool = False) -> Any:
+def tile_transform(matrices: Sequence[np.ndarray], with_bias: bool = False) -> Any:
     """(kernel, source, first, row, column, target, to, below, beside): transform a tile of vectors on both axes, by the
-    matrix for kernels of this size.
+    matrix for kernels of this size, 3 or 5.
 
     Vectors lie at first + i * row + j * column in the source, and at to + i * below + j * beside in the target. With
     `with_bias` there are the arguments bias, channel and least: the vector of the bias at `channel` is added to each
@@ -99,7 +99,7 @@ def tile_transform(three: np.ndarray, five: np.ndarray, with_bias: bool = False)
 
     def generate(builder: Any, kernel: Any, *arguments: Any) -> None:
         with builder.if_else(builder.icmp_signed("==", kernel, LONG(KERNELS[0]))) as branches:
-            for branch, matrix in zip(branches, (three, five), strict=True):
+            for branch, matrix in zip(branches, matrices, strict=True):
                 with branch:
                     _transform(builder, matrix, *arguments)
 
