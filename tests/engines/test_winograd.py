@@ -69,13 +69,6 @@ class Case(NamedTuple):
     relu: bool
 
 
-def among_others(x: np.ndarray) -> np.ndarray:
-    """The values as some channels of a wider channels-last array."""
-    wide = np.full((x.shape[0], *x.shape[2:], x.shape[1] + 5), 7, np.float32)
-    wide[..., 3:-2] = np.moveaxis(x, 1, -1)
-    return np.moveaxis(wide[..., 3:-2], -1, 1)
-
-
 def results(engine: Any, case: Case) -> list[np.ndarray]:
     """The convolution, that with folded weights and a sum, and the gradients of x and of the weights."""
     forward, folded, dx, dweights = (np.empty_like(like) for like in (case.dy, case.dy, case.x, case.weights))
@@ -112,22 +105,6 @@ def test_any_shape(engine: Any) -> None:
         with case(number, drawn_case.x.shape, drawn_case.dy.shape, drawn_case.windows, drawn_case.group):
             for ours, plain in zip(results(engine, drawn_case), results(PLAIN, drawn_case), strict=True):
                 np.testing.assert_allclose(ours, plain, rtol=0, atol=TOLERANCE * np.abs(plain).max())
-
-
-def test_some_channels_of_wider_arrays(engine: Any) -> None:
-    """They are read and written where they lie, and the other channels keep their values."""
-    alone = a_case(np.random.default_rng(7))
-    args = alone.windows, alone.group
-    x, dy, y, dx = map(among_others, (alone.x, alone.dy, alone.dy, alone.x))
-    dweights = np.ones_like(alone.weights)
-    engine.convolution_forward(x, alone.weights, alone.bias, y, *args, alone.relu)
-    engine.convolution_backward_data(dy, alone.weights, dx, *args)
-    engine.convolution_backward_weights(x, dy, dweights, *args, True)
-    forward, _, expected_dx, expected_dweights = results(engine, alone)
-    for ours, expected in ((y, forward), (dx, expected_dx)):
-        np.testing.assert_array_equal(ours, expected)
-        assert (ours.base[..., [0, 1, 2, -2, -1]] == 7).all()
-    np.testing.assert_array_equal(dweights, expected_dweights)
 
 
 def test_the_bits_do_not_depend_on_the_number_of_threads(all_threads: None, engine: Any) -> None:
