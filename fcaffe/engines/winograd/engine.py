@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -53,7 +52,7 @@ class WinogradEngine(OneDnnEngine):
         if not suits(weights, y, windows, group, LEAST_SAVING):
             super().convolution_forward(x, weights, bias, y, windows, group, relu)
             return
-        with self.library.lock, self._pixels([x], [y]) as (x_, y_):
+        with self.library.lock, self.dense([x], [y]) as (x_, y_):
             kernels = self.of_weights([weights], "Winograd", lambda: self._transform(weights, group, kept=True))
             if kernels is None:
                 kernels = self._transform(weights, group)
@@ -74,7 +73,7 @@ class WinogradEngine(OneDnnEngine):
         if made is None:
             return False
         others = [] if plus is None else [plus]
-        with self.library.lock, self._pixels([x, *others], [y]) as (x_, *others, y_):
+        with self.library.lock, self.dense([x, *others], [y]) as (x_, *others, y_):
             self._convolve(x_, *made, others[0] if others else None, relu, y_, windows)
         return True
 
@@ -82,7 +81,7 @@ class WinogradEngine(OneDnnEngine):
         if not suits(weights, dy, windows, group, LEAST_SAVING) or max(windows.pad) >= windows.kernel[0]:
             super().convolution_backward_data(dy, weights, dx, windows, group)
             return
-        with self.library.lock, self._pixels([dy], [dx]) as (dy_, dx_):
+        with self.library.lock, self.dense([dy], [dx]) as (dy_, dx_):
             kernels = self._transform(weights, group, turned=True)
             pad = tuple(windows.kernel[0] - 1 - pad for pad in windows.pad)
             self._convolve(dy_, kernels, None, None, False, dx_, replace(windows, pad=pad))
@@ -93,21 +92,13 @@ class WinogradEngine(OneDnnEngine):
         if not suits(dweights, dy, windows, group, LEAST_OF_GRADIENT):
             super().convolution_backward_weights(x, dy, dweights, windows, group, add)
             return
-        with self.library.lock, self._pixels([x, dy], []) as (x_, dy_):
+        with self.library.lock, self.dense([x, dy], []) as (x_, dy_):
             gradient = self._room(_shape(dy.shape[1] // group, dweights.shape[1] + FEW_ROWS))
             parts = [np.split(array, group, axis=1) for array in (x_, dy_)]
             for x_, dy_, own in zip(*parts, np.split(dweights, group), strict=True):
                 work = self._work(x_, dy_, windows)
                 self._run(blocks.kernel_gradient, x_, dy_, gradient, windows.kernel[0], windows.pad, *work)
                 self._run(blocks.gradient_of_kernels, gradient, add, own, self._numba_threads)
-
-    @contextlib.contextmanager
-    def _pixels(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Iterator[list[Array]]:
-        """As `dense`, but some channels of a channels-last array are used as they lie."""
-        with contextlib.ExitStack() as stack:
-            inside = [x if _has_pixels(x) else stack.enter_context(self.dense([x], []))[0] for x in inputs]
-            outside = [y if _has_pixels(y) else stack.enter_context(self.dense([], [y]))[0] for y in outputs]
-            yield [*inside, *outside]
 
     def _convolve(
         self, x: Array, kernels: Array, bias: Array | None, plus: Array | None, relu: bool, y: Array, windows: Windows
@@ -175,12 +166,6 @@ def suits(weights: Array, y: Array, windows: Windows, group: int, least: float) 
         and min(weights.shape[0] // group, weights.shape[1]) >= CHANNELS * (windows.kernel[0] // 2)
         and direct >= least * blocks.VALUES * (tiles(y, windows) + TILES_OF_KERNELS)
     )
-
-
-def _has_pixels(x: Array) -> bool:
-    """Whether the pixels of x follow each other at one distance, and the channels of a pixel one by one."""
-    across = x.strides[3]
-    return x.strides == (x.shape[2] * x.shape[3] * across, x.itemsize, x.shape[3] * across, across)
 
 
 def tiles(y: Array, windows: Windows) -> int:
