@@ -24,16 +24,6 @@ class PlainElementwise(EngineBase):
         self.xp.maximum(x, 0, out=y)
         y += leak
 
-    def relu_of_maxima(self, y: Array) -> None:
-        """Replace maxima of windows by the maxima of ReLU of the same windows.
-
-        ReLU turns NaN and -inf into NaN, which Caffe's maximum ignores. A window of nothing else has the maximum
-        -FLT_MAX, which therefore stays. Values whose double is infinite may become infinite.
-        """
-        none = y <= -FLT_MAX  # -inf where numbers of 16 bits cannot hold it
-        self.relu_forward(y, y, 0)
-        self.xp.copyto(y, self.xp.float32(-FLT_MAX), where=none)
-
     def relu_backward(self, y: Array, dy: Array, dx: Array, slope: float) -> None:
         """dx = dy where y > 0, else slope * dy. Instead of y it may be given x."""
         gain = y > 0

@@ -42,7 +42,6 @@ class Pooling(Layer):
         self.windows = self._stated_windows(bottom[0])
         self.memory = Blob(self.xp, (), channels_last=True)
         self.own_indices = len(top) == 1 and self.method != AVE  # in `memory`
-        self.finds_maxima = self.own_indices and self.method == MAX
         self.leaves_out_pad = self.method == AVE and any(self.windows.pad) and not p.avg_include_pad
         if self.method == STOCHASTIC:  # the host draws the random numbers
             self.traits = replace(self.traits, needs_host=self.phase == pb.TRAIN, repeatable=False)
@@ -120,12 +119,6 @@ class Pooling(Layer):
     def _indices(self) -> Array:
         """`memory` as indices in the plane."""
         return self.memory.data.view(self.xp.int32)
-
-    @property
-    def fills_windows(self) -> bool:
-        """Whether each window holds a value of the bottom, whatever its size; one that does not gives -FLT_MAX."""
-        w = self.windows
-        return any(w.pad) or all(stride <= kernel for stride, kernel in zip(w.stride, w.kernel, strict=True))
 
     def _gain(self, axis: int, n: int, count: int) -> np.ndarray:
         """For each window along an axis its length with padding over that without."""

@@ -4,7 +4,7 @@ The graph says what the prototxt says. If nobody reads the blobs between some la
 fused layer can do the same work in fewer passes over memory:
 
     graph     conv1: data -> conv1    relu1: conv1 -> conv1    pool1: conv1 -> pool1
-    program   conv1: data -> conv1    relu1+pool1: conv1 -> pool1
+    program   conv1+relu1: data -> conv1                        pool1: conv1 -> pool1
 
 `Want` says what a pass must leave behind, and so what may be fused. A rule is a function of the nodes and the want. The
 rules run one after the other, in the order in which they were registered (see `fcaffe.layers.fused`); each of them may
@@ -121,9 +121,6 @@ class FusedLayer(Layer):
     Its bottoms are those of the first layer and what the others read from elsewhere; its tops are those of the last.
     The blobs in between are not materialised. It uses the parameters of the layers that it stands for, adds to their
     gradients, and has none of its own.
-
-    Its backward may write one more gradient, `inner`: that in front of its last layer. It lies in the memory of the
-    top's gradient, as that of an in-place layer.
     """
 
     traits = Traits(reshapes_by_shape=True, repeatable=True)
@@ -136,7 +133,6 @@ class FusedLayer(Layer):
         self.nodes = tuple(nodes)
         self.want = want
         self.loss_weights = nodes[-1].layer.loss_weights
-        self.inner = Blob(first.xp, (), channels_last=True, dtype=nodes[-1].tops[0].dtype)
 
     @classmethod
     def match(cls, chain: Sequence[Node], want: Want) -> int:
@@ -151,13 +147,6 @@ class FusedLayer(Layer):
             node.reshape()
         for blob, own in zip(top, self.nodes[-1].tops, strict=True):
             blob.reshape(*own.shape)
-
-    def before_relu(self, top: Blob) -> Blob:
-        """`inner` with the gradient in front of a ReLU."""
-        self.inner.reshape(*top.shape)
-        self.inner.share_diff(top)
-        self.engine.relu_backward(top.data, top.diff, self.inner.diff, 0)
-        return self.inner
 
     def macs(self, bottom: list[Blob], top: list[Blob]) -> int:
         return sum(node.layer.macs(node.bottoms, node.tops) for node in self.nodes)

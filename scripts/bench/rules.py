@@ -2,7 +2,7 @@
 """The gain of each rule of `fcaffe.net.rewrite`: steps without the rule against steps with all rules.
 
   scripts/bench/rules.py                                         # all nets and rules, for at most 8 minutes
-  scripts/bench/rules.py --nets squeezenet,resnet50 --rules PoolingReLU,ConvolutionReLU --batches 16 --steps inference
+  scripts/bench/rules.py --nets squeezenet --rules ConvolutionReLU --batches 16 --steps inference
 
 For each net the script builds one copy with all rules, and one without each rule that changes the net's program. Both
 run in this process, in interleaved slices of steps. Prints a Markdown table of ratios: the time without the rule over

@@ -108,12 +108,15 @@ def test_any_shape(engine: Any) -> None:
 
 
 def test_the_bits_do_not_depend_on_the_number_of_threads(all_threads: None, engine: Any) -> None:
-    drawn_case = a_case(np.random.default_rng(2))
-    several, engine._numba_threads = engine._numba_threads, 1
-    by_one = results(engine, drawn_case)
-    engine._numba_threads = several
-    for one, other in zip(by_one, results(engine, drawn_case), strict=True):
-        np.testing.assert_array_equal(one, other)
+    random, several = np.random.default_rng(2), engine._numba_threads
+    for number in range(6):
+        drawn_case = a_case(random)
+        engine._numba_threads = 1
+        by_one = results(engine, drawn_case)
+        engine._numba_threads = several
+        with case(number, drawn_case.x.shape, drawn_case.dy.shape, drawn_case.windows, drawn_case.group):
+            for one, other in zip(by_one, results(engine, drawn_case), strict=True):
+                np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -32,12 +32,6 @@ class Elementwise(PlainElementwise):
         else:
             super().relu_forward(x, y, slope)
 
-    def relu_of_maxima(self, y: Array) -> None:
-        if _is_fast(y):
-            self._map("relu_of_maxima", (y.dtype,), y, y)
-        else:
-            super().relu_of_maxima(y)
-
     def relu_backward(self, y: Array, dy: Array, dx: Array, slope: float) -> None:
         if _is_fast(y, dy, dx):
             self._map("relu_backward", (y.dtype,), y, y, dy, dx, np.float32(slope))

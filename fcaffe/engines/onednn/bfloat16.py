@@ -77,7 +77,7 @@ for operator in (  # on activations or their gradients
     *(NumpyEngine.convolution_forward, NumpyEngine.convolution_backward_data),
     *(NumpyEngine.convolution_backward_weights, NumpyEngine.lrn_forward, NumpyEngine.lrn_backward),
     *(NumpyEngine.max_pool_with_indices, NumpyEngine.index_backward),
-    *(NumpyEngine.relu_forward, NumpyEngine.relu_backward, NumpyEngine.relu_of_maxima),
+    *(NumpyEngine.relu_forward, NumpyEngine.relu_backward),
     *(NumpyEngine.scale_channels, NumpyEngine.scale_channels_backward),
     *(NumpyEngine.softmax_forward, NumpyEngine.softmax_backward),
 ):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from fcaffe.engines.channels import is_channels_last
 from fcaffe.engines.elementwise import FLT_MAX, SIGMOID_UNIT, PlainElementwise
 from fcaffe.engines.memory import Array
@@ -14,9 +12,6 @@ from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.library import RELU
 from fcaffe.engines.onednn.operation import Operation, Operations, Step
-
-# Of x + x: ReLU, but of -FLT_MAX, which has become -inf and then NaN, it is -FLT_MAX.
-RELU_OF_MAXIMA: Sequence[tuple[int, float, float]] = (*RELU[:1], (dnnl.LINEAR, 0.5, 0), (dnnl.CLIP, -FLT_MAX, np.inf))
 
 
 class Elementwise(Operations, PlainElementwise):
@@ -27,12 +22,6 @@ class Elementwise(Operations, PlainElementwise):
             super().relu_forward(x, y, slope)
         else:
             self._map(x, y, ((dnnl.RELU, slope, 0),) if slope else RELU)
-
-    def relu_of_maxima(self, y: Array) -> None:
-        if self.is_left_to_numpy(y):
-            super().relu_of_maxima(y)
-        else:
-            self._map(y, y, RELU_OF_MAXIMA, dnnl.ADD)
 
     def relu_backward(self, y: Array, dy: Array, dx: Array, slope: float) -> None:
         if self.is_left_to_numpy(y) or not 0 <= slope <= 1:
@@ -49,10 +38,10 @@ class Elementwise(Operations, PlainElementwise):
             rounding = (dnnl.LINEAR, 1 / SIGMOID_UNIT, 0), (dnnl.ROUND, 0, 0), (dnnl.LINEAR, SIGMOID_UNIT, 0)
             self._map(x, y, ((dnnl.LOGISTIC, 0, 0), *rounding))
 
-    def _map(self, x: Array, y: Array, steps: Sequence[Step], kind: int = dnnl.MAX) -> None:
-        """y = f(x), where f applies the operation `kind` to x and x, and then the steps."""
+    def _map(self, x: Array, y: Array, steps: Sequence[Step]) -> None:
+        """y = x after these steps, of which the first must have an array: the maximum of x and x."""
         with self._of_one_layout([x], [y]) as (x_, y_):
-            self.in_steps(x_, y_, [(kind, x_), *steps])
+            self.in_steps(x_, y_, [(dnnl.MAX, x_), *steps])
 
     def weighted_sum(self, arrays: Sequence[Array], factors: Sequence[float], y: Array) -> None:
         if self.is_left_to_numpy(y) or set(factors) != {1.0}:

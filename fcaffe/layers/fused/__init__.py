@@ -2,12 +2,11 @@
 
 from fcaffe.layers.fused.batch_norm_scale import BatchNormResidual, BatchNormScale
 from fcaffe.layers.fused.folded_convolution import FoldedConvolution
-from fcaffe.layers.fused.relu import ConvolutionReLU, PoolingReLU
+from fcaffe.layers.fused.relu import ConvolutionReLU
 from fcaffe.layers.fused.subsampling import without_unread_positions
 from fcaffe.net.rewrite import register_fusion, register_rule
 
 register_fusion(FoldedConvolution)
-register_fusion(PoolingReLU)
 register_fusion(BatchNormResidual)
 register_fusion(BatchNormScale)
 register_fusion(ConvolutionReLU)

@@ -37,16 +37,6 @@ __global__ void __launch_bounds__(256) relu_forward(const T* x, T* y, float slop
     map(inputs, y, count, [=](const float (&at)[1]) { return leaky(at[0], slope); });
 }
 
-INSTANCES(relu_of_maxima, FLOATS)
-template <typename T>
-__global__ void __launch_bounds__(256) relu_of_maxima(T* y, int64 count) {
-    const T* inputs[] = {y};
-    // A window without a number has the maximum -FLT_MAX, which 16 bits hold as -infinity. It stays.
-    map(inputs, y, count, [=](const float (&at)[1]) {
-        return at[0] <= -3.4028234663852886e38f ? at[0] : leaky(at[0], 0.0f) + 0.0f;
-    });
-}
-
 INSTANCES(relu_backward, FLOATS)
 template <typename T>
 __global__ void __launch_bounds__(256) relu_backward(const T* y, const T* dy, T* dx, float slope, int64 count) {
