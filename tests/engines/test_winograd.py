@@ -48,7 +48,7 @@ def engine() -> Any:
 @pytest.fixture(autouse=True)
 def any_saving(monkeypatch: pytest.MonkeyPatch) -> None:
     """The transforms also compute outputs so small that they would not pay."""
-    for least in "LEAST_SAVING", "LEAST_OF_GRADIENT":
+    for least in "LEAST_SAVING", "LEAST_OF_GRADIENT", "LEAST_WORK":
         monkeypatch.setattr(winograd, least, 0)
 
 

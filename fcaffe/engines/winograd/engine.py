@@ -26,6 +26,7 @@ from fcaffe.threads import wanted_threads
 # The fewest multiplications of a direct convolution, and of a direct gradient of its weights, for each multiplication
 # of transformed values. Transforming the kernels takes as long as the products of so many tiles.
 LEAST_SAVING, LEAST_OF_GRADIENT, TILES_OF_KERNELS = 1.8, 1.5, 26
+LEAST_WORK = 40_000_000  # direct multiplications: a tape does not repeat these calls, which so take 0.1 ms longer
 
 NO_ARRAY = np.moveaxis(np.empty((2, 2, 2, 2), np.float32), -1, 1)  # channels-last as others: a type of Numba
 TRANSFORMED, WORK = -1, (-2, -3)  # uses of temporary memory
@@ -156,14 +157,15 @@ def _check_process() -> None:
 
 
 def suits(weights: Array, y: Array, windows: Windows, group: int, least: float) -> bool:
-    """Whether the transforms apply and pay: 3x3 or 5x5 kernels at every pixel, 16 or 32 channels, and `least` times as
-    many multiplications in a direct convolution."""
+    """Whether the transforms apply and pay: 3x3 or 5x5 kernels at every pixel, 16 or 32 channels, and much work, in a
+    direct convolution `least` times as many multiplications."""
     if windows.kernel not in [(size, size) for size in KERNELS]:
         return False
     direct = y.shape[0] * math.prod(y.shape[2:]) * windows.size
     return (
         set(windows.stride + windows.dilation) == {1}
         and min(weights.shape[0] // group, weights.shape[1]) >= CHANNELS * (windows.kernel[0] // 2)
+        and y.size * weights[0].size >= LEAST_WORK
         and direct >= least * blocks.VALUES * (tiles(y, windows) + TILES_OF_KERNELS)
     )
 
