@@ -19,11 +19,11 @@ class InnerProduct(Operations, PlainInnerProduct):
         return self.library.temporary_array(FLAT, x.shape, x.dtype)
 
     def inner_product_forward(self, x: Array, weights: Array, bias: Array, y: Array, transpose: bool) -> None:
-        if _is_thin(x.shape[0], weights) and not transpose:
+        if x.shape[0] == 1 and weights.size >= LARGE and not transpose:
             with self.in_float32([x], [y]) as (x_, y_):
-                columns = np.empty((weights.shape[0], x.shape[0]), np.float32)
-                self.library.sgemm(weights, x_.T, columns)
-                y_[...] = columns.T if bias is None else columns.T + bias
+                self.library.sgemm(weights, x_.T, y_.T)
+                if bias is not None:
+                    y_ += bias
             return
         self.product(x, weights if transpose else weights.T, None if bias is None else bias[None], y)
 
@@ -47,6 +47,7 @@ class InnerProduct(Operations, PlainInnerProduct):
 def _is_thin(rows: int, weights: np.ndarray) -> bool:
     """Whether reading or writing the weights once takes most of the time.
 
-    The plain routine is then faster than the primitive, which reorders them into blocks first.
+    The plain routine is then faster in the gradients than the primitive, which reorders them into blocks first; in the
+    forward pass for one row only.
     """
     return 0 < rows <= THIN and weights.size >= LARGE
