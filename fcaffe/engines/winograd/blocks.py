@@ -16,17 +16,7 @@ from numba import prange
 from fcaffe.engines.memory import Array
 from fcaffe.engines.winograd.compiling import compiled, inlined, parallel
 from fcaffe.engines.winograd.transforms import B_T, CHANNELS, IN, KERNELS, of_kernel, of_output
-from fcaffe.engines.winograd.vectors import (
-    FEW_ROWS,
-    ROWS,
-    add,
-    copy,
-    fetch_to_read,
-    fetch_to_write,
-    multiply,
-    multiply_few,
-    tile_transform,
-)
+from fcaffe.engines.winograd.vectors import FEW_ROWS, ROWS, add, copy, fetch, multiply, multiply_few, tile_transform
 
 TOGETHER = 144  # tiles of a block, a multiple of ROWS: their transformed values and products fit a core's cache
 LEAST_SEPARATE = 48  # fewest tiles for which a thread reads all kernels
@@ -190,7 +180,7 @@ def transform_tiles(
             first = pixel(x, image, row, column) + channel
             for i in range(size):
                 for j in range(size - out, size):
-                    fetch_to_read(x, next_tile + i * down + j * across + channel)
+                    fetch(x, next_tile + i * down + j * across + channel)
             if not inside:
                 load(x, image, row, column, channel, size, work)
             if size == IN and inside:
@@ -235,7 +225,7 @@ def transform_outputs(
             channel = min(begin, y.shape[1] - CHANNELS)
             for i in range(out):
                 for j in range(out):
-                    fetch_to_write(y, next_tile + i * down + j * across + channel)
+                    fetch(y, next_tile + i * down + j * across + channel)
             start = (number - origin) * width + channel
             if direct:
                 to = pixel(y, image, row, column) + channel

@@ -178,11 +178,11 @@ def _copy(builder: Any, source: Memory, first: Any, least: Any, target: Memory, 
     target.write(to, _bounded(builder, source.vector(first), least))
 
 
-def _fetch(writes: bool, builder: Any, array: Memory, position: Any) -> None:
+def _fetch(builder: Any, array: Memory, position: Any) -> None:
     pointer = builder.bitcast(builder.gep(array.data, [position]), ir.IntType(8).as_pointer())
     kind = ir.FunctionType(ir.VoidType(), [pointer.type, INDEX, INDEX, INDEX])
     function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
-    builder.call(function, [pointer, INDEX(int(writes)), INDEX(3), INDEX(1)])
+    builder.call(function, [pointer, INDEX(0), INDEX(3), INDEX(1)])
 
 
 # (a, first, row, step, b, begin, below, c, to, down, length, adds): ROWS or FEW_ROWS rows of a product of matrices. For
@@ -196,6 +196,5 @@ add: Any = _operation("aiai", _add)
 # (source, first, least, target, to): copy a vector, with `least` for the values below that. NaN stays.
 copy: Any = _operation("aifai", _copy)
 
-# (array, position): begin to load the line of memory at this position, which need not exist, into the cache; to read
-# it or to write it.
-fetch_to_read, fetch_to_write = [_operation("ai", functools.partial(_fetch, writes)) for writes in (False, True)]
+# (array, position): begin to load the line of memory at this position, which need not exist, into the cache.
+fetch: Any = _operation("ai", _fetch)
