@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from fcaffe.engines import NumpyEngine
 from fcaffe.rng import counter
 
 MASK64 = 2**64 - 1
@@ -54,6 +55,14 @@ def test_workers_together_have_the_masks_of_one(sample: tuple[int, ...], workers
         whole = draw(1, "drop", 7, 0, (batch, *sample))
         parts = [draw(1, "drop", 7, a, (b - a, *sample)) for a, b in pairwise(edges)]
         np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 13), (40, 3, 5, 7)])
+def test_pieces_are_parts_of_the_whole(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]) -> None:
+    whole = counter.keep_mask(1, "drop", 7, 5, shape, 0.3)
+    monkeypatch.setattr(counter, "_MANY_BLOCKS", 0)
+    pieces = counter.keep_mask(1, "drop", 7, 5, shape, 0.3, NumpyEngine().for_each)
+    np.testing.assert_array_equal(pieces, whole)
 
 
 def test_seed_layer_iteration_and_sample_all_matter() -> None:
