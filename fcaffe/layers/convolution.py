@@ -122,10 +122,10 @@ class Convolution(Sliding):
                 raise self.error(f"all bottoms must have one shape, not {first} and {x.shape}")
             y.reshape(*shape)
 
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, bottom: list[Blob], top: list[Blob], relu: bool = False) -> None:
         for x, y in zip(bottom, top, strict=True):
             images = self.images(y.data)
-            self.forward_images(self.images(x.data), images)
+            self.forward_images(self.images(x.data), images, relu)
             self.put_back(images, y.data)
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
@@ -136,21 +136,17 @@ class Convolution(Sliding):
             dy = self.images(y.diff)
             self.backward_parameters(self.images(x.data), dy)
             if down:
-                self.backward_bottom(dy, x)
+                dx = self.images(x.diff)
+                self.backward_images(dy, dx)
+                self.put_back(dx, x.diff)
 
-    def backward_bottom(self, dy: Array, bottom: Blob) -> None:
-        """Write the gradient of the bottom."""
-        dx = self.images(bottom.diff)
-        self.backward_images(dy, dx)
-        self.put_back(dx, bottom.diff)
-
-    def forward_images(self, x: Array, y: Array, relu: bool = False) -> None:
+    def forward_images(self, x: Array, y: Array, relu: bool) -> None:
         """Write y, the outputs for x, or with `relu` the larger of these and 0; both (N, channels, spatial...)."""
         self.engine.convolution_forward(x, self.blobs[0].data, self.bias(), y, self.windows, self.group, relu)
 
     def backward_parameters(self, x: Array, dy: Array) -> None:
         """Add the gradients of the weights and of the bias to theirs."""
-        if self.learns_bias:
+        if len(self.blobs) > 1 and self.param_propagate_down[1]:
             self.engine.bias_backward(dy, *self.blobs[1].diff_to_add())
         if self.param_propagate_down[0]:
             dweights, add = self.blobs[0].diff_to_add()
@@ -160,10 +156,6 @@ class Convolution(Sliding):
     def backward_images(self, dy: Array, dx: Array) -> None:
         """Write dx, the gradient of x."""
         self.engine.convolution_backward_data(dy, self.blobs[0].data, dx, self.windows, self.group)
-
-    @property
-    def learns_bias(self) -> bool:
-        return len(self.blobs) > 1 and self.param_propagate_down[1]
 
     def bias(self) -> Array | None:
         return self.blobs[1].data if len(self.blobs) > 1 else None
@@ -188,11 +180,11 @@ class Deconvolution(Convolution):
     def output_size(self, size: tuple[int, ...]) -> tuple[int, ...]:
         return self.windows.deconvolved(size)
 
-    def forward_images(self, x: Array, y: Array, relu: bool = False) -> None:
+    def forward_images(self, x: Array, y: Array, relu: bool) -> None:
         self.engine.convolution_backward_data(x, self.blobs[0].data, y, self.windows, self.group)
         bias = self.bias()
         if bias is not None:
-            self.engine.add_bias(y, bias)
+            self.engine.add_bias(y, bias, relu)
 
     def backward_images(self, dy: Array, dx: Array) -> None:
         self.engine.convolution_forward(dy, self.blobs[0].data, None, dx, self.windows, self.group)

@@ -22,28 +22,17 @@ class ConvolutionReLU(FusedLayer):
         super().__init__(nodes, want)
         assert isinstance(nodes[0].layer, Convolution)
         self.convolution = nodes[0].layer
-        # Its gradient, that in front of the ReLU, lies in the memory of the top's, as that of an in-place layer.
-        self.inner = Blob(self.xp, (), channels_last=True, dtype=nodes[-1].tops[0].dtype)
 
     @classmethod
     def match(cls, chain: Sequence[Node], want: Want) -> int:
         return 2 if len(chain) > 1 and is_plain_relu(chain[1].layer) else 0
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        convolution = self.convolution
-        y = convolution.images(top[0].data)
-        convolution.forward_images(convolution.images(bottom[0].data), y, relu=True)
-        convolution.put_back(y, top[0].data)
+        self.convolution.forward(bottom, top, relu=True)
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [*self.convolution.saved(bottom, top), *top]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        convolution, inner = self.convolution, self.inner
-        inner.reshape(*top[0].shape)
-        inner.share_diff(top[0])
-        self.engine.relu_backward(top[0].data, top[0].diff, inner.diff, 0)
-        dy = convolution.images(inner.diff)
-        convolution.backward_parameters(convolution.images(bottom[0].data), dy)
-        if propagate_down[0]:
-            convolution.backward_bottom(dy, bottom[0])
+        self.engine.relu_backward(top[0].data, top[0].diff, top[0].diff, 0)  # as in place
+        self.convolution.backward(top, propagate_down, bottom)
