@@ -50,8 +50,8 @@ class PlainNormalization(PlainElementwise):
             sums *= self.xp.float32(alpha / size)
             sums += self.xp.float32(k)
             if scale is not None:
-                scale[...] = _without_padding(sums, x)
-            self.xp.multiply(x, _without_padding(self._power(sums, -beta), x), out=y)
+                scale[...] = sums[..., : x.shape[-1]]
+            self.xp.multiply(x, self._power(sums, -beta)[..., : x.shape[-1]], out=y)
 
         arrays = [x, y] if memory is None else [x, y, memory]
         self.for_each(work, [tuple(channels_last(each[piece]) for each in arrays) for piece in _pieces(x)])
@@ -62,7 +62,7 @@ class PlainNormalization(PlainElementwise):
         """dx = dy * scale^-beta - 2 alpha beta / size * x * sum over the window of dy * y / scale."""
 
         def work(x: Array, y: Array, scale: Array, dy: Array, dx: Array) -> None:
-            sums = _without_padding(self._window_sums(dy / scale, y, size), x)
+            sums = self._window_sums(dy / scale, y, size)[..., : x.shape[-1]]
             sums *= self.xp.float32(2 * alpha * beta / size)
             sums *= x
             gain = self._power(scale.copy(), -beta)
@@ -213,7 +213,3 @@ def _pieces(x: Array) -> list[tuple[slice, ...]]:
         for image in range(0, images, images_at_once)
         for row in range(0, height, rows)
     ]
-
-
-def _without_padding(sums: Array, x: Array) -> Array:
-    return sums[..., : x.shape[-1]]

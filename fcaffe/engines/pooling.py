@@ -96,7 +96,7 @@ class PlainPooling(PlainElementwise):
             element = padded[windows.shifted(offset, output_size)]
             running += element
             index = self._plane_index(offset, output_size, x.shape[2:], windows, where.dtype)
-            picked = (where < 0) & (running >= threshold) & self._inside(offset, output_size, x.shape[2:], windows)
+            picked = (where < 0) & (running >= threshold) & (index >= 0)
             self.xp.copyto(best, element, where=picked)
             self.xp.copyto(where, index, where=picked)
 
@@ -116,22 +116,9 @@ class PlainPooling(PlainElementwise):
     def _plane_index(
         self, offset: tuple[int, ...], output_size: tuple[int, ...], size: tuple[int, ...], windows: Windows, dtype: Any
     ) -> Array:
-        """(output_size..., 1): the index in the plane of element `offset` of every window."""
+        """(output_size..., 1): the index in the plane of element `offset` of every window; -1 outside the plane."""
         index = self.xp.zeros((), "int64")
-        for along, n in zip(self._coordinates(offset, output_size, windows), size, strict=True):
-            index = index[..., None] * n + along
+        for o, n, s, p, e in zip(output_size, size, windows.stride, windows.pad, offset, strict=True):
+            index, along = index[..., None], self.xp.arange(o) * s - p + e
+            index = self.xp.where((index >= 0) & (along >= 0) & (along < n), index * n + along, -1)
         return index[..., None].astype(dtype)
-
-    def _inside(
-        self, offset: tuple[int, ...], output_size: tuple[int, ...], size: tuple[int, ...], windows: Windows
-    ) -> Array:
-        inside = self.xp.ones((), bool)
-        for along, n in zip(self._coordinates(offset, output_size, windows), size, strict=True):
-            inside = inside[..., None] & (along >= 0) & (along < n)
-        return inside[..., None]
-
-    def _coordinates(self, offset: tuple[int, ...], output_size: tuple[int, ...], windows: Windows) -> list[Array]:
-        return [
-            self.xp.arange(o) * s - p + e
-            for o, s, p, e in zip(output_size, windows.stride, windows.pad, offset, strict=True)
-        ]

@@ -91,22 +91,15 @@ class Replay:
         return loss
 
     def _recording(self, node: Node) -> Any:
-        """The replay of this node, which has just run. None: it must run again; its bottoms are unchanged."""
-        node.reshape()
-        buffers = [blob.data_storage.buffer for blob in node.bottoms if blob in node.tops]
-        before = [(buffer, buffer.copy()) for buffer in buffers]
-        recording = self._recorded(node)
-        if recording is None:
-            for buffer, values in before:
-                buffer[...] = values
-        return recording
-
-    def _recorded(self, node: Node) -> Any:
-        """The engine's recording of a forward pass; None if other code did a part of it.
+        """The replay of this node, which has just run. None if code other than the engine's did a part of the work:
+        the node must run again, and its bottoms are unchanged.
 
         The tops are read-only for NumPy meanwhile, so its writes raise an error. Comparing values would miss some: a
         factor leaves zeros as they are.
         """
+        node.reshape()
+        buffers = [blob.data_storage.buffer for blob in node.bottoms if blob in node.tops]
+        before = [(buffer, buffer.copy()) for buffer in buffers]
         parameters = [blob for layer in node.layers for blob in layer.blobs]
         arrays = [blob.data for blob in (*node.blobs, *parameters)]
         protected = [(blob.data_storage, blob.data_storage.buffer) for blob in node.tops]
@@ -114,13 +107,18 @@ class Replay:
             view = buffer.view()
             view.flags.writeable = False
             storage.replace(view)
+        recording = None
         try:
-            return self._engine.recorded(lambda: node.layer.forward(node.bottoms, node.tops), arrays)
+            recording = self._engine.recorded(lambda: node.layer.forward(node.bottoms, node.tops), arrays)
         except ValueError:  # a write to a read-only array
-            return None
+            pass
         finally:
             for storage, buffer in protected:
                 storage.replace(buffer)
+        if recording is None:
+            for buffer, values in before:
+                buffer[...] = values
+        return recording
 
 
 def _steady(nodes: Sequence[Node]) -> list[Node]:

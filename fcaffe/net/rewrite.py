@@ -124,14 +124,13 @@ class FusedLayer(Layer):
     """
 
     traits = Traits(reshapes_by_shape=True, repeatable=True)
-    begins_with: type[Layer] | None = None  # the class of the chain's first layer, if there is one; see `is_layer`
+    begins_with: type[Layer]  # the class of the chain's first layer; see `is_layer`
 
     def __init__(self, nodes: Sequence[Node], want: Want) -> None:
         first = nodes[0].layer
         name = "+".join(node.name for node in nodes)
         super().__init__(pb.LayerParameter(name=name, type=type(self).__name__, phase=first.phase), first.context)
         self.nodes = tuple(nodes)
-        self.want = want
         self.loss_weights = nodes[-1].layer.loss_weights
 
     @classmethod
@@ -210,17 +209,15 @@ def _with(node: Node, old: Blob, new: Blob) -> Node:
 def _fused(nodes: list[Node], want: Want, kind: type[FusedLayer]) -> list[Node]:
     touching, made, index = Touching(nodes), list[Node](), 0
     while index < len(nodes):
-        node, chain, count = nodes[index], list[Node](), 0
-        if kind.begins_with is None or is_layer(node.layer, kind.begins_with):
-            chain = _chain(nodes, index, want)
-            count = kind.match(chain, want)
-        while count:
+        node = nodes[index]
+        chain = _chain(nodes, index, want) if is_layer(node.layer, kind.begins_with) else []
+        while count := kind.match(chain, want) if chain else 0:
             fused, replaced = _node_for(kind, chain[:count], want), range(index, index + count)
             harms = want.gradients and touching.is_overwritten(fused, replaced)
             if touching.hides(fused, replaced, want) and not harms:
                 node = fused
                 break
-            count = kind.match(chain[: count - 1], want) if count > 1 else 0
+            chain = chain[: count - 1]
         made.append(node)
         index += max(1, count)
     return made

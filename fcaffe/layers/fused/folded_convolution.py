@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from fcaffe.engines.affine import Affine, identity, scaling
 from fcaffe.engines.convolution import Folded
-from fcaffe.engines.windows import Windows
 from fcaffe.layers.activations import is_plain_relu
 from fcaffe.layers.batch_norm import BatchNorm
 from fcaffe.layers.convolution import Convolution
@@ -38,8 +37,7 @@ class FoldedConvolution(FusedLayer):
         self.adds = any(is_layer(layer, Eltwise) for layer in behind)
         self.with_relu = any(map(is_plain_relu, behind))
         self.folded = Folded(self._sources, self._fold)
-        own = convolution.windows
-        self._windows = None if stride is None else replace(own, stride=stride)
+        self.windows = replace(convolution.windows, stride=stride or convolution.windows.stride)
 
     @classmethod
     def match(cls, chain: Sequence[Node], want: Want) -> int:
@@ -56,14 +54,7 @@ class FoldedConvolution(FusedLayer):
             count += 1
         return count if count > 1 else 0
 
-    @property
-    def windows(self) -> Windows:
-        return self._windows or self.convolution.windows
-
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if self._windows is None:
-            super().reshape(bottom, top)
-            return
         for node in self.nodes:
             node.reshape()
         channels = self.convolution.blobs[0].shape[0]
