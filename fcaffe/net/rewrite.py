@@ -126,7 +126,7 @@ class FusedLayer(Layer):
     traits = Traits(reshapes_by_shape=True, repeatable=True)
     begins_with: type[Layer]  # the class of the chain's first layer; see `is_layer`
 
-    def __init__(self, nodes: Sequence[Node], want: Want) -> None:
+    def __init__(self, nodes: Sequence[Node]) -> None:
         first = nodes[0].layer
         name = "+".join(node.name for node in nodes)
         super().__init__(pb.LayerParameter(name=name, type=type(self).__name__, phase=first.phase), first.context)
@@ -212,7 +212,7 @@ def _fused(nodes: list[Node], want: Want, kind: type[FusedLayer]) -> list[Node]:
         node = nodes[index]
         chain = _chain(nodes, index, want) if is_layer(node.layer, kind.begins_with) else []
         while count := kind.match(chain, want) if chain else 0:
-            fused, replaced = _node_for(kind, chain[:count], want), range(index, index + count)
+            fused, replaced = _node_for(kind, chain[:count]), range(index, index + count)
             harms = want.gradients and touching.is_overwritten(fused, replaced)
             if touching.hides(fused, replaced, want) and not harms:
                 node = fused
@@ -237,7 +237,7 @@ def _chain(nodes: list[Node], index: int, want: Want) -> list[Node]:
     return chain
 
 
-def _node_for(kind: type[FusedLayer], chain: Sequence[Node], want: Want) -> Node:
+def _node_for(kind: type[FusedLayer], chain: Sequence[Node]) -> Node:
     made = {blob for node in chain for blob in node.tops}
     outer = [
         (blob, down)
@@ -246,7 +246,7 @@ def _node_for(kind: type[FusedLayer], chain: Sequence[Node], want: Want) -> Node
         if number == 0 or blob not in made
     ]
     bottoms, downs = zip(*outer, strict=True)
-    layer, last = kind(chain, want), chain[-1]
+    layer, last = kind(chain), chain[-1]
     return replace(
         chain[0],
         layer=layer,

@@ -25,8 +25,8 @@ class BatchNormScale(FusedLayer):
     traits = replace(FusedLayer.traits, reads="bottoms")
     begins_with = BatchNorm
 
-    def __init__(self, nodes: Sequence[Node], want: Want) -> None:
-        super().__init__(nodes, want)
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        super().__init__(nodes)
         assert isinstance(nodes[0].layer, BatchNorm)
         self.norm = nodes[0].layer
         self.affine_blobs = self.norm.affine_blobs or nodes[1].layer.blobs
@@ -81,8 +81,8 @@ class BatchNormResidual(BatchNormScale):
     Of two tops backward adds up the gradients.
     """
 
-    def __init__(self, nodes: Sequence[Node], want: Want) -> None:
-        super().__init__(nodes, want)
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        super().__init__(nodes)
         self.with_relu = False  # of the sum, not of what is normalised
 
     @classmethod

@@ -28,8 +28,8 @@ class FoldedConvolution(FusedLayer):
 
     begins_with = Convolution
 
-    def __init__(self, nodes: Sequence[Node], want: Want, stride: tuple[int, ...] | None = None) -> None:
-        super().__init__(nodes, want)
+    def __init__(self, nodes: Sequence[Node], stride: tuple[int, ...] | None = None) -> None:
+        super().__init__(nodes)
         convolution, behind = nodes[0].layer, [node.layer for node in nodes[1:]]
         assert isinstance(convolution, Convolution)
         self.convolution = convolution

@@ -18,8 +18,8 @@ class ConvolutionReLU(FusedLayer):
     traits = replace(FusedLayer.traits, reads_before_writing=True)
     begins_with = Convolution
 
-    def __init__(self, nodes: Sequence[Node], want: Want) -> None:
-        super().__init__(nodes, want)
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        super().__init__(nodes)
         assert isinstance(nodes[0].layer, Convolution)
         self.convolution = nodes[0].layer
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fcaffe.engines.windows import Windows
 from fcaffe.layers.fused.folded_convolution import FoldedConvolution
 from fcaffe.layers.split import Split
 from fcaffe.net import Blob, Layer, Traits
@@ -28,14 +27,13 @@ class Subsample(Layer):
 
     def __init__(self, name: str, context: Context, stride: tuple[int, ...]) -> None:
         super().__init__(pb.LayerParameter(name=name, type=type(self).__name__, phase=pb.TEST), context)
-        self.windows = _points(stride)
+        self.stride = stride
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        shape = bottom[0].shape
-        top[0].reshape(*shape[:2], *self.windows.convolved(shape[2:]))
+        top[0].reshape(*_subsampled_shape(bottom[0], self.stride))
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        positions = slice(None), slice(None), *(slice(None, None, step) for step in self.windows.stride)
+        positions = slice(None), slice(None), *(slice(None, None, step) for step in self.stride)
         self.engine.copy(bottom[0].data[positions], top[0].data)
 
 
@@ -73,21 +71,18 @@ def _move_stride_up(index: int, touching: Touching, made: list[list[Node]], want
     own = tuple(a * b for a, b in zip(layer.windows.stride, stride, strict=True))
     bottoms, added = node.bottoms, []
     if layer.adds:
-        added.append(_subsample(node, stride))
+        name, blob = f"{node.name}/subsampled", node.bottoms[1]
+        subsample = Subsample(name, layer.context, stride)
+        added.append(Node(node.index, subsample, name, [blob], [_subsampled(blob, stride)], [False]))
         bottoms = [node.bottoms[0], *added[0].tops]
-    made[index] = [*added, replace(node, layer=FoldedConvolution(followed, want, own), bottoms=bottoms, tops=[some])]
+    made[index] = [*added, replace(node, layer=FoldedConvolution(followed, own), bottoms=bottoms, tops=[some])]
     if split is not None:
         made[positions[0]] = []
-    for position in readers:
-        made[position][-1] = _dense(made[position][-1], some, want)
-
-
-def _dense(reader: Node, some: Blob, want: Want) -> Node:
-    """The node that reads every position of `some`."""
-    layer = reader.layer
-    assert isinstance(layer, FoldedConvolution)
-    layer = FoldedConvolution(layer.nodes, want, (1,) * len(layer.windows.stride))
-    return replace(reader, layer=layer, bottoms=[some, *reader.bottoms[1:]])
+    for position in readers:  # they read every position of `some`
+        reader = made[position][-1]
+        assert isinstance(reader.layer, FoldedConvolution)
+        dense = FoldedConvolution(reader.layer.nodes, (1,) * len(stride))
+        made[position][-1] = replace(reader, layer=dense, bottoms=[some, *reader.bottoms[1:]])
 
 
 def _stride_of_points(made: list[Node], blobs: list[Blob]) -> tuple[int, ...] | None:
@@ -106,19 +101,9 @@ def _stride_of_points(made: list[Node], blobs: list[Blob]) -> tuple[int, ...] | 
     return windows.stride if is_point and max(windows.stride, default=1) > 1 else None
 
 
-def _points(stride: tuple[int, ...]) -> Windows:
-    """Windows of one position each."""
-    axes = len(stride)
-    return Windows((1,) * axes, stride, (0,) * axes, (1,) * axes)
-
-
-def _subsample(node: Node, stride: tuple[int, ...]) -> Node:
-    """The node that subsamples the blob that this node adds."""
-    name, blob = f"{node.name}/subsampled", node.bottoms[1]
-    layer = Subsample(name, node.layer.context, stride)
-    return Node(node.index, layer, name, [blob], [_subsampled(blob, stride)], [False])
-
-
 def _subsampled(blob: Blob, stride: tuple[int, ...]) -> Blob:
-    shape = *blob.shape[:2], *_points(stride).convolved(blob.shape[2:])
-    return Blob(blob.xp, shape, channels_last=True, dtype=blob.dtype)
+    return Blob(blob.xp, _subsampled_shape(blob, stride), channels_last=True, dtype=blob.dtype)
+
+
+def _subsampled_shape(blob: Blob, stride: tuple[int, ...]) -> tuple[int, ...]:
+    return *blob.shape[:2], *((n - 1) // step + 1 for n, step in zip(blob.shape[2:], stride, strict=True))
