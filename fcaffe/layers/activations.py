@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeGuard
 
 import numpy as np
 
@@ -48,7 +47,7 @@ class ReLU(Activation):
         self.engine.relu_backward(bottom[0].data, top[0].diff, bottom[0].diff, slope)
 
 
-def is_plain_relu(layer: Layer) -> TypeGuard[ReLU]:
+def is_plain_relu(layer: Layer) -> bool:
     """Whether it is a ReLU, no subclass of it, that cuts off at 0."""
     return type(layer) is ReLU and not layer.param.relu_param.negative_slope
 

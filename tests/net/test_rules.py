@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -21,6 +22,12 @@ pytestmark = pytest.mark.usefixtures("on_each_engine")
 
 TRAINED = [RandomNet(seed).text for seed in range(10)]
 NETS = [*TRAINED, *(RandomResidualNet(seed).text for seed in range(6))]
+BEHIND = ['type: "ReLU"', 'type: "Scale" scale_param { bias_term: true }', 'type: "Eltwise" bottom: "other"']
+CHAINS = [  # of a normalisation, with a scale and a bias of its own or without, and all orders of what may follow it
+    (f'type: "BatchNorm" batch_norm_param {{ {own} }}', *behind)
+    for own in ("", "scale_bias: true")
+    for behind in itertools.product(BEHIND, repeat=3)
+]
 NEAR = 1e-5  # of the largest value of a blob
 NAMES = [getattr(getattr(rule, "keywords", {}).get("kind", rule), "__name__", "") for rule in rewrite.rules]
 
@@ -59,3 +66,30 @@ def test_training() -> None:
         return [solver.diff.copy() for solver in solvers]
 
     check(run, 2e-4, least=1e-4)
+
+
+def chain(kinds: tuple[str, ...]) -> str:
+    data = 'dummy_data_param { shape { dim: 4 dim: 3 dim: 5 dim: 5 } data_filler { type: "gaussian" } }'
+    convolution = 'convolution_param { num_output: 3 kernel_size: 1 weight_filler { type: "xavier" } }'
+    return "\n".join(
+        [
+            *(f'layer {{ name: "{top}" type: "DummyData" top: "{top}" {data} }}' for top in ("x", "aim")),
+            *(
+                f'layer {{ name: "{top}" type: "Convolution" bottom: "x" top: "{top}" {convolution} }}'
+                for top in ("0", "other")
+            ),
+            *(f'layer {{ name: "l{n}" {kind} bottom: "{n}" top: "{n + 1}" }}' for n, kind in enumerate(kinds)),
+            f'layer {{ name: "loss" type: "EuclideanLoss" bottom: "{len(kinds)}" bottom: "aim" }}',
+        ]
+    )
+
+
+def test_chains() -> None:
+    """Whole passes train as passes that go layer by layer, whatever follows a normalisation."""
+    for kinds in CHAINS:
+        solvers = [make(chain(kinds), whole) for whole in (False, True)]
+        for solver in solvers:
+            solver.step(2)
+        ours, theirs = (solver.diff for solver in solvers)
+        with case(*kinds):
+            assert np.abs(ours - theirs).max() <= 2e-4 * np.abs(theirs).max()

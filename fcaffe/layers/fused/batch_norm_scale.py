@@ -30,7 +30,7 @@ class BatchNormScale(FusedLayer):
         assert isinstance(nodes[0].layer, BatchNorm)
         self.norm = nodes[0].layer
         self.affine_blobs = self.norm.affine_blobs or nodes[1].layer.blobs
-        self.with_relu = is_plain_relu(nodes[-1].layer)
+        self.with_relu = any(is_plain_relu(node.layer) for node in nodes[1:3])  # nodes[3]: that of a sum
 
     @classmethod
     def match(cls, chain: Sequence[Node], want: Want) -> int:
@@ -81,13 +81,9 @@ class BatchNormResidual(BatchNormScale):
     Of two tops backward adds up the gradients.
     """
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        super().__init__(nodes)
-        self.with_relu = False  # of the sum, not of what is normalised
-
     @classmethod
     def match(cls, chain: Sequence[Node], want: Want) -> int:
-        if len(chain) < 4 or BatchNormScale.match(chain[:2], want) != 2:
+        if len(chain) < 4 or is_plain_relu(chain[1].layer) or BatchNormScale.match(chain[:2], want) != 2:
             return 0
         addition, relu = chain[2:4]
         if not (is_layer(addition.layer, Eltwise) and addition.layer.adds_two and is_plain_relu(relu.layer)):
