@@ -33,11 +33,10 @@ class Pointwise(Activation):
 
 
 @register("ReLU")
-class ReLU(Activation):
+class ReLU(Pointwise):
     """top = max(x, 0) + negative_slope * min(x, 0). At 0 the gradient is that of the negative side."""
 
-    traits = replace(Activation.traits, half=Half.SAME, reads="bottoms")
-    keeps_split = True
+    traits = replace(Pointwise.traits, half=Half.SAME, reads="bottoms")
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.engine.relu_forward(bottom[0].data, top[0].data, self.param.relu_param.negative_slope)

@@ -61,13 +61,10 @@ class Touching:
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
-        self._positions: dict[Storage, list[int]] = defaultdict(list)
+        self.positions: dict[Storage, list[int]] = defaultdict(list)
         for position, node in enumerate(nodes):
             for storage in {blob.data_storage for blob in node.blobs}:
-                self._positions[storage].append(position)
-
-    def positions(self, storage: Storage) -> list[int]:
-        return self._positions.get(storage, [])
+                self.positions[storage].append(position)
 
     def hides(self, fused: Node, replaced: Sequence[int], want: Want) -> bool:
         """Whether all other nodes read the same values if `fused` replaces the nodes at these positions.
@@ -77,7 +74,7 @@ class Touching:
         nodes, own = self.nodes, set(replaced)
         written = {blob.data_storage for blob in fused.tops}
         for storage in {blob.data_storage for p in replaced for blob in nodes[p].tops} - written:
-            positions = self.positions(storage)
+            positions = self.positions[storage]
             first = next(p for p in positions if p in own)
             outside = [p for p in positions if p not in own]
             if not want.hides(storage) or any(p > first for p in outside):
@@ -98,7 +95,7 @@ class Touching:
         if ours == theirs:
             return False
         read = ours | theirs
-        return any(p > max(replaced) and _overwrites(nodes[p], s) for s in read for p in self.positions(s))
+        return any(p > max(replaced) and _overwrites(nodes[p], s) for s in read for p in self.positions[s])
 
 
 def saves(node: Node, storage: Storage) -> bool:

@@ -56,7 +56,7 @@ def _move_stride_up(index: int, touching: Touching, made: list[list[Node]], want
     if not isinstance(layer, FoldedConvolution) or not want.hides(node.tops[0].data_storage):
         return
     top = node.tops[0]
-    positions = [position for position in touching.positions(top.data_storage) if position > index]
+    positions = [position for position in touching.positions[top.data_storage] if position > index]
     if not positions:
         return
     split = touching.nodes[positions[0]] if is_layer(touching.nodes[positions[0]].layer, Split) else None
