@@ -118,6 +118,9 @@ class FusedLayer(Layer):
     Its bottoms are those of the first layer and what the others read from elsewhere; its tops are those of the last.
     The blobs in between are not materialised. It uses the parameters of the layers that it stands for, adds to their
     gradients, and has none of its own.
+
+    Its backward may write one more gradient, `inner`: that in front of its last layer. It lies in the memory of the
+    top's gradient, as that of an in-place layer.
     """
 
     traits = Traits(reshapes_by_shape=True, repeatable=True)
@@ -129,6 +132,7 @@ class FusedLayer(Layer):
         super().__init__(pb.LayerParameter(name=name, type=type(self).__name__, phase=first.phase), first.context)
         self.nodes = tuple(nodes)
         self.loss_weights = nodes[-1].layer.loss_weights
+        self.inner = Blob(first.xp, (), channels_last=True, dtype=nodes[-1].tops[0].dtype)
 
     @classmethod
     def match(cls, chain: Sequence[Node], want: Want) -> int:

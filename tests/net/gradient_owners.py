@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from fcaffe.layers.fused.relu import ConvolutionReLU
 from fcaffe.net import Net, arena
 from fcaffe.net.blob import Storage
 from fcaffe.net.node import Node
@@ -18,14 +17,14 @@ from fcaffe.net.node import Node
 def gradients_have_owners(net: Net) -> Iterator[None]:
     """In the body no memory is shared between gradients that separate nodes write, and each backward is checked.
 
-    A ConvolutionReLU may also overwrite the gradient of its top, as a ReLU in place does.
+    A fused layer may also write the gradient in front of its ReLU, `inner`.
     """
     backward = Node.backward
 
     def checked(node: Node) -> None:
-        relu_tops = node.tops if isinstance(node.layer, ConvolutionReLU) else []
+        inner = getattr(node.layer, "inner", None)
         asked = [blob for blob, down in zip(node.bottoms, node.bottom_need_backward, strict=True) if down]
-        blobs = [*asked, *(blob for layer in node.layers for blob in layer.blobs), *relu_tops]
+        blobs = [*asked, *(blob for layer in node.layers for blob in layer.blobs), *([inner] if inner else [])]
         before = _values(net)
         backward(node)
         own = {blob.diff_storage for blob in blobs}

@@ -34,5 +34,7 @@ class ConvolutionReLU(FusedLayer):
         return [*self.convolution.saved(bottom, top), *top]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        self.engine.relu_backward(top[0].data, top[0].diff, top[0].diff, 0)  # as in place
-        self.convolution.backward(top, propagate_down, bottom)
+        self.inner.reshape(*top[0].shape)
+        self.inner.share_diff(top[0])
+        self.engine.relu_backward(top[0].data, top[0].diff, self.inner.diff, 0)
+        self.convolution.backward([self.inner], propagate_down, bottom)
