@@ -28,8 +28,8 @@ NO_BOUND = np.float32(-np.inf)
 Pair = tuple[int, int]
 
 _outputs, _kernels = [of_output(IN + 1 - size) for size in KERNELS], [of_kernel(size) for size in KERNELS]
-transform_input, transform_output = tile_transform([B_T, B_T]), tile_transform(_outputs, with_bias=True)
-transform_gradient = tile_transform([matrix.T for matrix in _outputs])
+transform_tile = tile_transform([B_T, *(matrix.T for matrix in _outputs)])
+transform_output = tile_transform(_outputs, with_bias=True)
 transform_kernel, transform_kernel_gradient = tile_transform(_kernels), tile_transform([each.T for each in _kernels])
 
 
@@ -181,16 +181,11 @@ def transform_tiles(
             for i in range(size):
                 for j in range(size - out, size):
                     fetch(x, next_tile + i * down + j * across + channel)
-            if not inside:
-                load(x, image, row, column, channel, size, work)
-            if size == IN and inside:
-                transform_input(kernel, x, first, down, across, target, to, IN * beside, beside)
-            elif size == IN:
-                transform_input(kernel, work, 0, ROW, CHANNELS, target, to, IN * beside, beside)
-            elif inside:
-                transform_gradient(kernel, x, first, down, across, target, to, IN * beside, beside)
+            if inside:
+                transform_tile(size, x, first, down, across, target, to, IN * beside, beside)
             else:
-                transform_gradient(kernel, work, 0, ROW, CHANNELS, target, to, IN * beside, beside)
+                load(x, image, row, column, channel, size, work)
+                transform_tile(size, work, 0, ROW, CHANNELS, target, to, IN * beside, beside)
 
 
 @compiled
@@ -229,13 +224,9 @@ def transform_outputs(
             start = (number - origin) * width + channel
             if direct:
                 to = pixel(y, image, row, column) + channel
-                transform_output(
-                    kernel, products, start, IN * beside, beside, y, to, down, across, bias, channel, least
-                )
+                transform_output(out, products, start, IN * beside, beside, y, to, down, across, bias, channel, least)
                 continue
-            transform_output(
-                kernel, products, start, IN * beside, beside, work, 0, ROW, CHANNELS, bias, channel, NO_BOUND
-            )
+            transform_output(out, products, start, IN * beside, beside, work, 0, ROW, CHANNELS, bias, channel, NO_BOUND)
             for i in range(min(out, y.shape[2] - row)):
                 for j in range(min(out, y.shape[3] - column)):
                     value = i * ROW + j * CHANNELS

@@ -17,7 +17,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from fcaffe.engines.winograd.transforms import CHANNELS, KERNELS, Tile, along_both_axes
+from fcaffe.engines.winograd.transforms import CHANNELS, Tile, along_both_axes
 
 INDEX, LONG, FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
 VECTOR = ir.VectorType(FLOAT, CHANNELS)
@@ -65,15 +65,14 @@ class Memory:
         return self.builder.bitcast(self.builder.gep(self.data, [position]), VECTOR.as_pointer())
 
 
-def _operation(arguments: str, generate: Callable[..., None]) -> Any:
-    """A function for compiled code. `arguments` has a letter for each argument: array, int, bool or float.
+def _operation(names: str, generate: Callable[..., None]) -> Any:
+    """A function for compiled code with parameters of these names.
 
-    `generate` gets LLVM's builder and the arguments, arrays as Memory.
+    `generate` gets LLVM's builder and the arguments: arrays as Memory, integers of 64 bits.
     """
-    numbers = {"i": types.int64, "b": types.boolean, "f": types.float32}
 
     def typed(_: Any, *kinds: Any) -> Any:
-        signature = types.void(*(numbers.get(letter, kind) for letter, kind in zip(arguments, kinds, strict=True)))
+        signature = types.void(*(types.int64 if isinstance(kind, types.Integer) else kind for kind in kinds))
 
         def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             pairs = zip(signature.args, values, strict=True)
@@ -82,28 +81,35 @@ def _operation(arguments: str, generate: Callable[..., None]) -> Any:
 
         return signature, code
 
-    names = [f"argument_{i}" for i in range(1 + len(arguments))]  # Numba reads them
-    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("_", *names.split())]
     typed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return intrinsic(typed)
 
 
 def tile_transform(matrices: Sequence[np.ndarray], with_bias: bool = False) -> Any:
-    """(kernel, source, first, row, column, target, to, below, beside): transform a tile of vectors on both axes, by the
-    matrix for kernels of this size, 3 or 5.
+    """A function that transforms a tile of vectors along both axes.
 
-    Vectors lie at first + i * row + j * column in the source, and at to + i * below + j * beside in the target. With
-    `with_bias` there are the arguments bias, channel and least: the vector of the bias at `channel` is added to each
-    result, and `least` replaces the values below it.
+    `size` selects one of the matrices, which are (6, size) or (size, 6). Vector (i, j) of the tile is at
+    first + i * row + j * column in the source. That of the result is at to + i * below + j * beside in the target. With
+    `with_bias` the function adds the vector of `bias` at `channel` to each result, and then raises values below `least`
+    to it.
     """
 
-    def generate(builder: Any, kernel: Any, *arguments: Any) -> None:
-        with builder.if_else(builder.icmp_signed("==", kernel, LONG(KERNELS[0]))) as branches:
-            for branch, matrix in zip(branches, matrices, strict=True):
-                with branch:
+    def generate(builder: Any, size: Any, *arguments: Any) -> None:
+        def select(matrix: np.ndarray, *others: np.ndarray) -> None:
+            if not others:
+                _transform(builder, matrix, *arguments)
+                return
+            with builder.if_else(builder.icmp_signed("==", size, LONG(min(matrix.shape)))) as (same, different):
+                with same:
                     _transform(builder, matrix, *arguments)
+                with different:
+                    select(*others)
 
-    return _operation("iaiiiaiii" + "aif" * with_bias, generate)
+        select(*matrices)
+
+    names = "size source first row column target to below beside"
+    return _operation(names + " bias channel least" * with_bias, generate)
 
 
 def _transform(builder: Any, matrix: np.ndarray, *arguments: Any) -> None:
@@ -185,16 +191,18 @@ def _fetch(builder: Any, array: Memory, position: Any) -> None:
     builder.call(function, [pointer, INDEX(0), INDEX(3), INDEX(1)])
 
 
-# (a, first, row, step, b, begin, below, c, to, down, length, adds): ROWS or FEW_ROWS rows of a product of matrices. For
-# row i the vector of c at to + i * down becomes the sum over n below length of a[first + i * row + n * step] times the
-# vector of b at begin + n * below. With `adds`, it is increased by that.
-multiply, multiply_few = [_operation("aiiiaiiaiiib", functools.partial(_multiply, rows)) for rows in (ROWS, FEW_ROWS)]
+# ROWS or FEW_ROWS rows of a product of matrices. For row i the vector of c at to + i * down becomes the sum over
+# n < length of a[first + i * row + n * step] times the vector of b at begin + n * below. With `adds`, the sum is added.
+multiply, multiply_few = [
+    _operation("a first row step b begin below c to down length adds", functools.partial(_multiply, rows))
+    for rows in (ROWS, FEW_ROWS)
+]
 
-# (source, first, target, to): add a vector to the target's.
-add: Any = _operation("aiai", _add)
+# Add a vector to the target's.
+add = _operation("source first target to", _add)
 
-# (source, first, least, target, to): copy a vector, with `least` for the values below that. NaN stays.
-copy: Any = _operation("aifai", _copy)
+# Copy a vector, and raise values below `least` to it. NaN stays.
+copy = _operation("source first least target to", _copy)
 
-# (array, position): begin to load the line of memory at this position, which need not exist, into the cache.
-fetch: Any = _operation("ai", _fetch)
+# Begin to load a cache line. The array need not have this offset.
+fetch = _operation("array offset", _fetch)
