@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from ctypes import c_int, c_void_p
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from fcaffe.engines.convolution import Folded, PlainConvolution
 from fcaffe.engines.memory import Array
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
-from fcaffe.engines.onednn.library import VECTOR
+from fcaffe.engines.onednn.library import VECTOR, Library
 from fcaffe.engines.onednn.operation import Operation, Operations
 from fcaffe.engines.onednn.primitives import Description, Layout, dims
 from fcaffe.engines.windows import Windows
@@ -59,8 +59,6 @@ class Sizes(NamedTuple):
 class Convolution(Operations, PlainConvolution):
     """x (N, C, spatial...), weights (M, C / group, kernel...), bias (M,) or None, y (N, M, output_size...)."""
 
-    _can_add: dict[Hashable, bool]
-
     def convolution_forward(
         self, x: Array, weights: Array, bias: Array, y: Array, windows: Windows, group: int, relu: bool = False
     ) -> None:
@@ -81,9 +79,8 @@ class Convolution(Operations, PlainConvolution):
         if plus is not None and not (is_channels_last(plus) and is_channels_last(y)):
             with self.dense([plus], [y]) as (plus_, y_):
                 return self.folded_convolution(x, folded, y_, windows, group, relu, plus_)
-        within = plus is None or self._can_add_within(sizes, relu, plus)
-        added = plus if within else None
-        operation = self._forward(sizes, True, relu and within, added)
+        added = plus if plus is not None and plus.strides == y.strides else None
+        operation = self._forward(sizes, True, relu and plus is added, added)
 
         def make() -> tuple[Array, Array]:
             weights, bias = folded.make()
@@ -93,9 +90,9 @@ class Convolution(Operations, PlainConvolution):
         if made is None:
             return False
         self.library.hold(*made)
-        outs = (address(y),) if added is None else (address(y), address(added))
+        outs = (address(y), address(plus)) if operation.chained else (address(y),)
         operation((address(x), address(made[0]), address(made[1])), outs, ready=1)
-        if not within:
+        if plus is not None and not operation.chained:
             self.add_to(plus, y, relu)
         return True
 
@@ -152,7 +149,10 @@ class Convolution(Operations, PlainConvolution):
         operation((address(x), address(dy)), (address(dweights),), add)
 
     def _forward(self, sizes: Sizes, biased: bool, relu: bool, plus: Array | None = None) -> Operation:
-        """The operation that also adds `plus` and applies ReLU to the outputs as it stores them."""
+        """The operation that also adds `plus` and applies ReLU as it stores its outputs.
+
+        It does neither if only the library's slow reference code can add `plus`.
+        """
         x, weights, y, *_ = sizes
 
         def build() -> Operation:
@@ -162,6 +162,8 @@ class Convolution(Operations, PlainConvolution):
                 inputs[dnnl.BIAS] = self._bias(weights)
             chained = {} if plus is None else {0: library.layout(plus)}
             description = self._describe_forward(sizes, biased, relu, plus)
+            if chained and "ref" in description.name:
+                chained, description = {}, self._describe_forward(sizes, biased, False)
             return Operation(library, description, inputs, {dnnl.DST: library.layout(y)}, chained=chained)
 
         key = ("convolution", *sizes.signature, biased, plus is None, relu)
@@ -169,37 +171,29 @@ class Convolution(Operations, PlainConvolution):
 
     def _describe_forward(self, sizes: Sizes, biased: bool, relu: bool, plus: Array | None = None) -> Description:
         library = self.library
-        attributes = library.attributes(relu=relu)
-        if plus is not None:
-            attributes = library.chain([(dnnl.ADD, library.layout(plus))], relu)
-
-        def describe() -> Description:
-            return library.describe(
-                "convolution_forward",
-                library.engine,
-                c_int(dnnl.FORWARD_TRAINING),
-                c_int(DIRECT),
-                library.channels_last(sizes.x, self.math),
-                self._factor(sizes),
-                self._bias(sizes.weights) if biased else c_void_p(),
-                library.channels_last(sizes.y),
-                *sizes.geometry(),
-                attributes,
-            )
-
-        # Without AVX-512 the library's first choice for 1x1 kernels takes a tenth longer.
-        return _preferred(describe, "jit_1x1:avx2", "brgconv_1x1:avx2")
+        return _described(
+            # Without AVX-512 the library's first choice for 1x1 kernels takes a tenth longer.
+            ("jit_1x1:avx2", "brgconv_1x1:avx2"),
+            library,
+            "convolution_forward",
+            library.engine,
+            c_int(dnnl.FORWARD_TRAINING),
+            c_int(DIRECT),
+            library.channels_last(sizes.x, self.math),
+            self._factor(sizes),
+            self._bias(sizes.weights) if biased else c_void_p(),
+            library.channels_last(sizes.y),
+            *sizes.geometry(),
+            library.attributes([] if plus is None else [(dnnl.ADD, library.layout(plus))], relu),
+        )
 
     def _describe_gradient(
         self, of: str, sizes: Sizes, arguments: tuple[Any, ...], better: tuple[str, str] | None = None
     ) -> Description:
-        library, hint = self.library, self._describe_forward(sizes, False, False)
-
-        def describe() -> Description:
-            ends = *sizes.geometry(), hint, library.attributes()
-            return library.describe(f"convolution_backward_{of}", library.engine, c_int(DIRECT), *arguments, *ends)
-
-        return _preferred(describe, *better) if better else describe()
+        library = self.library
+        ends = *sizes.geometry(), self._describe_forward(sizes, False, False), library.attributes()
+        name = f"convolution_backward_{of}"
+        return _described(better, library, name, library.engine, c_int(DIRECT), *arguments, *ends)
 
     def _factor(self, sizes: Sizes) -> Layout:
         """The weights in the layout that the primitive chooses."""
@@ -207,14 +201,6 @@ class Convolution(Operations, PlainConvolution):
 
     def _bias(self, weights: Array) -> Layout:
         return Layout(self.library, weights.shape[:1], dnnl.F32, (1,))
-
-    def _can_add_within(self, sizes: Sizes, relu: bool, plus: Array) -> bool:
-        """Whether the convolution can add `plus` as it stores its outputs, by other than the reference code."""
-        key = *sizes.signature, plus.strides
-        if key not in self._can_add:
-            alike = plus.strides == sizes.y.strides
-            self._can_add[key] = alike and "ref" not in self._describe_forward(sizes, True, relu, plus).name
-        return self._can_add[key]
 
     def _with_gaps(self, rows: Array, use: int) -> Array:
         """These rows, or a copy whose rows lie at a distance of another number of bytes than a multiple of PAGE.
@@ -240,13 +226,14 @@ class Convolution(Operations, PlainConvolution):
         )
 
 
-def _preferred(describe: Callable[[], Description], better: str, first: str) -> Description:
-    """The implementation whose name has `better` in it, where the library has one and its first choice has `first`."""
-    description = describe()
-    if first in description.name:
-        other = describe()
+def _described(better: tuple[str, str] | None, library: Library, *arguments: Any) -> Description:
+    """The description with these arguments. `better` has parts of two names of implementations: the first is taken
+    where the library has it and its own first choice is the second."""
+    description = library.describe(*arguments)
+    if better and better[1] in description.name:
+        other = library.describe(*arguments)
         while other.take_next():
-            if better in other.name:
+            if better[0] in other.name:
                 return other
     return description
 

@@ -45,12 +45,13 @@ class Operation:
         chained: Mapping[int, Layout] | None = None,
     ) -> None:
         """Outputs are followed by the `opaque` arguments, whose layout the implementation chooses, and these by the
-        `chained` arrays: those of steps of the `chain` in the attributes, by the step's index."""
+        `chained` arrays: those of the attributes' steps, by the step's index."""
         self.library = library
         self.description = description
+        self.chained = chained or {}
         kinds = (*inputs, *outputs, *opaque)
         operands: dict[int, Memory] = {kind: description.layout_of(kind) for kind in kinds}
-        operands.update((post_operand(step), layout) for step, layout in (chained or {}).items())
+        operands.update((post_operand(step), layout) for step, layout in self.chained.items())
         self.primitive = Primitive(description, operands)
         self._inputs: list[tuple[int, int, Primitive | None]] = []  # kind, size and reorder
         for kind, layout in inputs.items():
@@ -176,7 +177,7 @@ class Operations(PlainElementwise):
             third = c_void_p() if bias is None else library.layout(bias)
             target = library.layout(c)
             made = target if worth_rounding else library.layout(c, dnnl.F32)
-            attributes = library.attributes(add=add)
+            attributes = library.attributes([None] * add)
             description = library.describe("matmul", library.engine, *factors, third, made, attributes)
             inputs = {dnnl.SRC: library.layout(a), dnnl.WEIGHTS: library.layout(b)}
             if bias is not None:
@@ -207,7 +208,7 @@ class Operations(PlainElementwise):
             others = [(step[0], of(step[1])) if len(step) == 2 else step for step in steps[1:]]
             inputs, outputs = {dnnl.SRC: of(x), dnnl.SRC_1: of(arrays[0])}, {dnnl.DST: of(y)}
             layouts = c_int(steps[0][0]), *inputs.values(), *outputs.values()
-            description = library.describe("binary", library.engine, *layouts, library.chain(others, relu))
+            description = library.describe("binary", library.engine, *layouts, library.attributes(others, relu))
             chained = {index: step[1] for index, step in enumerate(others) if len(step) == 2}
             return Operation(library, description, inputs, outputs, chained=chained)
 
@@ -230,7 +231,6 @@ def _stand_in(array: Any, like: Any) -> Any:
 
 def reorder(library: Library, source: Memory, target: Memory, add: bool = False) -> Primitive:
     """A copy from one layout and type to another, called with (source, target)."""
-    description = library.describe(
-        "reorder", source, library.engine, target, library.engine, library.attributes(add=add)
-    )
+    attributes = library.attributes([None] * add)
+    description = library.describe("reorder", source, library.engine, target, library.engine, attributes)
     return Primitive(description, {dnnl.SRC: source, dnnl.DST: target})

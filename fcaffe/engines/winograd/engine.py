@@ -18,7 +18,7 @@ from fcaffe.engines.onednn.engine import OneDnnEngine
 from fcaffe.engines.windows import Windows
 from fcaffe.engines.winograd import blocks
 from fcaffe.engines.winograd.compiling import SETTINGS, announce
-from fcaffe.engines.winograd.transforms import CHANNELS, IN, KERNELS
+from fcaffe.engines.winograd.transforms import CHANNELS, KERNELS
 from fcaffe.engines.winograd.vectors import FEW_ROWS
 from fcaffe.errors import UsageError
 from fcaffe.threads import wanted_threads
@@ -94,7 +94,8 @@ class WinogradEngine(OneDnnEngine):
             super().convolution_backward_weights(x, dy, dweights, windows, group, add)
             return
         with self.library.lock, self.dense([x, dy], []) as (x_, dy_):
-            gradient = self._room(_shape(dy.shape[1] // group, dweights.shape[1] + FEW_ROWS))
+            shape = _shape(dy.shape[1] // group, dweights.shape[1] + FEW_ROWS)
+            gradient = self.library.temporary_array(TRANSFORMED, shape)
             parts = [np.split(array, group, axis=1) for array in (x_, dy_)]
             for x_, dy_, own in zip(*parts, np.split(dweights, group), strict=True):
                 work = self._work(x_, dy_, windows)
@@ -113,13 +114,16 @@ class WinogradEngine(OneDnnEngine):
 
     def _work(self, x: Array, y: Array, windows: Windows) -> list[Array]:
         """Memory of the threads for transformed tiles of x, and for the products or transformed tiles of y."""
-        shapes = [blocks.work_shape(tiles(y, windows), array.shape[1]) for array in (x, y)]
-        return [self._room((self._numba_threads, *shape), use=use) for use, shape in zip(WORK, shapes, strict=True)]
+        tiles = blocks.tiles.py_func(y, windows.kernel[0])
+        shapes = [blocks.work_shape(tiles, array.shape[1]) for array in (x, y)]
+        pairs = zip(WORK, shapes, strict=True)
+        return [self.library.temporary_array(use, (self._numba_threads, *shape)) for use, shape in pairs]
 
     def _transform(self, weights: Array, group: int, turned: bool = False, kept: bool = False) -> Array:
         """The transformed kernels of each group, in memory of their own if they are to be `kept`."""
-        shape = weights.shape[0] // group, weights.shape[1]
-        target = self._room((group, *_shape(*(shape[::-1] if turned else shape))), kept)
+        outputs, inputs = weights.shape[0] // group, weights.shape[1]
+        shape = group, *(_shape(inputs, outputs) if turned else _shape(outputs, inputs))
+        target = np.empty(shape, np.float32) if kept else self.library.temporary_array(TRANSFORMED, shape)
         for own, kernels in zip(np.split(weights, group), target, strict=True):
             self._run(blocks.transform_kernels, own, turned, kernels, self._numba_threads)
         return target
@@ -135,10 +139,6 @@ class WinogradEngine(OneDnnEngine):
         announce()
         numba.set_num_threads(self._numba_threads)
         work(*arguments)
-
-    def _room(self, shape: tuple[int, ...], kept: bool = False, use: int = TRANSFORMED) -> Array:
-        dtype = np.dtype(np.float32)
-        return np.empty(shape, dtype) if kept else self.library.temporary_array(use, shape, dtype)
 
 
 @functools.cache
@@ -166,14 +166,8 @@ def suits(weights: Array, y: Array, windows: Windows, group: int, least: float) 
         set(windows.stride + windows.dilation) == {1}
         and min(weights.shape[0] // group, weights.shape[1]) >= CHANNELS * (windows.kernel[0] // 2)
         and y.size * weights[0].size >= LEAST_WORK
-        and direct >= least * blocks.VALUES * (tiles(y, windows) + TILES_OF_KERNELS)
+        and direct >= least * blocks.VALUES * (blocks.tiles.py_func(y, windows.kernel[0]) + TILES_OF_KERNELS)
     )
-
-
-def tiles(y: Array, windows: Windows) -> int:
-    """How many tiles make up the output."""
-    out = IN + 1 - windows.kernel[0]
-    return y.shape[0] * -(-y.shape[2] // out) * -(-y.shape[3] // out)
 
 
 def _shape(outputs: int, rows: int) -> tuple[int, ...]:

@@ -119,21 +119,15 @@ def _transform(builder: Any, matrix: np.ndarray, *arguments: Any) -> None:
         offset = builder.add(builder.mul(down, LONG(i)), builder.mul(right, LONG(j)))
         return builder.add(begin, offset)
 
-    def read(i: int, j: int) -> Vector:
-        return Vector(builder, source.vector(position(first, i, row, j, column)))
-
     size = range(matrix.shape[1])
-    tile: Tile = [[read(i, j) for j in size] for i in size]
-    results = along_both_axes(matrix, tile)
+    tile: Tile = [[Vector(builder, source.vector(position(first, i, row, j, column))) for j in size] for i in size]
     if ends:
         bias, channel, least = ends
-        added = Vector(builder, bias.vector(channel))
-        results = [
-            [Vector(builder, _bounded(builder, (each + added).value, least)) for each in line] for line in results
-        ]
-    for i, line in enumerate(results):
+        addend = Vector(builder, bias.vector(channel))
+    for i, line in enumerate(along_both_axes(matrix, tile)):
         for j, vector in enumerate(line):
-            target.write(position(to, i, below, j, beside), vector.value)
+            result = _bounded(builder, (vector + addend).value, least) if ends else vector.value
+            target.write(position(to, i, below, j, beside), result)
 
 
 def _bounded(builder: Any, vector: Any, least: Any) -> Any:
