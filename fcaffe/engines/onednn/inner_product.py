@@ -38,10 +38,9 @@ class InnerProduct(Operations, PlainInnerProduct):
         if _is_thin(x.shape[0], dweights) and not transpose:
             with self.in_float32([x, dy], []) as (x_, dy_):
                 self.library.sgemm(dy_.T, x_, dweights, add)
-        elif transpose:
-            self.product(x.T, dy, None, dweights, add)
-        else:
-            self.product(dy.T, x, None, dweights, add)
+            return
+        first, second = (x, dy) if transpose else (dy, x)
+        self.product(first.T, second, None, dweights, add)
 
 
 def _is_thin(rows: int, weights: np.ndarray) -> bool:

@@ -57,7 +57,7 @@ class WinogradEngine(OneDnnEngine):
             kernels = self.of_weights([weights], "Winograd", lambda: self._transform(weights, group, kept=True))
             if kernels is None:
                 kernels = self._transform(weights, group)
-            self._convolve(x_, kernels, bias, None, relu, y_, windows)
+            self._convolve(x_, kernels, bias, relu, y_, windows)
 
     def folded_convolution(
         self, x: Array, folded: Folded, y: Array, windows: Windows, group: int, relu: bool, plus: Array | None
@@ -73,9 +73,8 @@ class WinogradEngine(OneDnnEngine):
         made = self.of_weights(sources, (folded, "Winograd"), make)
         if made is None:
             return False
-        others = [] if plus is None else [plus]
-        with self.library.lock, self.dense([x, *others], [y]) as (x_, *others, y_):
-            self._convolve(x_, *made, others[0] if others else None, relu, y_, windows)
+        with self.library.lock, self.dense([x] if plus is None else [x, plus], [y]) as (x_, *addends, y_):
+            self._convolve(x_, *made, relu, y_, windows, *addends)
         return True
 
     def convolution_backward_data(self, dy: Array, weights: Array, dx: Array, windows: Windows, group: int) -> None:
@@ -85,7 +84,7 @@ class WinogradEngine(OneDnnEngine):
         with self.library.lock, self.dense([dy], [dx]) as (dy_, dx_):
             kernels = self._transform(weights, group, turned=True)
             pad = tuple(windows.kernel[0] - 1 - pad for pad in windows.pad)
-            self._convolve(dy_, kernels, None, None, False, dx_, replace(windows, pad=pad))
+            self._convolve(dy_, kernels, None, False, dx_, replace(windows, pad=pad))
 
     def convolution_backward_weights(
         self, x: Array, dy: Array, dweights: Array, windows: Windows, group: int, add: bool
@@ -103,13 +102,13 @@ class WinogradEngine(OneDnnEngine):
                 self._run(blocks.gradient_of_kernels, gradient, add, own, self._numba_threads)
 
     def _convolve(
-        self, x: Array, kernels: Array, bias: Array | None, plus: Array | None, relu: bool, y: Array, windows: Windows
+        self, x: Array, kernels: Array, bias: Array | None, relu: bool, y: Array, windows: Windows, *addends: Array
     ) -> None:
-        """All arrays are channels-last. The kernels are those of each group."""
+        """x, y and at most one addend are channels-last. `kernels` has the transformed kernels of each group."""
         biases = np.split(np.zeros(y.shape[1], np.float32) if bias is None else bias, len(kernels))
-        parts = [np.split(array, len(kernels), axis=1) for array in (x, y, plus) if array is not None]
-        for own, bias, x_, y_, *others in zip(kernels, biases, *parts, strict=True):
-            ends = x_, own, bias, *(others or [NO_ARRAY]), relu, y_
+        parts = [np.split(array, len(kernels), axis=1) for array in (x, y, *addends)]
+        for own, bias, x_, y_, *plus in zip(kernels, biases, *parts, strict=True):
+            ends = x_, own, bias, *(plus or [NO_ARRAY]), relu, y_
             self._run(blocks.convolve, *ends, windows.kernel[0], windows.pad, *self._work(x_, y_, windows))
 
     def _work(self, x: Array, y: Array, windows: Windows) -> list[Array]:
