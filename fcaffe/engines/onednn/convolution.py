@@ -1,4 +1,4 @@
-"""Convolution and its gradients by oneDNN's primitives, or as plain products where nothing slides."""
+"""Convolution and its gradients by oneDNN's primitives. 1x1 kernels may take products of matrices instead."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DY_ROWS, X_ROWS = -2, -3  # uses of temporary memory
 
 
 class Sizes(NamedTuple):
-    """What a primitive is compiled for: the shapes, strides and types of x, weights and y, or of their gradients."""
+    """Shapes, strides and types for which a primitive is compiled: of x, weights and y, or of their gradients."""
 
     x: Array
     weights: Array
@@ -51,10 +51,6 @@ class Sizes(NamedTuple):
     def grouped(self) -> Array:
         """The weights as (group, M / group, C / group, kernel...) if there is more than one group."""
         return self.weights if self.group == 1 else self.weights.reshape(self.group, -1, *self.weights.shape[1:])
-
-    @property
-    def geometry(self) -> list[Any]:
-        return geometry(self.windows, self.x, self.y)
 
     @property
     def is_product(self) -> bool:
@@ -116,9 +112,9 @@ class Convolution(Operations, PlainConvolution):
         def build() -> Operation:
             # The library's direct code is a sixth faster than its products if channels do not fill whole vectors.
             partial = dx.shape[1] > VECTOR and dx.shape[1] % VECTOR
-            kinds = library.channels_last(dx), self._factor(sizes), library.channels_last(dy, self.math)
             better = ("jit:avx512", "brgconv:") if partial else None
-            description = self._describe_gradient("data", sizes, kinds, better)
+            factors = Layout(library, sizes.grouped.shape, self.math), library.channels_last(dy, self.math)
+            description = self._describe_gradient("data", sizes, (library.channels_last(dx), *factors), better)
             inputs = {dnnl.DIFF_DST: library.layout(dy), dnnl.WEIGHTS: library.layout(sizes.grouped)}
             return Operation(library, description, inputs, {dnnl.DIFF_SRC: library.layout(dx)})
 
@@ -186,10 +182,10 @@ class Convolution(Operations, PlainConvolution):
             c_int(dnnl.FORWARD_TRAINING),
             c_int(DIRECT),
             library.channels_last(sizes.x, self.math),
-            self._factor(sizes),
+            Layout(library, sizes.grouped.shape, self.math),  # the primitive chooses the strides
             self._bias(sizes.weights) if biased else c_void_p(),
             library.channels_last(sizes.y),
-            *sizes.geometry,
+            *geometry(sizes.windows, sizes.x, sizes.y),
             library.attributes([] if plus is None else [(dnnl.ADD, library.layout(plus))], relu),
         )
 
@@ -197,22 +193,19 @@ class Convolution(Operations, PlainConvolution):
         self, of: str, sizes: Sizes, arguments: tuple[Any, ...], better: tuple[str, str] | None = None
     ) -> Description:
         library = self.library
-        ends = *sizes.geometry, self._describe_forward(sizes, False, False), library.attributes()
+        hint = self._describe_forward(sizes, False, False)
+        ends = *geometry(sizes.windows, sizes.x, sizes.y), hint, library.attributes()
         name = f"convolution_backward_{of}"
         return _described(better, library, name, library.engine, c_int(DIRECT), *arguments, *ends)
-
-    def _factor(self, sizes: Sizes) -> Layout:
-        """The weights in the layout that the primitive chooses."""
-        return Layout(self.library, sizes.grouped.shape, self.math)
 
     def _bias(self, weights: Array) -> Layout:
         return Layout(self.library, weights.shape[:1], dnnl.F32, (1,))
 
     def _with_gaps(self, rows: Array, use: int) -> Array:
-        """These rows, or a copy whose rows lie at a distance of another number of bytes than a multiple of PAGE.
+        """These rows, or a copy with a row stride that is no multiple of PAGE.
 
-        A product of AVX2 reads a part of a cache line from each row, then the next part. In rows at such a distance the
-        same part lies in the same set of the cache, where few lines stay: the product takes twice as long.
+        A product with AVX2 reads a part of a cache line from each row, then the next part. With a stride of PAGE these
+        parts share one set of the cache, which holds few lines. The product then takes twice as long.
         """
         count, length = rows.shape
         if rows.strides[0] % PAGE or count < MANY_ROWS or self.library.has(dnnl.AVX512_CORE):
@@ -223,8 +216,10 @@ class Convolution(Operations, PlainConvolution):
 
 
 def _described(better: tuple[str, str] | None, library: Library, *arguments: Any) -> Description:
-    """The description with these arguments. `better` has parts of two names of implementations: the first is taken
-    where the library has it and its own first choice is the second."""
+    """Describe a primitive. `better` has substrings of two implementations' names: the first replaces the second.
+
+    The library's own choice stays if it is another one than the second, or if the library does not have the first.
+    """
     description = library.describe(*arguments)
     if better and better[1] in description.name:
         other = library.describe(*arguments)

@@ -44,9 +44,9 @@ class InnerProduct(Operations, PlainInnerProduct):
 
 
 def _is_thin(rows: int, weights: np.ndarray) -> bool:
-    """Whether reading or writing the weights once takes most of the time.
+    """Whether most of the time is spent on reading or writing the weights once.
 
-    The plain routine is then faster in the gradients than the primitive, which reorders them into blocks first; in the
-    forward pass for one row only.
+    The gradients are then faster by sgemm than by the primitive, which first reorders the weights into blocks. In the
+    forward pass that holds for one row only.
     """
     return 0 < rows <= THIN and weights.size >= LARGE

@@ -1,7 +1,7 @@
 """Vectors of channels for compiled code: tile transforms, products and copies, written in LLVM's instructions.
 
-Numba would compile loops over channels to slower code, which checks in each loop whether arrays overlap. A position is
-the index of an element in C order. All arrays are float32 in C order.
+Numba would compile loops over channels to slower code, which checks in each loop whether arrays overlap. All arrays are
+float32 in C order. Offsets count their elements.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ INDEX, LONG, FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
 VECTOR = ir.VectorType(FLOAT, CHANNELS)
 FUSED = ("contract",)  # a product and a sum may become one instruction
 
-# Rows of a product that are summed side by side: their sums fill most of the registers, or where fewer rows are left, a
-# third of them, which still keeps both units for multiplication busy. AVX2 has half as many registers.
+# Rows of a product that are summed at once. The sums of ROWS rows fill most of the registers. Those of FEW_ROWS, for
+# the last rows, fill a third, which still keeps both multiplication units busy. AVX2 has half as many registers.
 ROWS, FEW_ROWS = (24, 8) if llvmlite.binding.get_host_cpu_features().get("avx512f") else (6, 6)
 
 
@@ -50,19 +50,19 @@ class Memory:
         self.builder = builder
         self.data = context.make_array(kind)(context, builder, array).data
 
-    def number(self, position: Any) -> Any:
-        return self.builder.load(self.builder.gep(self.data, [position]))
+    def number(self, offset: Any) -> Any:
+        return self.builder.load(self.builder.gep(self.data, [offset]))
 
-    def vector(self, position: Any) -> Any:
-        value = self.builder.load(self._pointer(position))
+    def vector(self, offset: Any) -> Any:
+        value = self.builder.load(self._pointer(offset))
         value.align = 4
         return value
 
-    def write(self, position: Any, vector: Any) -> None:
-        self.builder.store(vector, self._pointer(position)).align = 4
+    def write(self, offset: Any, vector: Any) -> None:
+        self.builder.store(vector, self._pointer(offset)).align = 4
 
-    def _pointer(self, position: Any) -> Any:
-        return self.builder.bitcast(self.builder.gep(self.data, [position]), VECTOR.as_pointer())
+    def _pointer(self, offset: Any) -> Any:
+        return self.builder.bitcast(self.builder.gep(self.data, [offset]), VECTOR.as_pointer())
 
 
 def _operation(names: str, generate: Callable[..., None]) -> Any:
@@ -115,23 +115,22 @@ def tile_transform(matrices: Sequence[np.ndarray], with_bias: bool = False) -> A
 def _transform(builder: Any, matrix: np.ndarray, *arguments: Any) -> None:
     source, first, row, column, target, to, below, beside, *ends = arguments
 
-    def position(begin: Any, i: int, down: Any, j: int, right: Any) -> Any:
-        offset = builder.add(builder.mul(down, LONG(i)), builder.mul(right, LONG(j)))
-        return builder.add(begin, offset)
+    def offset(begin: Any, i: int, down: Any, j: int, right: Any) -> Any:
+        return builder.add(begin, builder.add(builder.mul(down, LONG(i)), builder.mul(right, LONG(j))))
 
     size = range(matrix.shape[1])
-    tile: Tile = [[Vector(builder, source.vector(position(first, i, row, j, column))) for j in size] for i in size]
+    tile: Tile = [[Vector(builder, source.vector(offset(first, i, row, j, column))) for j in size] for i in size]
     if ends:
         bias, channel, least = ends
         addend = Vector(builder, bias.vector(channel))
     for i, line in enumerate(along_both_axes(matrix, tile)):
         for j, vector in enumerate(line):
             result = _bounded(builder, (vector + addend).value, least) if ends else vector.value
-            target.write(position(to, i, below, j, beside), result)
+            target.write(offset(to, i, below, j, beside), result)
 
 
 def _bounded(builder: Any, vector: Any, least: Any) -> Any:
-    """The vector with `least` for the values below that. NaN stays."""
+    """The larger of each value and `least`. NaN stays."""
     bounds = _repeated(builder, least)
     return builder.select(builder.fcmp_ordered("<", vector, bounds), bounds, vector)
 
@@ -139,10 +138,10 @@ def _bounded(builder: Any, vector: Any, least: Any) -> Any:
 def _multiply(rows: int, builder: Any, *arguments: Any) -> None:
     a, first, row, step, b, begin, below, c, to, down, length, adds = arguments
 
-    def positions(start: Any, distance: Any) -> list[Any]:
+    def offsets(start: Any, distance: Any) -> list[Any]:
         return [builder.add(start, builder.mul(distance, LONG(i))) for i in range(rows)]
 
-    corners, targets = positions(first, row), positions(to, down)
+    corners, targets = offsets(first, row), offsets(to, down)
     zeros = ir.Constant(VECTOR, [0.0] * CHANNELS)
     old = [builder.select(adds, c.vector(target), zeros) for target in targets]
     before, loop, after = builder.block, builder.append_basic_block("sum"), builder.append_basic_block("summed")
@@ -178,8 +177,8 @@ def _copy(builder: Any, source: Memory, first: Any, least: Any, target: Memory, 
     target.write(to, _bounded(builder, source.vector(first), least))
 
 
-def _fetch(builder: Any, array: Memory, position: Any) -> None:
-    pointer = builder.bitcast(builder.gep(array.data, [position]), ir.IntType(8).as_pointer())
+def _fetch(builder: Any, array: Memory, offset: Any) -> None:
+    pointer = builder.bitcast(builder.gep(array.data, [offset]), ir.IntType(8).as_pointer())
     kind = ir.FunctionType(ir.VoidType(), [pointer.type, INDEX, INDEX, INDEX])
     function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
     builder.call(function, [pointer, INDEX(0), INDEX(3), INDEX(1)])
