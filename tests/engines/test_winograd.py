@@ -91,7 +91,7 @@ def a_case(random: np.random.Generator) -> Case:
     rows, columns = windows.convolved((size[0], size[1]))
     out = transforms.IN + 1 - kernel
     tiles = -(-rows // out) * -(-columns // out)
-    batch = 1 + int(random.integers(3 * blocks.TOGETHER)) // tiles
+    batch = 1 + int(random.integers(3 * blocks.BLOCK_TILES)) // tiles
     dy, x = drawn(random, batch, group * outputs, rows, columns), drawn(random, batch, group * channels, *size)
     weights = random.standard_normal((group * outputs, channels, kernel, kernel), np.float32)
     return Case(x, weights, drawn(random, group * outputs), dy, windows, group, bool(random.integers(2)))

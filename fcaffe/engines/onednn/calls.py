@@ -22,6 +22,7 @@ from fcaffe.threads import ask_for_short_slices, brief_spinning
 STATUS = ["success", "out of memory", "invalid arguments", "unimplemented", "last implementation reached"]
 STATUS += ["runtime error", "not required"]
 CPU, IN_ORDER = 1, 1
+FLOAT32 = np.dtype(np.float32)
 LONGEST_COLUMN = 4096  # values of a column whose product with a matrix is not split between threads
 
 
@@ -79,9 +80,7 @@ class Calls:
         call = functools.partial(self.product, *arguments)
         if self.tape is not None:
             self.tape.add(call, by_one, addresses)
-        status = self.threads.run_with_one(call) if by_one else call()
-        if status:
-            raise OneDnnError(f"oneDNN {self.version}: dnnl_sgemm: {STATUS[status]}")
+        self._check("sgemm", self.threads.run_with_one(call) if by_one else call())
 
     def has(self, instructions: int) -> bool:
         """Whether the processor has these instructions. Without AVX512_CORE the library lacks some fast code."""
@@ -90,7 +89,9 @@ class Calls:
     def call(self, name: str, *arguments: Any) -> None:
         """Call dnnl_`name`. Raises OneDnnError with the status' meaning."""
         with self.threads.within():  # a primitive is compiled for this number of threads
-            status = getattr(self.functions, "dnnl_" + name)(*arguments)
+            self._check(name, getattr(self.functions, "dnnl_" + name)(*arguments))
+
+    def _check(self, name: str, status: int) -> None:
         if status:
             meaning = STATUS[status] if status < len(STATUS) else str(status)
             raise OneDnnError(f"oneDNN {self.version}: dnnl_{name}: {meaning}")
@@ -109,7 +110,7 @@ class Calls:
         """The address of `size` bytes, valid until the next request for the same use."""
         return address(self._temporary(use, size))
 
-    def temporary_array(self, use: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    def temporary_array(self, use: int, shape: tuple[int, ...], dtype: np.dtype[Any] = FLOAT32) -> np.ndarray:
         """The same as an array in C order."""
         count = math.prod(shape)
         return self._temporary(use, count * dtype.itemsize).view(dtype)[:count].reshape(shape)

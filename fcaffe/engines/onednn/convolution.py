@@ -1,8 +1,8 @@
-"""Convolution and its gradients by oneDNN's primitives, or as plain products where nothing slides."""
+"""Convolution and its gradients by oneDNN's primitives. 1x1 kernels may take products of matrices instead."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from ctypes import c_int, c_void_p
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from fcaffe.engines.convolution import Folded, PlainConvolution
 from fcaffe.engines.memory import Array
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
-from fcaffe.engines.onednn.library import VECTOR
+from fcaffe.engines.onednn.library import VECTOR, Library
 from fcaffe.engines.onednn.operation import Operation, Operations
 from fcaffe.engines.onednn.primitives import Description, Layout, dims
 from fcaffe.engines.windows import Windows
@@ -25,7 +25,7 @@ DY_ROWS, X_ROWS = -2, -3  # uses of temporary memory
 
 
 class Sizes(NamedTuple):
-    """What a primitive is compiled for: the shapes, strides and types of x, weights and y, or of their gradients."""
+    """Shapes, strides and types for which a primitive is compiled: of x, weights and y, or of their gradients."""
 
     x: Array
     weights: Array
@@ -52,14 +52,14 @@ class Sizes(NamedTuple):
         """The weights as (group, M / group, C / group, kernel...) if there is more than one group."""
         return self.weights if self.group == 1 else self.weights.reshape(self.group, -1, *self.weights.shape[1:])
 
-    def geometry(self) -> list[Any]:
-        return geometry(self.windows, self.x.shape[2:], self.y.shape[2:])
+    @property
+    def is_product(self) -> bool:
+        """Whether the convolution is a product of matrices: one group of 1x1 kernels, stride 1 and no padding."""
+        return self.group == 1 and self.windows.is_pointwise()
 
 
 class Convolution(Operations, PlainConvolution):
     """x (N, C, spatial...), weights (M, C / group, kernel...), bias (M,) or None, y (N, M, output_size...)."""
-
-    _can_add: dict[Hashable, bool]
 
     def convolution_forward(
         self, x: Array, weights: Array, bias: Array, y: Array, windows: Windows, group: int, relu: bool = False
@@ -81,9 +81,8 @@ class Convolution(Operations, PlainConvolution):
         if plus is not None and not (is_channels_last(plus) and is_channels_last(y)):
             with self.dense([plus], [y]) as (plus_, y_):
                 return self.folded_convolution(x, folded, y_, windows, group, relu, plus_)
-        within = plus is None or self._can_add_within(sizes, relu, plus)
-        added = plus if within else None
-        operation = self._forward(sizes, True, relu and within, added)
+        added = plus if plus is not None and plus.strides == y.strides else None
+        operation = self._forward(sizes, True, relu and plus is added, added)
 
         def make() -> tuple[Array, Array]:
             weights, bias = folded.make()
@@ -93,9 +92,9 @@ class Convolution(Operations, PlainConvolution):
         if made is None:
             return False
         self.library.hold(*made)
-        outs = (address(y),) if added is None else (address(y), address(added))
+        outs = (address(y), address(plus)) if operation.chained else (address(y),)
         operation((address(x), address(made[0]), address(made[1])), outs, ready=1)
-        if not within:
+        if plus is not None and not operation.chained:
             self.add_to(plus, y, relu)
         return True
 
@@ -104,7 +103,7 @@ class Convolution(Operations, PlainConvolution):
         if not sizes.are_supported:
             super().convolution_backward_data(dy, weights, dx, windows, group)
             return
-        if self._is_float32_product(windows, group):
+        if self.math == dnnl.F32 and sizes.is_product:  # a tenth faster, and so is the weights' gradient
             with self.dense([dy], [dx]) as (dy_, dx_):
                 self.library.sgemm(_rows_of(dy_), _matrix_of(weights), _rows_of(dx_))
             return
@@ -113,9 +112,9 @@ class Convolution(Operations, PlainConvolution):
         def build() -> Operation:
             # The library's direct code is a sixth faster than its products if channels do not fill whole vectors.
             partial = dx.shape[1] > VECTOR and dx.shape[1] % VECTOR
-            kinds = library.channels_last(dx), self._factor(sizes), library.channels_last(dy, self.math)
             better = ("jit:avx512", "brgconv:") if partial else None
-            description = self._describe_gradient("data", sizes, kinds, better)
+            factors = Layout(library, sizes.grouped.shape, self.math), library.channels_last(dy, self.math)
+            description = self._describe_gradient("data", sizes, (library.channels_last(dx), *factors), better)
             inputs = {dnnl.DIFF_DST: library.layout(dy), dnnl.WEIGHTS: library.layout(sizes.grouped)}
             return Operation(library, description, inputs, {dnnl.DIFF_SRC: library.layout(dx)})
 
@@ -131,11 +130,11 @@ class Convolution(Operations, PlainConvolution):
         if not sizes.are_supported:
             super().convolution_backward_weights(x, dy, dweights, windows, group, add)
             return
-        if self._is_narrow_product(windows, group, dweights):
+        if self.math == dnnl.BF16 and sizes.is_product and min(dweights.shape[:2]) >= MANY_CHANNELS:  # faster
             with self.dense([dy, x], []) as (dy_, x_):
                 self.product(_rows_of(dy_).T, _rows_of(x_), None, _matrix_of(dweights), add)
             return
-        if self._is_float32_product(windows, group):
+        if self.math == dnnl.F32 and sizes.is_product:
             with self.dense([dy, x], []) as (dy_, x_), self.library.lock:
                 dy_rows, x_rows = self._with_gaps(_rows_of(dy_), DY_ROWS), self._with_gaps(_rows_of(x_), X_ROWS)
                 self.library.sgemm(dy_rows.T, x_rows, _matrix_of(dweights), add)
@@ -152,7 +151,10 @@ class Convolution(Operations, PlainConvolution):
         operation((address(x), address(dy)), (address(dweights),), add)
 
     def _forward(self, sizes: Sizes, biased: bool, relu: bool, plus: Array | None = None) -> Operation:
-        """The operation that also adds `plus` and applies ReLU to the outputs as it stores them."""
+        """The operation that also adds `plus` and applies ReLU as it stores its outputs.
+
+        It does neither if only the library's slow reference code can add `plus`.
+        """
         x, weights, y, *_ = sizes
 
         def build() -> Operation:
@@ -162,6 +164,8 @@ class Convolution(Operations, PlainConvolution):
                 inputs[dnnl.BIAS] = self._bias(weights)
             chained = {} if plus is None else {0: library.layout(plus)}
             description = self._describe_forward(sizes, biased, relu, plus)
+            if chained and "ref" in description.name:
+                chained, description = {}, self._describe_forward(sizes, biased, False)
             return Operation(library, description, inputs, {dnnl.DST: library.layout(y)}, chained=chained)
 
         key = ("convolution", *sizes.signature, biased, plus is None, relu)
@@ -169,58 +173,39 @@ class Convolution(Operations, PlainConvolution):
 
     def _describe_forward(self, sizes: Sizes, biased: bool, relu: bool, plus: Array | None = None) -> Description:
         library = self.library
-        attributes = library.attributes(relu=relu)
-        if plus is not None:
-            attributes = library.chain([(dnnl.ADD, library.layout(plus))], relu)
-
-        def describe() -> Description:
-            return library.describe(
-                "convolution_forward",
-                library.engine,
-                c_int(dnnl.FORWARD_TRAINING),
-                c_int(DIRECT),
-                library.channels_last(sizes.x, self.math),
-                self._factor(sizes),
-                self._bias(sizes.weights) if biased else c_void_p(),
-                library.channels_last(sizes.y),
-                *sizes.geometry(),
-                attributes,
-            )
-
-        # Without AVX-512 the library's first choice for 1x1 kernels takes a tenth longer.
-        return _preferred(describe, "jit_1x1:avx2", "brgconv_1x1:avx2")
+        return _described(
+            # Without AVX-512 the library's first choice for 1x1 kernels takes a tenth longer.
+            ("jit_1x1:avx2", "brgconv_1x1:avx2"),
+            library,
+            "convolution_forward",
+            library.engine,
+            c_int(dnnl.FORWARD_TRAINING),
+            c_int(DIRECT),
+            library.channels_last(sizes.x, self.math),
+            Layout(library, sizes.grouped.shape, self.math),  # the primitive chooses the strides
+            self._bias(sizes.weights) if biased else c_void_p(),
+            library.channels_last(sizes.y),
+            *geometry(sizes.windows, sizes.x, sizes.y),
+            library.attributes([] if plus is None else [(dnnl.ADD, library.layout(plus))], relu),
+        )
 
     def _describe_gradient(
         self, of: str, sizes: Sizes, arguments: tuple[Any, ...], better: tuple[str, str] | None = None
     ) -> Description:
-        library, hint = self.library, self._describe_forward(sizes, False, False)
-
-        def describe() -> Description:
-            ends = *sizes.geometry(), hint, library.attributes()
-            return library.describe(f"convolution_backward_{of}", library.engine, c_int(DIRECT), *arguments, *ends)
-
-        return _preferred(describe, *better) if better else describe()
-
-    def _factor(self, sizes: Sizes) -> Layout:
-        """The weights in the layout that the primitive chooses."""
-        return Layout(self.library, sizes.grouped.shape, self.math)
+        library = self.library
+        hint = self._describe_forward(sizes, False, False)
+        ends = *geometry(sizes.windows, sizes.x, sizes.y), hint, library.attributes()
+        name = f"convolution_backward_{of}"
+        return _described(better, library, name, library.engine, c_int(DIRECT), *arguments, *ends)
 
     def _bias(self, weights: Array) -> Layout:
         return Layout(self.library, weights.shape[:1], dnnl.F32, (1,))
 
-    def _can_add_within(self, sizes: Sizes, relu: bool, plus: Array) -> bool:
-        """Whether the convolution can add `plus` as it stores its outputs, by other than the reference code."""
-        key = *sizes.signature, plus.strides
-        if key not in self._can_add:
-            alike = plus.strides == sizes.y.strides
-            self._can_add[key] = alike and "ref" not in self._describe_forward(sizes, True, relu, plus).name
-        return self._can_add[key]
-
     def _with_gaps(self, rows: Array, use: int) -> Array:
-        """These rows, or a copy whose rows lie at a distance of another number of bytes than a multiple of PAGE.
+        """These rows, or a copy with a row stride that is no multiple of PAGE.
 
-        A product of AVX2 reads a part of a cache line from each row, then the next part. In rows at such a distance the
-        same part lies in the same set of the cache, where few lines stay: the product takes twice as long.
+        A product with AVX2 reads a part of a cache line from each row, then the next part. With a stride of PAGE these
+        parts share one set of the cache, which holds few lines. The product then takes twice as long.
         """
         count, length = rows.shape
         if rows.strides[0] % PAGE or count < MANY_ROWS or self.library.has(dnnl.AVX512_CORE):
@@ -229,24 +214,17 @@ class Convolution(Operations, PlainConvolution):
         self.copy(rows, copy)
         return copy
 
-    def _is_float32_product(self, windows: Windows, group: int) -> bool:
-        """Whether both gradients are plain products of float32 matrices, which are a tenth faster as such."""
-        return self.math == dnnl.F32 and group == 1 and windows.is_pointwise()
 
-    def _is_narrow_product(self, windows: Windows, group: int, weights: Array) -> bool:
-        """Whether the weights' gradient is a product of so large bfloat16 matrices that it is faster as such."""
-        return (
-            self.math == dnnl.BF16 and group == 1 and windows.is_pointwise() and min(weights.shape[:2]) >= MANY_CHANNELS
-        )
+def _described(better: tuple[str, str] | None, library: Library, *arguments: Any) -> Description:
+    """Describe a primitive. `better` has substrings of two implementations' names: the first replaces the second.
 
-
-def _preferred(describe: Callable[[], Description], better: str, first: str) -> Description:
-    """The implementation whose name has `better` in it, where the library has one and its first choice has `first`."""
-    description = describe()
-    if first in description.name:
-        other = describe()
+    The library's own choice stays if it is another one than the second, or if the library does not have the first.
+    """
+    description = library.describe(*arguments)
+    if better and better[1] in description.name:
+        other = library.describe(*arguments)
         while other.take_next():
-            if better in other.name:
+            if better[0] in other.name:
                 return other
     return description
 
@@ -261,11 +239,10 @@ def _matrix_of(weights: Array) -> Array:
     return weights.reshape(weights.shape[:2])
 
 
-def geometry(windows: Windows, size: tuple[int, ...], output_size: tuple[int, ...]) -> list[Any]:
+def geometry(w: Windows, x: Array, y: Array) -> list[Any]:
     """Strides, dilations, the padding before, and the padding behind that the last window needs."""
-    w = windows
     behind = [
         max(0, (o - 1) * s + d * (k - 1) + 1 - n - p)
-        for n, o, k, s, p, d in zip(size, output_size, w.kernel, w.stride, w.pad, w.dilation, strict=True)
+        for n, o, k, s, p, d in zip(x.shape[2:], y.shape[2:], w.kernel, w.stride, w.pad, w.dilation, strict=True)
     ]
     return [dims(w.stride), dims([d - 1 for d in w.dilation]), dims(w.pad), dims(behind)]

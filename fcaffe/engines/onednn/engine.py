@@ -29,7 +29,6 @@ class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwis
         self.library = Library(path)
         self.name = f"oneDNN {self.library.version}"
         self._operations = {}
-        self._can_add = {}
 
     @property
     def cache(self) -> WeightCache | None:  # type: ignore[override]

@@ -38,16 +38,15 @@ class InnerProduct(Operations, PlainInnerProduct):
         if _is_thin(x.shape[0], dweights) and not transpose:
             with self.in_float32([x, dy], []) as (x_, dy_):
                 self.library.sgemm(dy_.T, x_, dweights, add)
-        elif transpose:
-            self.product(x.T, dy, None, dweights, add)
-        else:
-            self.product(dy.T, x, None, dweights, add)
+            return
+        first, second = (x, dy) if transpose else (dy, x)
+        self.product(first.T, second, None, dweights, add)
 
 
 def _is_thin(rows: int, weights: np.ndarray) -> bool:
-    """Whether reading or writing the weights once takes most of the time.
+    """Whether most of the time is spent on reading or writing the weights once.
 
-    The plain routine is then faster in the gradients than the primitive, which reorders them into blocks first; in the
-    forward pass for one row only.
+    The gradients are then faster by sgemm than by the primitive, which first reorders the weights into blocks. In the
+    forward pass that holds for one row only.
     """
     return 0 < rows <= THIN and weights.size >= LARGE

@@ -22,8 +22,8 @@ VECTOR = 16  # float32 values of AVX-512
 # it would compute nonsense.
 BFLOAT16 = np.dtype("V2")
 
-# A step of a `chain`: a binary operation with an array of this layout, which is the argument `post_operand` of the
-# step's index; a function of single values with its parameters alpha and beta; or None, adding what the output holds.
+# A step of `Library.attributes`: a binary operation with an array of this layout, which is the primitive's argument
+# `post_operand`; a function of single values with its parameters alpha and beta; or None, the sum with the old output.
 Step = tuple[int, Layout] | tuple[int, float, float] | None
 
 # Caffe's ReLU, max(x, 0) + 0 * min(x, 0). oneDNN's own gives 0 for NaN; its hard swish, x * clip(FLT_MAX * x, 0, 1),
@@ -36,7 +36,6 @@ class Library(Calls):
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        self._attributes: dict[tuple[bool, bool], c_void_p] = {}
         # Held while an operator builds or runs primitives. All callers share their arguments and the temporary memory,
         # and update rules run on several threads.
         self.lock = threading.RLock()
@@ -61,14 +60,7 @@ class Library(Calls):
         """
         return Layout(self, array.shape, data_type or type_of(array), _dense(array.shape, _orders(array.ndim)[0]))
 
-    def attributes(self, relu: bool = False, add: bool = False) -> c_void_p:
-        """Attributes of a primitive that adds to its output with `add`, and then applies ReLU with `relu`."""
-        key = (relu, add)
-        if key not in self._attributes:
-            self._attributes[key] = self.chain([None] * add, relu)
-        return self._attributes[key]
-
-    def chain(self, steps: Sequence[Step], relu: bool = False) -> c_void_p:
+    def attributes(self, steps: Sequence[Step] = (), relu: bool = False) -> c_void_p:
         """Attributes of a primitive that applies these steps to its result, then with `relu` Caffe's ReLU."""
         attributes, chain = self.create("primitive_attr_create"), self.create("post_ops_create")
         self.call("primitive_attr_set_scratchpad_mode", attributes, c_int(SCRATCHPAD_OF_USER))
@@ -82,6 +74,7 @@ class Library(Calls):
                 self.call("post_ops_append_eltwise", chain, c_int(kind), c_float(alpha), c_float(beta))
         self.call("primitive_attr_set_post_ops", attributes, chain)
         self.call("post_ops_destroy", chain)
+        self.destroy_with(attributes, "primitive_attr", c_void_p(attributes.value))
         return attributes
 
     def describe(self, name: str, *arguments: Any) -> Description:
@@ -90,7 +83,7 @@ class Library(Calls):
 
 
 def post_operand(step: int) -> int:
-    """The argument of a primitive for the array of a step of its `chain`."""
+    """The argument of a primitive for the array of a step of its attributes."""
     return POST_OPERATION * (step + 1) | SRC_1
 
 

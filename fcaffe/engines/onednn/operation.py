@@ -1,5 +1,7 @@
-"""A primitive as an operator of the engine, with the reorders of arguments that need another layout; and chains of
-elementwise operations that one primitive computes in one pass over memory."""
+"""A primitive with the reorders of its arguments, and the operators' base class.
+
+A binary primitive computes a chain of elementwise operations in one pass over memory.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,8 @@ LayoutOf = Callable[[Array], Layout]
 class Operation:
     """A compiled primitive. It is called with the addresses of its inputs and outputs, in the order of `__init__`.
 
-    Arguments that do not have the implementation's layout are reordered through the library's temporary memory: weights
-    into blocks of the vector width, values rounded to bfloat16.
+    Arguments that do not have the implementation's layout are reordered through the library's temporary memory. A
+    reorder may arrange weights in blocks of the vector width, or round values to bfloat16.
     """
 
     def __init__(
@@ -44,13 +46,14 @@ class Operation:
         opaque: Sequence[int] = (),
         chained: Mapping[int, Layout] | None = None,
     ) -> None:
-        """Outputs are followed by the `opaque` arguments, whose layout the implementation chooses, and these by the
-        `chained` arrays: those of steps of the `chain` in the attributes, by the step's index."""
+        """The implementation chooses the layout of the `opaque` arguments, which follow the outputs. Last come the
+        `chained` arrays, the operands of the attributes' steps. Their layouts are keyed by the step's index."""
         self.library = library
         self.description = description
+        self.chained = chained or {}
         kinds = (*inputs, *outputs, *opaque)
         operands: dict[int, Memory] = {kind: description.layout_of(kind) for kind in kinds}
-        operands.update((post_operand(step), layout) for step, layout in (chained or {}).items())
+        operands.update((post_operand(step), layout) for step, layout in self.chained.items())
         self.primitive = Primitive(description, operands)
         self._inputs: list[tuple[int, int, Primitive | None]] = []  # kind, size and reorder
         for kind, layout in inputs.items():
@@ -99,7 +102,7 @@ class Operation:
         return temporary
 
     def _in_own_memory(self, index: int, source: int) -> np.ndarray:
-        """The same as a new array."""
+        """The input of this index in a new array, in the implementation's layout."""
         _, size, reorder_in = self._inputs[index]
         made: np.ndarray = aligned_zeros(np, -(-size // 4))
         assert reorder_in is not None
@@ -128,8 +131,8 @@ class Operations(PlainElementwise):
 
     @contextlib.contextmanager
     def dense(self, inputs: Sequence[Any], outputs: Sequence[Any], like: Any = None) -> Iterator[list[Any]]:
-        """Yields the inputs, then the outputs, as arrays or copies with the strides of `like`. Copies of outputs are
-        copied back. None: channels-last, or up to two axes in C order. Plain array code is slow on mixed orders."""
+        """Yields the inputs, then the outputs, as arrays or copies with the strides of `like`. Without it they are
+        channels-last, or in C order up to two axes. Copies of outputs are copied back. NumPy is slow on mixed ones."""
         inside = [_stand_in(array, like) for array in (*inputs, *outputs)]
         for array, stand_in in zip(inputs, inside, strict=False):
             if stand_in is not array:
@@ -140,7 +143,7 @@ class Operations(PlainElementwise):
                 self.copy(stand_in, array)
 
     def is_left_to_numpy(self, x: Any) -> bool:
-        """Whether NumPy is faster for elementwise work. Not if it is recorded: a replay spares Python's share."""
+        """Whether NumPy is faster for elementwise work. It is not if a tape records, since a replay needs no Python."""
         return bool(x.size < SMALL) and self.library.tape is None
 
     def operation(
@@ -176,7 +179,7 @@ class Operations(PlainElementwise):
             third = c_void_p() if bias is None else library.layout(bias)
             target = library.layout(c)
             made = target if worth_rounding else library.layout(c, dnnl.F32)
-            attributes = library.attributes(add=add)
+            attributes = library.attributes([None] * add)
             description = library.describe("matmul", library.engine, *factors, third, made, attributes)
             inputs = {dnnl.SRC: library.layout(a), dnnl.WEIGHTS: library.layout(b)}
             if bias is not None:
@@ -198,7 +201,8 @@ class Operations(PlainElementwise):
     ) -> None:
         """y = x after these steps, then Caffe's ReLU with `relu`. The first step has an array.
 
-        Every step rounds. All arrays lie in the same dense order. `layout` describes one; by default as it is.
+        Every step rounds. All arrays have the same dense memory order. `layout` describes an array; the default is
+        `Library.layout`.
         """
         arrays = [step[1] for step in steps if len(step) == 2]
 
@@ -207,7 +211,7 @@ class Operations(PlainElementwise):
             others = [(step[0], of(step[1])) if len(step) == 2 else step for step in steps[1:]]
             inputs, outputs = {dnnl.SRC: of(x), dnnl.SRC_1: of(arrays[0])}, {dnnl.DST: of(y)}
             layouts = c_int(steps[0][0]), *inputs.values(), *outputs.values()
-            description = library.describe("binary", library.engine, *layouts, library.chain(others, relu))
+            description = library.describe("binary", library.engine, *layouts, library.attributes(others, relu))
             chained = {index: step[1] for index, step in enumerate(others) if len(step) == 2}
             return Operation(library, description, inputs, outputs, chained=chained)
 
@@ -230,7 +234,6 @@ def _stand_in(array: Any, like: Any) -> Any:
 
 def reorder(library: Library, source: Memory, target: Memory, add: bool = False) -> Primitive:
     """A copy from one layout and type to another, called with (source, target)."""
-    description = library.describe(
-        "reorder", source, library.engine, target, library.engine, library.attributes(add=add)
-    )
+    attributes = library.attributes([None] * add)
+    description = library.describe("reorder", source, library.engine, target, library.engine, attributes)
     return Primitive(description, {dnnl.SRC: source, dnnl.DST: target})

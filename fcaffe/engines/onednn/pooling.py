@@ -12,7 +12,6 @@ from fcaffe.engines.memory import Array
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.convolution import geometry
-from fcaffe.engines.onednn.library import BFLOAT16
 from fcaffe.engines.onednn.operation import Operation, Operations
 from fcaffe.engines.onednn.primitives import Description, dims
 from fcaffe.engines.pooling import PlainPooling
@@ -29,18 +28,16 @@ class Pooling(Operations, PlainPooling):
     """
 
     def max_pool_forward(self, x: Array, y: Array, memory: Array | None, windows: Windows) -> None:
-        if not self._fits(x, y, windows):
+        if not _is_supported(x.shape, y.shape, windows):
             super().max_pool_forward(x, y, memory, windows)
             return
-
         outs = (address(y),) if memory is None else (address(y), address(memory))
         self._pooling(MAX, x, y, windows, memory is not None)((address(x),), outs)
 
     def max_pool_backward(self, dy: Array, memory: Array, dx: Array, windows: Windows) -> None:
-        if not self._fits(dx, dy, windows):
+        if not _is_supported(dx.shape, dy.shape, windows):
             super().max_pool_backward(dy, memory, dx, windows)
             return
-
         self._pooling_backward(MAX, dy, dx, windows)((address(dy),), (address(dx), address(memory)))
 
     def max_pool_with_indices(self, x: Array, y: Array, mask: Array, windows: Windows) -> None:
@@ -52,42 +49,30 @@ class Pooling(Operations, PlainPooling):
             super().index_backward(dy_, mask_, dx_, windows)
 
     def average_pool_forward(self, x: Array, y: Array, windows: Windows) -> None:
-        if not self._fits(x, y, windows):
+        if not _is_supported(x.shape, y.shape, windows):
             with self.dense([x], [y]) as (x_, y_):
                 super().average_pool_forward(x_, y_, windows)
             return
-        correction = self._correction(x, y, windows)
-        if correction is not None and x.dtype == BFLOAT16:
-            with self.in_float32([x], [y]) as (x_, y_):
-                self.average_pool_forward(x_, y_, windows)
+        correction = _correction(x.shape[2:], y.shape[2:], windows)
+        if correction is None:
+            self._pooling(AVERAGE, x, y, windows)((address(x),), (address(y),))
             return
-        self._pooling(AVERAGE, x, y, windows)((address(x),), (address(y),))
-        if correction is not None:
-            np.multiply(y, correction, out=y)
+        with self.in_float32([x], [y]) as (x_, y_):
+            self._pooling(AVERAGE, x_, y_, windows)((address(x_),), (address(y_),))
+            np.multiply(y_, correction, out=y_)
 
     def average_pool_backward(self, dy: Array, dx: Array, windows: Windows) -> None:
-        if not self._fits(dx, dy, windows):
+        if not _is_supported(dx.shape, dy.shape, windows):
             with self.dense([dy], [dx]) as (dy_, dx_):
                 super().average_pool_backward(dy_, dx_, windows)
             return
-        correction = self._correction(dx, dy, windows)
-        if correction is not None and dy.dtype == BFLOAT16:
-            with self.in_float32([dy], [dx]) as (dy_, dx_):
-                self.average_pool_backward(dy_, dx_, windows)
+        correction = _correction(dx.shape[2:], dy.shape[2:], windows)
+        if correction is None:
+            self._pooling_backward(AVERAGE, dy, dx, windows)((address(dy),), (address(dx),))
             return
-        if correction is not None:
-            dy = np.multiply(dy, correction)
-        self._pooling_backward(AVERAGE, dy, dx, windows)((address(dy),), (address(dx),))
-
-    def _fits(self, x: Array, y: Array, windows: Windows) -> bool:
-        """Whether every window has an element of x; oneDNN takes no others."""
-        return x.size > 0 and _all_inside(x.shape[2:], y.shape[2:], windows)
-
-    def _correction(self, x: Array, y: Array, windows: Windows) -> Array | None:
-        """(H', W'): a factor, since oneDNN divides by the whole window even where that goes beyond the padding."""
-        if not _any_beyond(x.shape[2:], y.shape[2:], windows):
-            return None
-        return np.float32(windows.size) / windows.areas(np, x.shape[2:], y.shape[2:])
+        with self.in_float32([dy], [dx]) as (dy_, dx_):
+            dy_ = np.multiply(dy_, correction)
+            self._pooling_backward(AVERAGE, dy_, dx_, windows)((address(dy_),), (address(dx_),))
 
     def _pooling(self, kind: int, x: Array, y: Array, windows: Windows, saves: bool = False) -> Operation:
         """The operation of a forward pass, which with `saves` writes the workspace too."""
@@ -132,19 +117,21 @@ class Pooling(Operations, PlainPooling):
 
 
 def _geometry(windows: Windows, x: Array, y: Array) -> list[Any]:
-    strides, dilations, before, behind = geometry(windows, x.shape[2:], y.shape[2:])
-    return [strides, dims(windows.kernel), dilations, before, behind]
+    strides, *others = geometry(windows, x, y)
+    return [strides, dims(windows.kernel), *others]
 
 
 @functools.lru_cache(1024)
-def _all_inside(size: tuple[int, ...], output_size: tuple[int, ...], windows: Windows) -> bool:
-    """Whether every window begins before the end of the image."""
-    axes = zip(size, output_size, windows.stride, windows.pad, strict=True)
-    return all((o - 1) * s - p < n for n, o, s, p in axes)
+def _is_supported(shape: tuple[int, ...], output_shape: tuple[int, ...], windows: Windows) -> bool:
+    """Whether there are values, and each window has one of them."""
+    axes = zip(shape[2:], output_shape[2:], windows.stride, windows.pad, strict=True)
+    return 0 not in shape and all((o - 1) * s - p < n for n, o, s, p in axes)
 
 
 @functools.lru_cache(1024)
-def _any_beyond(size: tuple[int, ...], output_size: tuple[int, ...], windows: Windows) -> bool:
-    """Whether a window goes beyond the padding behind the image."""
+def _correction(size: tuple[int, ...], output_size: tuple[int, ...], windows: Windows) -> Array | None:
+    """(H', W'): a factor, if windows go beyond the padding. oneDNN divides by the size of the whole window there."""
     axes = zip(size, output_size, windows.kernel, windows.stride, windows.pad, strict=True)
-    return any((o - 1) * s + k > n + 2 * p for n, o, k, s, p in axes)
+    if all((o - 1) * s + k <= n + 2 * p for n, o, k, s, p in axes):
+        return None
+    return np.float32(windows.size) / windows.areas(np, size, output_size)

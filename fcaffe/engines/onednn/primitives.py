@@ -1,4 +1,4 @@
-"""What oneDNN computes with: descriptions of memory and of operations, and compiled primitives. It knows no layers."""
+"""oneDNN's objects: descriptors of memory, descriptions of operations, and compiled primitives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUERY_NAME, QUERY_ARGUMENT = 8, 255  # dnnl_query_t
 
 
 class Layout:
-    """dnnl_memory_desc_t: shape, type and strides (in elements); strides None: whatever the primitive likes best."""
+    """dnnl_memory_desc_t: shape, type and strides (in elements); without them the primitive chooses."""
 
     def __init__(
         self, library: Calls, shape: Sequence[int], data_type: int = F32, strides: Sequence[int] | None = None
@@ -41,13 +41,13 @@ class Description:
         library.destroy_with(self, "primitive_desc", handle)
 
     def layout_of(self, argument: int) -> c_void_p:
-        """The descriptor that the implementation wants of an argument; it lives as long as this."""
+        """The descriptor that the implementation requires for an argument; it lives as long as this object."""
         function = self.library.functions.dnnl_primitive_desc_query_md
         function.restype = c_void_p
         return c_void_p(function(self.handle, c_int(QUERY_ARGUMENT), c_int(argument)))
 
     def size_of(self, argument: int) -> int:
-        """Bytes of an argument; 0 if there is no such."""
+        """Bytes of an argument; 0 if the operation does not have it."""
         function = self.library.functions.dnnl_memory_desc_get_size
         function.restype = c_size_t
         layout = self.layout_of(argument)
@@ -55,7 +55,7 @@ class Description:
 
     @property
     def name(self) -> str:
-        """The implementation's."""
+        """Name of the implementation."""
         name = ctypes.c_char_p()
         self.library.call("primitive_desc_query", self.handle, c_int(QUERY_NAME), c_int(0), byref(name))
         return (name.value or b"").decode()
@@ -65,21 +65,21 @@ class Description:
         return not self.library.functions.dnnl_primitive_desc_next_impl(self.handle)
 
     def wants(self, argument: int, layout: Layout) -> bool:
-        """Whether the implementation takes the argument as it lies."""
+        """Whether the implementation accepts the argument in this layout."""
         return bool(self.library.functions.dnnl_memory_desc_equal(self.layout_of(argument), layout.handle))
 
 
 class Primitive:
-    """A compiled operation together with the memory objects of its arguments, which it takes in their order.
+    """A compiled operation with the memory objects of its arguments.
 
-    It is made of the descriptors of the arguments, and called with their addresses.
+    `arguments` has the descriptors. A call takes the addresses in the same order.
     """
 
     def __init__(self, description: Description, arguments: Mapping[int, Memory]) -> None:
         library = description.library
         self.library = library
         self.description = description
-        self.by_one = library.threads.for_one  # computed by one thread, as it was made for
+        self.by_one = library.threads.for_one  # compiled for one thread, so one thread runs it
         self.handle = library.create("primitive_create", description.handle)
         self.scratch_size = description.size_of(SCRATCHPAD)
         if self.scratch_size:
@@ -122,7 +122,7 @@ class Primitive:
             self._addresses = addresses
 
     def _twin(self) -> Primitive:
-        """Another one of the same, for calls at addresses that stay: setting them takes as long as a small call."""
+        """A copy for a tape, whose addresses are constant. Setting addresses takes as long as a small call."""
         with self.library.threads.one(self.by_one):
             return Primitive(self.description, self._layouts)
 

@@ -1,11 +1,13 @@
-"""Convolutions in blocks of tiles, whose transformed values stay in a core's cache between transform and product.
+"""Convolution in blocks of tiles: the transformed values of a block stay in a core's cache until their product.
 
-Arrays are float32: x (N, C, H, W) and y (N, K, rows, columns), channels-last or some channels of such arrays, and in C
-order kernels (K, C, kernel, kernel) and transformed kernels (36, lines, CHANNELS). These consist of panels of
-CHANNELS outputs, of C lines each. Tiles are numbered by image, then row, then column. `pad` is the padding above and to
-the left of x; what a tile needs beyond x is 0. A loop takes CHANNELS channels at a time. If their number is no multiple
-of that, some are computed twice. Lengths of rows and numbers of lines are odd multiples of a vector, so that the 36
-values of a tile lie in different sets of a cache.
+All arrays are float32. x (N, C, H, W) and y (N, K, rows, columns) are channels-last arrays, or slices of their
+channels. Kernels (K, C, kernel, kernel) and transformed kernels (36, lines, CHANNELS) are in C order. Transformed
+kernels consist of panels of C lines, and a panel has CHANNELS outputs. Tiles are numbered by image, then row, then
+column. `pad` is the padding above and to the left of x. Pixels outside of x are 0.
+
+Loops process CHANNELS channels at a time. The last of these vectors overlaps the one before if the number of channels
+is no multiple. Rows have an odd number of vectors, and matrices an odd number of lines. So the 36 values of a tile lie
+in different sets of the cache.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from fcaffe.engines.winograd.compiling import compiled, inlined, parallel
 from fcaffe.engines.winograd.transforms import B_T, CHANNELS, IN, KERNELS, of_kernel, of_output
 from fcaffe.engines.winograd.vectors import FEW_ROWS, ROWS, add, copy, fetch, multiply, multiply_few, tile_transform
 
-TOGETHER = 144  # tiles of a block, a multiple of ROWS: their transformed values and products fit a core's cache
-LEAST_SEPARATE = 48  # fewest tiles for which a thread reads all kernels
+BLOCK_TILES = 144  # a multiple of ROWS; the transformed values and products of a block fit a core's cache
+SEPARATE_TILES = 48  # tiles per thread from which on each thread has its own blocks, and reads all kernels
 VALUES = IN * IN  # of a transformed tile
 ROW = IN * CHANNELS  # values of a row of a tile of CHANNELS channels
 WORK = VALUES * CHANNELS
@@ -28,15 +30,9 @@ NO_BOUND = np.float32(-np.inf)
 Pair = tuple[int, int]
 
 _outputs, _kernels = [of_output(IN + 1 - size) for size in KERNELS], [of_kernel(size) for size in KERNELS]
-transform_input, transform_output = tile_transform([B_T, B_T]), tile_transform(_outputs, with_bias=True)
-transform_gradient = tile_transform([matrix.T for matrix in _outputs])
+transform_tile = tile_transform([B_T, *(matrix.T for matrix in _outputs)])
+transform_output = tile_transform(_outputs, with_bias=True)
 transform_kernel, transform_kernel_gradient = tile_transform(_kernels), tile_transform([each.T for each in _kernels])
-
-
-def work_shape(number: int, channels: int) -> tuple[int, int, int]:
-    """The shape of a thread's transformed tiles or products, if there are so many tiles and channels."""
-    lines = -(-min(number, TOGETHER) // FEW_ROWS) * FEW_ROWS | 1
-    return VALUES, lines, (-(-channels // CHANNELS) | 1) * CHANNELS
 
 
 @parallel
@@ -52,14 +48,14 @@ def convolve(
     transformed: Array,
     products: Array,
 ) -> None:
-    """y = the convolution of x, plus `bias` (K,) and the array `plus` if it has y's shape, after ReLU if asked for.
+    """y = the convolution of x, plus `bias` (K,), then ReLU with `relu`. Adds `plus` before ReLU if it has y's shape.
 
-    Each thread computes as many blocks, all of about the same number of tiles. If tiles are few, the threads share the
-    tiles and the products of each block.
+    All threads compute the same number of blocks of about equal size. Below SEPARATE_TILES the threads instead share
+    the tiles, and then the products, of each block.
     """
-    number, threads = tiles(y, kernel), transformed.shape[0]
-    blocks, groups = (number + TOGETHER - 1) // TOGETHER, (number + FEW_ROWS - 1) // FEW_ROWS
-    separate = (blocks + threads - 1) // threads * threads if number >= LEAST_SEPARATE * threads else 0
+    number, threads = tile_count(y, kernel), transformed.shape[0]
+    blocks, groups = (number + BLOCK_TILES - 1) // BLOCK_TILES, (number + FEW_ROWS - 1) // FEW_ROWS
+    separate = (blocks + threads - 1) // threads * threads if number >= SEPARATE_TILES * threads else 0
     for thread in prange(threads):
         own, own_products = transformed[thread], products[thread]
         for block in range(separate * thread // threads, separate * (thread + 1) // threads):
@@ -71,7 +67,7 @@ def convolve(
             transform_outputs(own_products, bias, plus, relu, y, kernel, (first, end), first)
     shared, shared_products = transformed[0], products[0]
     for block in range(0 if separate else blocks):
-        first, end = block * TOGETHER, min(number, (block + 1) * TOGETHER)
+        first, end = block * BLOCK_TILES, min(number, (block + 1) * BLOCK_TILES)
         for thread in prange(threads):
             transform_tiles(x, y, kernel, pad, IN, share(first, end, thread, threads), shared, first)
         for value in prange(VALUES):
@@ -85,13 +81,15 @@ def convolve(
 def kernel_gradient(
     x: Array, dy: Array, gradient: Array, kernel: int, pad: Pair, transformed: Array, transformed_dy: Array
 ) -> None:
-    """gradient (36, lines, CHANNELS) = the gradient of the transformed kernels. The order of its sums does
-    not depend on the number of threads: these share each block's tiles, and then its 36 products. A panel of the
-    gradient has C + FEW_ROWS lines, of which the last are undefined."""
-    number, threads = tiles(dy, kernel), transformed.shape[0]
+    """gradient (36, lines, CHANNELS) = the gradient of the transformed kernels.
+
+    The threads share the tiles of each block, and then its 36 products. So the order of the sums does not depend on the
+    number of threads. A panel of the gradient has C + FEW_ROWS lines. Only its first C lines are defined.
+    """
+    number, threads = tile_count(dy, kernel), transformed.shape[0]
     inputs, outputs = transformed[0], transformed_dy[0]
-    for block in range((number + TOGETHER - 1) // TOGETHER):
-        first, end = block * TOGETHER, min(number, (block + 1) * TOGETHER)
+    for block in range((number + BLOCK_TILES - 1) // BLOCK_TILES):
+        first, end = block * BLOCK_TILES, min(number, (block + 1) * BLOCK_TILES)
         for thread in prange(threads):
             part = share(first, end, thread, threads)
             transform_tiles(x, dy, kernel, pad, IN, part, inputs, first)
@@ -102,13 +100,13 @@ def kernel_gradient(
 
 @inlined
 def share(first: int, end: int, thread: int, threads: int) -> tuple[int, int]:
-    """The part of the numbers `first` to `end` that a thread takes."""
+    """The thread's part of range(first, end): its first number and its end."""
     return first + (end - first) * thread // threads, first + (end - first) * (thread + 1) // threads
 
 
 @inlined
-def tiles(y: Array, kernel: int) -> int:
-    """How many tiles make up the output."""
+def tile_count(y: Array, kernel: int) -> int:
+    """Number of tiles of the output."""
     out = IN + 1 - kernel
     return y.shape[0] * ((y.shape[2] + out - 1) // out) * ((y.shape[3] + out - 1) // out)
 
@@ -123,14 +121,16 @@ def corner(y: Array, kernel: int, tile: int) -> tuple[int, int, int]:
 
 @inlined
 def pixel(x: Array, image: int, row: int, column: int) -> int:
-    """The position of this pixel's first channel."""
+    """Offset of the pixel's first channel, in elements."""
     return ((image * x.shape[2] + row) * x.shape[3] + column) * (x.strides[3] // x.itemsize)
 
 
 @compiled
 def multiply_tiles(tiles: Array, kernels: Array, products: Array, channels: int, used: int) -> None:
-    """products (lines, padded K) = the first `used` of the tiles (lines, padded C) times the kernels (lines, CHANNELS),
-    for one of the 36 values. A panel stays in the cache while all tiles are multiplied."""
+    """Multiply the first `used` tiles (lines, padded C) by the kernels (lines, CHANNELS), for one of the 36 values.
+
+    The products are (lines, padded K). A panel of the kernels stays in the cache until all tiles are multiplied.
+    """
     inner, outer, size, whole = tiles.shape[1], products.shape[1], channels * CHANNELS, used // ROWS * ROWS
     for panel in range(kernels.shape[0] // channels):
         for row in range(0, used, FEW_ROWS):
@@ -143,7 +143,7 @@ def multiply_tiles(tiles: Array, kernels: Array, products: Array, channels: int,
 
 @compiled
 def add_gradient(inputs: Array, outputs: Array, gradient: Array, channels: int, used: int, adds: bool) -> None:
-    """gradient = inputs.T @ outputs, or plus that, of the first `used` tiles and one of the 36 values."""
+    """gradient = inputs.T @ outputs of the first `used` tiles, for one of the 36 values. `adds` adds it instead."""
     inner, outer, rows, whole = inputs.shape[1], outputs.shape[1], channels + FEW_ROWS, channels // ROWS * ROWS
     for panel in range(gradient.shape[0] // rows):
         for row in range(0, channels, FEW_ROWS):
@@ -158,11 +158,10 @@ def add_gradient(inputs: Array, outputs: Array, gradient: Array, channels: int, 
 def transform_tiles(
     x: Array, y: Array, kernel: int, pad: Pair, size: int, part: Pair, target: Array, origin: int
 ) -> None:
-    """Transform tiles of x, from part[0] up to part[1], into target (36, lines, padded C), in which the tile `origin`
-    comes first.
+    """Transform tiles part[0] to part[1] of x into target (36, lines, padded C), which begins with tile `origin`.
 
-    With `size` IN they are input tiles d, of which target gets B^T d B. With the size of output tiles they are tiles dY
-    of the output's gradient, of which it gets A dY A^T. y is the output, whose tiles are numbered.
+    With `size` IN, x has input tiles d, and the target gets B^T d B. Otherwise `size` is that of output tiles: x is the
+    output's gradient with tiles dY, and the target gets A dY A^T. y is the output, and gives the tiles their numbers.
     """
     work = np.empty(WORK, np.float32)
     width, beside, out = target.shape[2], target.shape[1] * target.shape[2], IN + 1 - kernel
@@ -181,21 +180,16 @@ def transform_tiles(
             for i in range(size):
                 for j in range(size - out, size):
                     fetch(x, next_tile + i * down + j * across + channel)
-            if not inside:
-                load(x, image, row, column, channel, size, work)
-            if size == IN and inside:
-                transform_input(kernel, x, first, down, across, target, to, IN * beside, beside)
-            elif size == IN:
-                transform_input(kernel, work, 0, ROW, CHANNELS, target, to, IN * beside, beside)
-            elif inside:
-                transform_gradient(kernel, x, first, down, across, target, to, IN * beside, beside)
+            if inside:
+                transform_tile(size, x, first, down, across, target, to, IN * beside, beside)
             else:
-                transform_gradient(kernel, work, 0, ROW, CHANNELS, target, to, IN * beside, beside)
+                load(x, image, row, column, channel, size, work)
+                transform_tile(size, work, 0, ROW, CHANNELS, target, to, IN * beside, beside)
 
 
 @compiled
 def load(x: Array, image: int, row: int, column: int, channel: int, size: int, tile: Array) -> None:
-    """Copy size x size pixels of x from this row and column on into the tile, whose rows have room for IN pixels."""
+    """Copy size x size pixels, which begin at this row and column of x, into a tile with rows of IN pixels."""
     for i in range(size):
         for j in range(size):
             to = i * ROW + j * CHANNELS
@@ -209,8 +203,10 @@ def load(x: Array, image: int, row: int, column: int, channel: int, size: int, t
 def transform_outputs(
     products: Array, bias: Array, plus: Array, relu: bool, y: Array, kernel: int, part: Pair, origin: int
 ) -> None:
-    """y = A^T m A of its tiles from part[0] up to part[1], plus `bias` and `plus`, after ReLU. The tile `origin` comes
-    first in m, the products (36, lines, padded K)."""
+    """Write tiles part[0] to part[1] of y: A^T m A, plus `bias` and `plus`, then ReLU.
+
+    m is `products` (36, lines, padded K), which begins with tile `origin`.
+    """
     work = np.empty(WORK, np.float32)
     least, out, adds = np.float32(0) if relu else NO_BOUND, IN + 1 - kernel, plus.shape == y.shape
     width, beside = products.shape[2], products.shape[1] * products.shape[2]
@@ -229,13 +225,9 @@ def transform_outputs(
             start = (number - origin) * width + channel
             if direct:
                 to = pixel(y, image, row, column) + channel
-                transform_output(
-                    kernel, products, start, IN * beside, beside, y, to, down, across, bias, channel, least
-                )
+                transform_output(out, products, start, IN * beside, beside, y, to, down, across, bias, channel, least)
                 continue
-            transform_output(
-                kernel, products, start, IN * beside, beside, work, 0, ROW, CHANNELS, bias, channel, NO_BOUND
-            )
+            transform_output(out, products, start, IN * beside, beside, work, 0, ROW, CHANNELS, bias, channel, NO_BOUND)
             for i in range(min(out, y.shape[2] - row)):
                 for j in range(min(out, y.shape[3] - column)):
                     value = i * ROW + j * CHANNELS
@@ -247,8 +239,11 @@ def transform_outputs(
 
 @parallel
 def transform_kernels(weights: Array, turned: bool, target: Array, threads: int) -> None:
-    """target (36, lines, CHANNELS) = G g G^T of the kernels g; or, with C and K exchanged, of the kernels turned by 180
-    degrees, with which the gradient of the input is a convolution."""
+    """target (36, lines, CHANNELS) = G g G^T of the kernels g.
+
+    With `turned` it transforms the kernels turned by 180 degrees, with C and K exchanged. A convolution of the output's
+    gradient with these gives the gradient of the input.
+    """
     outputs, rows = (weights.shape[1], weights.shape[0]) if turned else (weights.shape[0], weights.shape[1])
     beside, kernel = target.shape[1] * CHANNELS, weights.shape[2]
     for thread in prange(threads):
@@ -270,7 +265,7 @@ def transform_kernels(weights: Array, turned: bool, target: Array, threads: int)
 
 @parallel
 def gradient_of_kernels(transformed: Array, adds: bool, gradient: Array, threads: int) -> None:
-    """gradient (K, C, kernel, kernel) = G^T t G of the gradient t of the transformed kernels, or plus that."""
+    """gradient (K, C, kernel, kernel) = G^T t G of the gradient t of transformed kernels. `adds` adds it instead."""
     rows = gradient.shape[1] + FEW_ROWS
     beside, kernel = transformed.shape[1] * CHANNELS, gradient.shape[2]
     for thread in prange(threads):

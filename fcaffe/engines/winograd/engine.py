@@ -18,24 +18,26 @@ from fcaffe.engines.onednn.engine import OneDnnEngine
 from fcaffe.engines.windows import Windows
 from fcaffe.engines.winograd import blocks
 from fcaffe.engines.winograd.compiling import SETTINGS, announce
-from fcaffe.engines.winograd.transforms import CHANNELS, IN, KERNELS
+from fcaffe.engines.winograd.transforms import CHANNELS, KERNELS
 from fcaffe.engines.winograd.vectors import FEW_ROWS
 from fcaffe.errors import UsageError
 from fcaffe.threads import wanted_threads
 
-# The fewest multiplications of a direct convolution, and of a direct gradient of its weights, for each multiplication
-# of transformed values. Transforming the kernels takes as long as the products of so many tiles.
+# The least ratio of multiplications, direct to transformed: for a convolution, and for the gradient of its weights.
+# Transforming the kernels takes as long as the products of TILES_OF_KERNELS tiles.
 LEAST_SAVING, LEAST_OF_GRADIENT, TILES_OF_KERNELS = 1.8, 1.5, 26
-LEAST_WORK = 40_000_000  # direct multiplications: a tape does not repeat these calls, which so take 0.1 ms longer
+LEAST_WORK = 40_000_000  # direct multiplications; a tape cannot replay these calls, so each takes 0.1 ms longer
 
-NO_ARRAY = np.moveaxis(np.empty((2, 2, 2, 2), np.float32), -1, 1)  # channels-last as others: a type of Numba
-TRANSFORMED, WORK = -1, (-2, -3)  # uses of temporary memory
+NO_ARRAY = np.moveaxis(
+    np.empty((2, 2, 2, 2), np.float32), -1, 1
+)  # channels-last, so it has the same Numba type as others
+KERNELS_USE, TILE_USES = -1, (-2, -3)  # of temporary memory: transformed kernels; transformed tiles and products
 
 
 class WinogradEngine(OneDnnEngine):
-    """The oneDNN engine but for convolutions with 3x3 or 5x5 kernels and stride 1; see `suits`.
+    """The oneDNN engine, except for convolutions with 3x3 or 5x5 kernels and stride 1; see `suits`.
 
-    Which algorithm computes a convolution depends on its shape alone, so it is the same in every run and on all
+    The choice of the algorithm depends on the convolution's shape alone, so it is the same in every run and on all
     workers. An output that is not finite makes the other outputs of its tile, of 4x4 or 2x2 pixels, NaN.
     """
 
@@ -54,10 +56,10 @@ class WinogradEngine(OneDnnEngine):
             super().convolution_forward(x, weights, bias, y, windows, group, relu)
             return
         with self.library.lock, self.dense([x], [y]) as (x_, y_):
-            kernels = self.of_weights([weights], "Winograd", lambda: self._transform(weights, group, kept=True))
+            kernels = self.of_weights([weights], "Winograd", lambda: self._transform(weights, group, cached=True))
             if kernels is None:
                 kernels = self._transform(weights, group)
-            self._convolve(x_, kernels, bias, None, relu, y_, windows)
+            self._convolve(x_, kernels, bias, relu, y_, windows)
 
     def folded_convolution(
         self, x: Array, folded: Folded, y: Array, windows: Windows, group: int, relu: bool, plus: Array | None
@@ -68,14 +70,13 @@ class WinogradEngine(OneDnnEngine):
 
         def make() -> tuple[Array, Array]:
             weights, bias = folded.make()
-            return self._transform(np.ascontiguousarray(weights), group, kept=True), bias
+            return self._transform(np.ascontiguousarray(weights), group, cached=True), bias
 
         made = self.of_weights(sources, (folded, "Winograd"), make)
         if made is None:
             return False
-        others = [] if plus is None else [plus]
-        with self.library.lock, self.dense([x, *others], [y]) as (x_, *others, y_):
-            self._convolve(x_, *made, others[0] if others else None, relu, y_, windows)
+        with self.library.lock, self.dense([x] if plus is None else [x, plus], [y]) as (x_, *addends, y_):
+            self._convolve(x_, *made, relu, y_, windows, *addends)
         return True
 
     def convolution_backward_data(self, dy: Array, weights: Array, dx: Array, windows: Windows, group: int) -> None:
@@ -85,7 +86,7 @@ class WinogradEngine(OneDnnEngine):
         with self.library.lock, self.dense([dy], [dx]) as (dy_, dx_):
             kernels = self._transform(weights, group, turned=True)
             pad = tuple(windows.kernel[0] - 1 - pad for pad in windows.pad)
-            self._convolve(dy_, kernels, None, None, False, dx_, replace(windows, pad=pad))
+            self._convolve(dy_, kernels, None, False, dx_, replace(windows, pad=pad))
 
     def convolution_backward_weights(
         self, x: Array, dy: Array, dweights: Array, windows: Windows, group: int, add: bool
@@ -94,7 +95,8 @@ class WinogradEngine(OneDnnEngine):
             super().convolution_backward_weights(x, dy, dweights, windows, group, add)
             return
         with self.library.lock, self.dense([x, dy], []) as (x_, dy_):
-            gradient = self._room(_shape(dy.shape[1] // group, dweights.shape[1] + FEW_ROWS))
+            shape = _shape(dy.shape[1] // group, dweights.shape[1] + FEW_ROWS)
+            gradient = self.library.temporary_array(KERNELS_USE, shape)
             parts = [np.split(array, group, axis=1) for array in (x_, dy_)]
             for x_, dy_, own in zip(*parts, np.split(dweights, group), strict=True):
                 work = self._work(x_, dy_, windows)
@@ -102,24 +104,28 @@ class WinogradEngine(OneDnnEngine):
                 self._run(blocks.gradient_of_kernels, gradient, add, own, self._numba_threads)
 
     def _convolve(
-        self, x: Array, kernels: Array, bias: Array | None, plus: Array | None, relu: bool, y: Array, windows: Windows
+        self, x: Array, kernels: Array, bias: Array | None, relu: bool, y: Array, windows: Windows, *addends: Array
     ) -> None:
-        """All arrays are channels-last. The kernels are those of each group."""
+        """x, y and at most one addend are channels-last. `kernels` has the transformed kernels of each group."""
         biases = np.split(np.zeros(y.shape[1], np.float32) if bias is None else bias, len(kernels))
-        parts = [np.split(array, len(kernels), axis=1) for array in (x, y, plus) if array is not None]
-        for own, bias, x_, y_, *others in zip(kernels, biases, *parts, strict=True):
-            ends = x_, own, bias, *(others or [NO_ARRAY]), relu, y_
+        parts = [np.split(array, len(kernels), axis=1) for array in (x, y, *addends)]
+        for own, bias, x_, y_, *plus in zip(kernels, biases, *parts, strict=True):
+            ends = x_, own, bias, *(plus or [NO_ARRAY]), relu, y_
             self._run(blocks.convolve, *ends, windows.kernel[0], windows.pad, *self._work(x_, y_, windows))
 
     def _work(self, x: Array, y: Array, windows: Windows) -> list[Array]:
-        """Memory of the threads for transformed tiles of x, and for the products or transformed tiles of y."""
-        shapes = [blocks.work_shape(tiles(y, windows), array.shape[1]) for array in (x, y)]
-        return [self._room((self._numba_threads, *shape), use=use) for use, shape in zip(WORK, shapes, strict=True)]
+        """Buffers of all threads: one for transformed tiles of x, one for products or transformed tiles of y."""
+        tiles = min(blocks.tile_count.py_func(y, windows.kernel[0]), blocks.BLOCK_TILES)
+        first_axes = self._numba_threads, blocks.VALUES, -(-tiles // FEW_ROWS) * FEW_ROWS | 1
+        widths = [(-(-array.shape[1] // CHANNELS) | 1) * CHANNELS for array in (x, y)]
+        pairs = zip(TILE_USES, widths, strict=True)
+        return [self.library.temporary_array(use, (*first_axes, width)) for use, width in pairs]
 
-    def _transform(self, weights: Array, group: int, turned: bool = False, kept: bool = False) -> Array:
-        """The transformed kernels of each group, in memory of their own if they are to be `kept`."""
-        shape = weights.shape[0] // group, weights.shape[1]
-        target = self._room((group, *_shape(*(shape[::-1] if turned else shape))), kept)
+    def _transform(self, weights: Array, group: int, turned: bool = False, cached: bool = False) -> Array:
+        """The transformed kernels of each group: in a new array with `cached`, otherwise in temporary memory."""
+        outputs, inputs = weights.shape[0] // group, weights.shape[1]
+        shape = group, *(_shape(inputs, outputs) if turned else _shape(outputs, inputs))
+        target = np.empty(shape, np.float32) if cached else self.library.temporary_array(KERNELS_USE, shape)
         for own, kernels in zip(np.split(weights, group), target, strict=True):
             self._run(blocks.transform_kernels, own, turned, kernels, self._numba_threads)
         return target
@@ -127,7 +133,7 @@ class WinogradEngine(OneDnnEngine):
     def _run(self, work: Callable[..., None], *arguments: Any) -> None:
         """Call compiled code. Numba's number of threads is a setting of the calling thread.
 
-        A tape has no such calls. `Replay` runs a layer itself if recording it raises ValueError.
+        A tape cannot record these calls. `Replay` runs a layer itself if recording it raises ValueError.
         """
         if self.library.tape is not None:
             raise ValueError("calls of compiled code are not recorded")
@@ -135,10 +141,6 @@ class WinogradEngine(OneDnnEngine):
         announce()
         numba.set_num_threads(self._numba_threads)
         work(*arguments)
-
-    def _room(self, shape: tuple[int, ...], kept: bool = False, use: int = TRANSFORMED) -> Array:
-        dtype = np.dtype(np.float32)
-        return np.empty(shape, dtype) if kept else self.library.temporary_array(use, shape, dtype)
 
 
 @functools.cache
@@ -157,8 +159,11 @@ def _check_process() -> None:
 
 
 def suits(weights: Array, y: Array, windows: Windows, group: int, least: float) -> bool:
-    """Whether the transforms apply and pay: 3x3 or 5x5 kernels at every pixel, 16 or 32 channels, and much work, in a
-    direct convolution `least` times as many multiplications."""
+    """Whether the transforms apply and pay.
+
+    They apply to 3x3 or 5x5 kernels with stride 1 and no dilation. They pay if there are at least 16 or 32 channels and
+    LEAST_WORK multiplications, and the direct algorithm has at least `least` times as many multiplications.
+    """
     if windows.kernel not in [(size, size) for size in KERNELS]:
         return False
     direct = y.shape[0] * math.prod(y.shape[2:]) * windows.size
@@ -166,16 +171,10 @@ def suits(weights: Array, y: Array, windows: Windows, group: int, least: float) 
         set(windows.stride + windows.dilation) == {1}
         and min(weights.shape[0] // group, weights.shape[1]) >= CHANNELS * (windows.kernel[0] // 2)
         and y.size * weights[0].size >= LEAST_WORK
-        and direct >= least * blocks.VALUES * (tiles(y, windows) + TILES_OF_KERNELS)
+        and direct >= least * blocks.VALUES * (blocks.tile_count.py_func(y, windows.kernel[0]) + TILES_OF_KERNELS)
     )
 
 
-def tiles(y: Array, windows: Windows) -> int:
-    """How many tiles make up the output."""
-    out = IN + 1 - windows.kernel[0]
-    return y.shape[0] * -(-y.shape[2] // out) * -(-y.shape[3] // out)
-
-
 def _shape(outputs: int, rows: int) -> tuple[int, ...]:
-    """Of 36 matrices in panels of CHANNELS outputs, with an odd number of lines."""
+    """The shape of 36 matrices in panels of CHANNELS outputs, with an odd number of lines."""
     return blocks.VALUES, -(-outputs // CHANNELS) * rows | 1, CHANNELS

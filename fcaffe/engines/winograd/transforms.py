@@ -41,11 +41,11 @@ import numpy as np
 
 IN = 6  # pixels along an axis of an input tile
 KERNELS = (3, 5)  # pixels along an axis of a kernel; an output tile has IN + 1 less that
-CHANNELS = 16  # of a vector, with which compiled code computes
+CHANNELS = 16  # of a vector in compiled code
 POINTS = (0, 1, -1, 2, -2)
 
 SUMS_AND_DIFFERENCES = np.eye(IN)
-for point in (1, 3):  # and its opposite
+for point in (1, 3):  # the indices of 1 and 2, whose opposites follow
     SUMS_AND_DIFFERENCES[point : point + 2, point : point + 2] = [[1, 1], [1, -1]]
 
 Value = Any
@@ -78,10 +78,10 @@ def along_both_axes(matrix: np.ndarray, tile: Tile) -> Tile:
 
 
 def factors(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Two matrices with fewer terms, whose product is this one.
+    """Two sparser matrices whose product is this one.
 
-    The rows or the columns of two opposite points have equal entries at even powers and opposite entries at odd powers.
-    So one factor takes sums and differences, and half of these points' entries in the other one are 0.
+    The rows (or columns) of two opposite points have equal entries at even powers and opposite entries at odd powers.
+    So one factor takes sums and differences. In the other, half of the entries of these points are 0.
     """
     inverse = np.linalg.inv(SUMS_AND_DIFFERENCES)
     pairs = []

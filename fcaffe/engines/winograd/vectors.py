@@ -1,7 +1,7 @@
 """Vectors of channels for compiled code: tile transforms, products and copies, written in LLVM's instructions.
 
-Numba would compile loops over channels to slower code, which checks in each loop whether arrays overlap. A position is
-the index of an element in C order. All arrays are float32 in C order.
+Numba would compile loops over channels to slower code, which checks in each loop whether arrays overlap. All arrays are
+float32 in C order. Offsets count their elements.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from fcaffe.engines.winograd.transforms import CHANNELS, KERNELS, Tile, along_both_axes
+from fcaffe.engines.winograd.transforms import CHANNELS, Tile, along_both_axes
 
 INDEX, LONG, FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
 VECTOR = ir.VectorType(FLOAT, CHANNELS)
 FUSED = ("contract",)  # a product and a sum may become one instruction
 
-# Rows of a product that are summed side by side: their sums fill most of the registers, or where fewer rows are left, a
-# third of them, which still keeps both units for multiplication busy. AVX2 has half as many registers.
+# Rows of a product that are summed at once. The sums of ROWS rows fill most of the registers. Those of FEW_ROWS, for
+# the last rows, fill a third, which still keeps both multiplication units busy. AVX2 has half as many registers.
 ROWS, FEW_ROWS = (24, 8) if llvmlite.binding.get_host_cpu_features().get("avx512f") else (6, 6)
 
 
@@ -50,30 +50,29 @@ class Memory:
         self.builder = builder
         self.data = context.make_array(kind)(context, builder, array).data
 
-    def number(self, position: Any) -> Any:
-        return self.builder.load(self.builder.gep(self.data, [position]))
+    def number(self, offset: Any) -> Any:
+        return self.builder.load(self.builder.gep(self.data, [offset]))
 
-    def vector(self, position: Any) -> Any:
-        value = self.builder.load(self._pointer(position))
+    def vector(self, offset: Any) -> Any:
+        value = self.builder.load(self._pointer(offset))
         value.align = 4
         return value
 
-    def write(self, position: Any, vector: Any) -> None:
-        self.builder.store(vector, self._pointer(position)).align = 4
+    def write(self, offset: Any, vector: Any) -> None:
+        self.builder.store(vector, self._pointer(offset)).align = 4
 
-    def _pointer(self, position: Any) -> Any:
-        return self.builder.bitcast(self.builder.gep(self.data, [position]), VECTOR.as_pointer())
+    def _pointer(self, offset: Any) -> Any:
+        return self.builder.bitcast(self.builder.gep(self.data, [offset]), VECTOR.as_pointer())
 
 
-def _operation(arguments: str, generate: Callable[..., None]) -> Any:
-    """A function for compiled code. `arguments` has a letter for each argument: array, int, bool or float.
+def _operation(names: str, generate: Callable[..., None]) -> Any:
+    """A function for compiled code with parameters of these names.
 
-    `generate` gets LLVM's builder and the arguments, arrays as Memory.
+    `generate` gets LLVM's builder and the arguments: arrays as Memory, integers of 64 bits.
     """
-    numbers = {"i": types.int64, "b": types.boolean, "f": types.float32}
 
     def typed(_: Any, *kinds: Any) -> Any:
-        signature = types.void(*(numbers.get(letter, kind) for letter, kind in zip(arguments, kinds, strict=True)))
+        signature = types.void(*(types.int64 if isinstance(kind, types.Integer) else kind for kind in kinds))
 
         def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             pairs = zip(signature.args, values, strict=True)
@@ -82,56 +81,56 @@ def _operation(arguments: str, generate: Callable[..., None]) -> Any:
 
         return signature, code
 
-    names = [f"argument_{i}" for i in range(1 + len(arguments))]  # Numba reads them
-    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("_", *names.split())]
     typed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return intrinsic(typed)
 
 
 def tile_transform(matrices: Sequence[np.ndarray], with_bias: bool = False) -> Any:
-    """(kernel, source, first, row, column, target, to, below, beside): transform a tile of vectors on both axes, by the
-    matrix for kernels of this size, 3 or 5.
+    """A function that transforms a tile of vectors along both axes.
 
-    Vectors lie at first + i * row + j * column in the source, and at to + i * below + j * beside in the target. With
-    `with_bias` there are the arguments bias, channel and least: the vector of the bias at `channel` is added to each
-    result, and `least` replaces the values below it.
+    `size` selects one of the matrices, which are (6, size) or (size, 6). Vector (i, j) of the tile is at
+    first + i * row + j * column in the source. That of the result is at to + i * below + j * beside in the target. With
+    `with_bias` the function adds the vector of `bias` at `channel` to each result, and then raises values below `least`
+    to it.
     """
 
-    def generate(builder: Any, kernel: Any, *arguments: Any) -> None:
-        with builder.if_else(builder.icmp_signed("==", kernel, LONG(KERNELS[0]))) as branches:
-            for branch, matrix in zip(branches, matrices, strict=True):
-                with branch:
+    def generate(builder: Any, size: Any, *arguments: Any) -> None:
+        def select(matrix: np.ndarray, *others: np.ndarray) -> None:
+            if not others:
+                _transform(builder, matrix, *arguments)
+                return
+            with builder.if_else(builder.icmp_signed("==", size, LONG(min(matrix.shape)))) as (same, different):
+                with same:
                     _transform(builder, matrix, *arguments)
+                with different:
+                    select(*others)
 
-    return _operation("iaiiiaiii" + "aif" * with_bias, generate)
+        select(*matrices)
+
+    names = "size source first row column target to below beside"
+    return _operation(names + " bias channel least" * with_bias, generate)
 
 
 def _transform(builder: Any, matrix: np.ndarray, *arguments: Any) -> None:
     source, first, row, column, target, to, below, beside, *ends = arguments
 
-    def position(begin: Any, i: int, down: Any, j: int, right: Any) -> Any:
-        offset = builder.add(builder.mul(down, LONG(i)), builder.mul(right, LONG(j)))
-        return builder.add(begin, offset)
-
-    def read(i: int, j: int) -> Vector:
-        return Vector(builder, source.vector(position(first, i, row, j, column)))
+    def offset(begin: Any, i: int, down: Any, j: int, right: Any) -> Any:
+        return builder.add(begin, builder.add(builder.mul(down, LONG(i)), builder.mul(right, LONG(j))))
 
     size = range(matrix.shape[1])
-    tile: Tile = [[read(i, j) for j in size] for i in size]
-    results = along_both_axes(matrix, tile)
+    tile: Tile = [[Vector(builder, source.vector(offset(first, i, row, j, column))) for j in size] for i in size]
     if ends:
         bias, channel, least = ends
-        added = Vector(builder, bias.vector(channel))
-        results = [
-            [Vector(builder, _bounded(builder, (each + added).value, least)) for each in line] for line in results
-        ]
-    for i, line in enumerate(results):
+        addend = Vector(builder, bias.vector(channel))
+    for i, line in enumerate(along_both_axes(matrix, tile)):
         for j, vector in enumerate(line):
-            target.write(position(to, i, below, j, beside), vector.value)
+            result = _bounded(builder, (vector + addend).value, least) if ends else vector.value
+            target.write(offset(to, i, below, j, beside), result)
 
 
 def _bounded(builder: Any, vector: Any, least: Any) -> Any:
-    """The vector with `least` for the values below that. NaN stays."""
+    """The larger of each value and `least`. NaN stays."""
     bounds = _repeated(builder, least)
     return builder.select(builder.fcmp_ordered("<", vector, bounds), bounds, vector)
 
@@ -139,10 +138,10 @@ def _bounded(builder: Any, vector: Any, least: Any) -> Any:
 def _multiply(rows: int, builder: Any, *arguments: Any) -> None:
     a, first, row, step, b, begin, below, c, to, down, length, adds = arguments
 
-    def positions(start: Any, distance: Any) -> list[Any]:
+    def offsets(start: Any, distance: Any) -> list[Any]:
         return [builder.add(start, builder.mul(distance, LONG(i))) for i in range(rows)]
 
-    corners, targets = positions(first, row), positions(to, down)
+    corners, targets = offsets(first, row), offsets(to, down)
     zeros = ir.Constant(VECTOR, [0.0] * CHANNELS)
     old = [builder.select(adds, c.vector(target), zeros) for target in targets]
     before, loop, after = builder.block, builder.append_basic_block("sum"), builder.append_basic_block("summed")
@@ -178,23 +177,25 @@ def _copy(builder: Any, source: Memory, first: Any, least: Any, target: Memory, 
     target.write(to, _bounded(builder, source.vector(first), least))
 
 
-def _fetch(builder: Any, array: Memory, position: Any) -> None:
-    pointer = builder.bitcast(builder.gep(array.data, [position]), ir.IntType(8).as_pointer())
+def _fetch(builder: Any, array: Memory, offset: Any) -> None:
+    pointer = builder.bitcast(builder.gep(array.data, [offset]), ir.IntType(8).as_pointer())
     kind = ir.FunctionType(ir.VoidType(), [pointer.type, INDEX, INDEX, INDEX])
     function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
     builder.call(function, [pointer, INDEX(0), INDEX(3), INDEX(1)])
 
 
-# (a, first, row, step, b, begin, below, c, to, down, length, adds): ROWS or FEW_ROWS rows of a product of matrices. For
-# row i the vector of c at to + i * down becomes the sum over n below length of a[first + i * row + n * step] times the
-# vector of b at begin + n * below. With `adds`, it is increased by that.
-multiply, multiply_few = [_operation("aiiiaiiaiiib", functools.partial(_multiply, rows)) for rows in (ROWS, FEW_ROWS)]
+# ROWS or FEW_ROWS rows of a product of matrices. For row i the vector of c at to + i * down becomes the sum over
+# n < length of a[first + i * row + n * step] times the vector of b at begin + n * below. With `adds`, the sum is added.
+multiply, multiply_few = [
+    _operation("a first row step b begin below c to down length adds", functools.partial(_multiply, rows))
+    for rows in (ROWS, FEW_ROWS)
+]
 
-# (source, first, target, to): add a vector to the target's.
-add: Any = _operation("aiai", _add)
+# Add a vector to the target's.
+add = _operation("source first target to", _add)
 
-# (source, first, least, target, to): copy a vector, with `least` for the values below that. NaN stays.
-copy: Any = _operation("aifai", _copy)
+# Copy a vector, and raise values below `least` to it. NaN stays.
+copy = _operation("source first least target to", _copy)
 
-# (array, position): begin to load the line of memory at this position, which need not exist, into the cache.
-fetch: Any = _operation("ai", _fetch)
+# Begin to load a cache line. The array need not have this offset.
+fetch = _operation("array offset", _fetch)
