@@ -1,4 +1,4 @@
-"""Convolution in blocks of tiles: the transformed values of a block stay in a core's cache until their product.
+"""Convolution in blocks of tiles: the transformed values of a block stay in the caches until their product.
 
 All arrays are float32. x (N, C, H, W) and y (N, K, rows, columns) are channels-last arrays, or slices of their
 channels. Kernels (K, C, kernel, kernel) and transformed kernels (36, lines, CHANNELS) are in C order. Transformed
@@ -20,7 +20,7 @@ from fcaffe.engines.winograd.compiling import compiled, inlined, parallel
 from fcaffe.engines.winograd.transforms import B_T, CHANNELS, IN, KERNELS, of_kernel, of_output
 from fcaffe.engines.winograd.vectors import FEW_ROWS, ROWS, add, copy, fetch, multiply, multiply_few, tile_transform
 
-BLOCK_TILES = 144  # a multiple of ROWS; the transformed values and products of a block fit a core's cache
+BLOCK_TILES = 144  # a multiple of ROWS; fewer tiles read the kernels more often, more leave the caches
 SEPARATE_TILES = 48  # tiles per thread from which on each thread has its own blocks, and reads all kernels
 VALUES = IN * IN  # of a transformed tile
 ROW = IN * CHANNELS  # values of a row of a tile of CHANNELS channels

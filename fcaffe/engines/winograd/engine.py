@@ -28,9 +28,8 @@ from fcaffe.threads import wanted_threads
 LEAST_SAVING, LEAST_OF_GRADIENT, TILES_OF_KERNELS = 1.8, 1.5, 26
 LEAST_WORK = 40_000_000  # direct multiplications; a tape cannot replay these calls, so each takes 0.1 ms longer
 
-NO_ARRAY = np.moveaxis(
-    np.empty((2, 2, 2, 2), np.float32), -1, 1
-)  # channels-last, so it has the same Numba type as others
+# Stands for no addend. It is channels-last as the others are, since Numba compiles for each memory order.
+NO_ARRAY = np.moveaxis(np.empty((2, 2, 2, 2), np.float32), -1, 1)
 KERNELS_USE, TILE_USES = -1, (-2, -3)  # of temporary memory: transformed kernels; transformed tiles and products
 
 
