@@ -18,6 +18,11 @@ from typing import Any
 from fcaffe.errors import UsageError
 
 GROUP = "fcaffe.plugins"
+OWN = "fcaffe.forks"  # the layers of Caffe's forks, a plugin that is always there
+
+
+def load_own() -> None:
+    importlib.import_module(OWN)
 
 
 def load(modules: Iterable[str]) -> None:

@@ -22,9 +22,9 @@ from fcaffe.errors import FcaffeError
 from fcaffe.jobs.hosts import read_hostfile
 from fcaffe.model_files import hdf5, npz, read_model
 from fcaffe.model_files.arrays import read_arrays
+from fcaffe.onnx.convert import convert
 from fcaffe.proto import read_net, read_solver, text
 from fcaffe.solvers.snapshot.state_files import read_state
-from fcaffe.tools.convert import convert
 
 READERS: dict[str, Callable[[str], Any]] = {
     "net": read_net,

@@ -10,10 +10,10 @@ import click
 
 from fcaffe.cli.flags import command, numbers, with_options
 from fcaffe.errors import FcaffeError, UsageError
+from fcaffe.onnx.convert import convert as convert_file
+from fcaffe.onnx.convert import is_state_dict, target_kind
+from fcaffe.onnx.library import OPSET, ToOnnx
 from fcaffe.output_files import check_output
-from fcaffe.tools.convert import convert as convert_file
-from fcaffe.tools.convert import is_state_dict, target_kind
-from fcaffe.tools.onnx.library import OPSET, ToOnnx
 
 _ONNX = [
     click.option("--mean", default="", metavar="FILE|N,...", help="Subtract a mean from images: a file, or numbers."),
@@ -135,7 +135,7 @@ def convert(
         raise UsageError("--check cannot run a state dict: it has no net; leave it out")
     preprocessing = None
     if mean or scale != 1 or swap_channels:
-        from fcaffe.tools.onnx.preprocessing import Preprocessing, read_mean
+        from fcaffe.onnx.preprocessing import Preprocessing, read_mean
 
         preprocessing = Preprocessing(read_mean(mean) if mean else None, scale, swap_channels)
     to_onnx = ToOnnx(preprocessing, fold_bn, opset or OPSET) if preprocessing is not None or fold_bn or opset else None
@@ -143,7 +143,7 @@ def convert(
     print(f"{target}: {noun} from {source}")
     if not check:
         return 0
-    from fcaffe.tools.check_conversion import compare, too_far
+    from fcaffe.onnx.check_conversion import compare, too_far
 
     worst = compare(source, target, net or None, preprocessing, inputs)
     for what, one in worst.items():
@@ -163,9 +163,9 @@ def _convert_onnx(
     Layers that are not BVLC Caffe's are refused only if a target is named.
     """
     from fcaffe.model_files import write_model
+    from fcaffe.onnx.reading.convert import from_onnx
     from fcaffe.proto import write_text
     from fcaffe.proto.upgrade_forks import with_rounding
-    from fcaffe.tools.onnx.reading.convert import from_onnx
     from fcaffe.tools.target import read_target
 
     if not source.endswith(".onnx") or not target.endswith(".prototxt"):
@@ -186,7 +186,7 @@ def _convert_onnx(
     print(f"{target}, {weights}: {len(made.net.layer)} layers from {source}")
     if inputs is None:
         return 0
-    from fcaffe.tools.check_conversion import check_net
+    from fcaffe.onnx.check_conversion import check_net
 
     found, first = check_net(source, made, inputs)
     for one in found:

@@ -19,8 +19,8 @@ from fcaffe.data.boxes import falling
 from fcaffe.data.images import Color, decode_image, encode_image, opencv, read_file
 from fcaffe.data.transformer import Transformer
 from fcaffe.errors import DataError, UsageError
+from fcaffe.forks.detection_files import ImageSize, in_pixels
 from fcaffe.input_files import reading, require_inputs
-from fcaffe.layers.forks.detection_files import ImageSize, in_pixels
 from fcaffe.net import Blob, Net
 from fcaffe.net.weights import load_weights, tell_untouched
 from fcaffe.output_files import PICTURE, check_output, replacing

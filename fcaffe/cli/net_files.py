@@ -10,12 +10,12 @@ from fcaffe import log, proto
 from fcaffe.cli.flags import command, log_flags, required
 from fcaffe.errors import ProtoError, SnapshotError, UsageError
 from fcaffe.model_files import read_model, write_model
+from fcaffe.onnx.convert import target_kind
 from fcaffe.output_files import PICTURE, check_output
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.binary import MODEL, read_binary
 from fcaffe.proto.text import PROTOTXT, read_text
 from fcaffe.proto.upgrade import net_is_current, upgrade_net, upgrade_solver
-from fcaffe.tools.convert import target_kind
 from fcaffe.tools.merge_bn import merge_bn as merge
 
 PHASES = {"TRAIN": pb.TRAIN, "TEST": pb.TEST, "ALL": None}

@@ -246,7 +246,7 @@ def _solver_param(flags: Flags, world: World) -> Any:
 
 def _largest_batch(param: Any) -> int:
     """The largest batch that a layer of the training net reads: workers share out that one, if it suffices for them."""
-    from fcaffe.net.filter import filter_net
+    from fcaffe.net.build.filter import filter_net
     from fcaffe.solvers.nets import train_net_param
     from fcaffe.tools.shapes import READERS, reader_of
 

@@ -30,8 +30,8 @@ from fcaffe.jobs.hosts import (
 from fcaffe.jobs.nodes import nodes_of
 from fcaffe.jobs.started import LAUNCHED, started_as
 from fcaffe.jobs.world import World
-from fcaffe.net.shards import MOST as MOST_SHARDS
-from fcaffe.net.shards import nodes_of_workers
+from fcaffe.net.build.shards import MOST as MOST_SHARDS
+from fcaffe.net.build.shards import nodes_of_workers
 from fcaffe.threads import VARIABLES, has_one_thread
 from fcaffe.timeline import Timeline
 

@@ -19,10 +19,10 @@ from fcaffe.deep_compression import dcmodel, pruning
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
 from fcaffe.model_files import Model, read_model, write_model
+from fcaffe.onnx.convert import target_kind
 from fcaffe.output_files import check_output
 from fcaffe.proto import read_net, read_solver, write_text
 from fcaffe.proto.text import PROTOTXT
-from fcaffe.tools.convert import target_kind
 from fcaffe.tools.low_rank import low_rank
 from fcaffe.tools.nets import model_scores
 

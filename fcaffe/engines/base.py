@@ -89,7 +89,7 @@ class EngineBase:
     half_arithmetic = True  # `xp` computes with arrays of that dtype
     records = False  # see recorded
     cache: WeightCache | None = None  # set while weights do not change
-    host_views: Any = None  # see fcaffe.net.host_arrays
+    host_views: Any = None  # see fcaffe.net.script.host_arrays
     updates_at_once = False  # update_all updates all parameters in one call
     loss_scale: Any = None  # of an engine whose gradients have 16 bits; see scale_losses
 

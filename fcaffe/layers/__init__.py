@@ -1,6 +1,6 @@
 """The layer types and the modules that define them. A module is loaded when a net names one of its types."""
 
-from fcaffe.layers import forks, fused  # noqa: F401 - the types of forks, and the rules of rewriting
+from fcaffe.layers import fused  # noqa: F401 - the rules of rewriting
 from fcaffe.net.registry import declare
 
 declare(

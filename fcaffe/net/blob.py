@@ -56,7 +56,7 @@ class Storage:
         self.has_moved = False  # into a flat buffer of parameters, whose order is fixed
         self.is_clear = False  # its values count as zeros, whatever is in the buffer
         self.compute: Callable[[Storage], None] | None = None  # computes values that a pass has not materialised
-        self.exposure: Any = None  # the state of `fcaffe.net.host_arrays` for it
+        self.exposure: Any = None  # the state of `fcaffe.net.script.host_arrays` for it
         self._views: dict[tuple[int, ...], Array] = {}
         self._foreign: Any = None  # the buffer, for `window`
 

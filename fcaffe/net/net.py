@@ -12,24 +12,24 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.engines.base import Pending
-from fcaffe.net.arena import START, Arena, Memory, memory_of
 from fcaffe.net.arithmetic import silent_arithmetic
 from fcaffe.net.blob import Array, Blob, Storage
+from fcaffe.net.build.graph import Graph
 from fcaffe.net.context import Context
 from fcaffe.net.exchange import GradientExchange
-from fcaffe.net.graph import Graph
 from fcaffe.net.node import Hooks, Node
-from fcaffe.net.on_demand import OnDemand
 from fcaffe.net.placements import Shard
-from fcaffe.net.program import Program
-from fcaffe.net.rewrite import Want, rewrite
+from fcaffe.net.run.arena import START, Arena, Memory, memory_of
+from fcaffe.net.run.program import Program
+from fcaffe.net.run.rewrite import Want, rewrite
+from fcaffe.net.script.on_demand import OnDemand
 
 
 class Net(Graph):
     """A graph that runs. Arguments and errors are those of Graph.
 
     A whole pass runs a program: the nodes of the graph, rewritten for what the pass must leave behind
-    (`fcaffe.net.rewrite`). The context decides which blobs: the outer ones if only whole passes run; the ones that a
+    (`fcaffe.net.run.rewrite`). The context decides which blobs: the outer ones if only whole passes run; those that a
     script reads, as long as it only runs forward; else all. A pass over some of the layers, or with hooks or
     `debug_info`, runs `plain`: the graph as it is, layer by layer. `program` is that of the last forward pass, which
     backward follows.
@@ -347,7 +347,7 @@ class Net(Graph):
             node.reshape()
 
     def complete(self) -> None:
-        """Compute the blobs that the last forward pass has not materialised; see `fcaffe.net.on_demand`."""
+        """Compute the blobs that the last forward pass has not materialised; see `fcaffe.net.script.on_demand`."""
         if self.on_demand is not None:
             self.on_demand.complete()
 

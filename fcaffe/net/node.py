@@ -6,7 +6,7 @@ is a blob for those values, with the gradient of the bottom. The graph, whose bl
     graph      conv: data -> x    norm: x -> x, copies x to x' first    scale: x -> x, copies x to x" first
     program    conv: data -> x'   norm: x' -> x"                        scale: x" -> x
 
-In a program each of these blobs has a single writer (see `fcaffe.net.rewrite`).
+In a program each of these blobs has a single writer (see `fcaffe.net.run.rewrite`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fcaffe.net.layer import Layer
 class Node:
     """A layer at its position in a list of nodes that run in this order.
 
-    `members` of a fused node (see `fcaffe.net.rewrite`) are the nodes of the graph whose work its layer does. The
+    `members` of a fused node (see `fcaffe.net.run.rewrite`) are the nodes of the graph whose work its layer does. The
     ids of a node of the graph are indices in the graph's list of blobs. `before`: see above; in a program it is the
     first bottom, unless the values have to be copied there too.
     """

@@ -7,7 +7,7 @@
     Local         rows about a worker's own samples, which no other worker can read
 
 A layer's rule says which placements it needs of its bottoms and which its tops then have. Where a bottom has another
-one, the graph inserts a `Redistribute` (`fcaffe.net.redistribute`). The shards of a batch count as workers here.
+one, the graph inserts a `Redistribute` (`fcaffe.net.build.redistribute`). The shards of a batch count as workers here.
 """
 
 from __future__ import annotations

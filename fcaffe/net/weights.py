@@ -12,10 +12,10 @@ from fcaffe import log
 from fcaffe.errors import SnapshotError
 from fcaffe.model_files import BlobSizes, Model, StoredLayer, read_model
 from fcaffe.net.blob import Array, Blob
+from fcaffe.net.build.redistribute import Redistribute
 from fcaffe.net.context import Context
 from fcaffe.net.net import Net
 from fcaffe.net.placements import Shard
-from fcaffe.net.redistribute import Redistribute
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.share import split_batch

@@ -11,7 +11,7 @@ from fcaffe.engines import NumpyEngine
 from fcaffe.errors import UsageError
 from fcaffe.layers.inner_product import InnerProduct
 from fcaffe.net import Blob, Net
-from fcaffe.net.graph import Node
+from fcaffe.net.build.graph import Node
 from fcaffe.plan.machine import MEMORY_SUSTAINED, Machine
 from fcaffe.solvers.rules import create_rule
 from fcaffe.tools.nets import read_training

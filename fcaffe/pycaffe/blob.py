@@ -9,8 +9,8 @@ import numpy as np
 
 from fcaffe.errors import CallError
 from fcaffe.net import blob as core
-from fcaffe.net.host_arrays import HostViews, host_views
 from fcaffe.net.layer import Layer
+from fcaffe.net.script.host_arrays import HostViews, host_views
 
 
 class Blob:

@@ -15,10 +15,10 @@ from fcaffe.errors import CallError, NetError, NoSuchLayerError, UsageError
 from fcaffe.layers.batch_norm import BatchNorm
 from fcaffe.layers.memory_data import MemoryData
 from fcaffe.model_files import write_hdf5, write_model
-from fcaffe.net.engine_lock import engine_lock
-from fcaffe.net.host_arrays import host_views
 from fcaffe.net.layer import Layer as CoreLayer
 from fcaffe.net.node import Hook
+from fcaffe.net.script.engine_lock import engine_lock
+from fcaffe.net.script.host_arrays import host_views
 from fcaffe.net.weights import load_weights, share_weights, to_model
 from fcaffe.proto import read_net
 from fcaffe.proto.text import Source

@@ -18,10 +18,10 @@ import numpy as np
 from fcaffe import as_caffe, log
 from fcaffe.errors import LayerError
 from fcaffe.net.blob import Blob
-from fcaffe.net.host_arrays import HostViews, host_views
 from fcaffe.net.layer import State, Traits
 from fcaffe.net.placements import Placements, by_sample, replicated
 from fcaffe.net.registry import register
+from fcaffe.net.script.host_arrays import HostViews, host_views
 from fcaffe.pycaffe.blob import Blob as BlobFace
 from fcaffe.pycaffe.layer import Layer, Phase, UserLayer
 

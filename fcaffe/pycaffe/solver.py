@@ -9,8 +9,8 @@ from typing import Any
 
 from fcaffe import solvers
 from fcaffe.errors import CallError, UsageError
-from fcaffe.net.engine_lock import engine_lock
-from fcaffe.net.host_arrays import HostViews, host_views
+from fcaffe.net.script.engine_lock import engine_lock
+from fcaffe.net.script.host_arrays import HostViews, host_views
 from fcaffe.proto import read_solver
 from fcaffe.proto.text import Source
 from fcaffe.pycaffe import session

@@ -15,8 +15,8 @@ from fcaffe.engines.memory import aligned_zeros
 from fcaffe.errors import SolverError, UsageError
 from fcaffe.net import Context, Net
 from fcaffe.net.blob import Array
+from fcaffe.net.build.shards import Shards
 from fcaffe.net.exchange import GradientExchange
-from fcaffe.net.shards import Shards
 from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom
 from fcaffe.share import Share, Turns

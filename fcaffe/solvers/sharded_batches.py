@@ -13,9 +13,9 @@ import numpy as np
 from fcaffe import log
 from fcaffe.errors import SolverError
 from fcaffe.net.blob import Array
+from fcaffe.net.build.shards import Shards
 from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.net import Net
-from fcaffe.net.shards import Shards
 from fcaffe.share import split_batch
 from fcaffe.solvers.batches import Batches
 from fcaffe.solvers.nan_policy import NanPolicy

@@ -18,9 +18,9 @@ import numpy as np
 from fcaffe.engines import Engine
 from fcaffe.layers.inner_product import InnerProduct
 from fcaffe.net import Net
+from fcaffe.net.build.shards import Shards
 from fcaffe.net.node import Node
 from fcaffe.net.placements import Shard
-from fcaffe.net.shards import Shards
 from fcaffe.share import Share, split_batch
 
 WORTH = 4  # how many times fewer the inputs and outputs must be than the weights

@@ -16,7 +16,7 @@ from fcaffe.layers.fused.folded_convolution import affine_of, is_affine
 from fcaffe.model_files import Model, StoredLayer
 from fcaffe.net import Blob, Context, Layer
 from fcaffe.net.blob import MAX_AXES
-from fcaffe.net.filter import filter_net
+from fcaffe.net.build.filter import filter_net
 from fcaffe.net.registry import create_layer
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb

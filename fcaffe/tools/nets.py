@@ -13,7 +13,7 @@ from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
 from fcaffe.model_files import Model
 from fcaffe.net import Context, Net
-from fcaffe.net.filter import filter_net
+from fcaffe.net.build.filter import filter_net
 from fcaffe.net.weights import copy_weights
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net, read_solver

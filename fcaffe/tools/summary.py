@@ -11,9 +11,9 @@ from fcaffe.layers.batch_norm import BatchNorm
 from fcaffe.layers.scale import Broadcasting
 from fcaffe.model_files import Model
 from fcaffe.net import Net
-from fcaffe.net.filter import filter_net
+from fcaffe.net.build.filter import filter_net
+from fcaffe.net.build.redistribute import Redistribute
 from fcaffe.net.node import Node
-from fcaffe.net.redistribute import Redistribute
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.nets import read_net_for
 from fcaffe.tools.shapes import Shape, hollow_net

@@ -20,7 +20,7 @@ from typing import Any
 
 from fcaffe import log
 from fcaffe.errors import UsageError
-from fcaffe.net.filter import filter_net
+from fcaffe.net.build.filter import filter_net
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.text import read_text, text_of
 from fcaffe.proto.upgrade import upgrade_net

@@ -51,7 +51,7 @@ class Cell:
 
 def net_param(name: str, batch: int, training: bool) -> Any:
     """The net as a message, with Input layers for its data. At inference its last layer is a Softmax."""
-    from fcaffe.net.filter import filter_net
+    from fcaffe.net.build.filter import filter_net
     from fcaffe.proto import caffe_pb2 as pb
     from fcaffe.proto import parse_text, read_net
 

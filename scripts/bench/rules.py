@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The gain of each rule of `fcaffe.net.rewrite`: steps without the rule against steps with all rules.
+"""The gain of each rule of `fcaffe.net.run.rewrite`: steps without the rule against steps with all rules.
 
   scripts/bench/rules.py                                         # all nets and rules, for at most 8 minutes
   scripts/bench/rules.py --nets squeezenet --rules ConvolutionReLU --batches 16 --steps inference
@@ -25,7 +25,7 @@ from cpu_racers import fcaffe_racer
 from nets import NETS
 
 import fcaffe.layers  # noqa: F401 - registers the rules
-from fcaffe.net import rewrite
+from fcaffe.net.run import rewrite
 
 ROUNDS, SECONDS = (2, 5), 8  # the fewest and the most rounds; about as many as take these seconds
 WARM = 4  # steps in which programs are rewritten and recorded

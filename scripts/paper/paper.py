@@ -25,7 +25,7 @@ from typing import Any
 from plan_picture import draw
 
 from fcaffe import log
-from fcaffe.net.filter import filter_net
+from fcaffe.net.build.filter import filter_net
 from fcaffe.plan.machine import TITAN
 from fcaffe.plan.prediction import Prediction
 from fcaffe.plan.work import Work, work_of_net

@@ -20,7 +20,7 @@ from tests.tools.onnx_nets import input_layer, with_random_weights
 
 pytest.importorskip("onnx")
 
-from fcaffe.tools.onnx.check import random_inputs, run_net
+from fcaffe.onnx.check import random_inputs, run_net
 
 NET = "\n".join(
     [

@@ -13,8 +13,8 @@ import pytest
 
 from fcaffe.model_files import write_model
 from fcaffe.net.weights import to_model
+from fcaffe.onnx.check import run_onnx
 from fcaffe.proto import read_net
-from fcaffe.tools.onnx.check import run_onnx
 from tests.cli.conftest import Result
 from tests.conftest import make_net
 from tests.tools.onnx_graphs import model_of
@@ -224,7 +224,7 @@ def test_layers_have_the_names_of_modules_not_of_numbered_nodes(run: Run) -> Non
 
 
 def test_a_warning_of_thousands_of_layers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fcaffe.tools.onnx.reading.convert.MANY", 10)
+    monkeypatch.setattr("fcaffe.onnx.reading.convert.MANY", 10)
     gelu = "r = Constant <value_float = 1.4142135> () z = Div (x, r) e = Erf (z) y = Mul (e, x)"
     saved(model_of(gelu, {"x": (1, 3, 8, 8)}))
     assert "operators have become" not in run("convert", "torch.onnx", "n.prototxt", "n.npz").err

@@ -11,7 +11,7 @@ import pytest
 from fcaffe.engines import cpu_engine, find_onednn
 from fcaffe.engines.onednn.dnnl import AVX512_BF16
 from fcaffe.net import Context, Net
-from fcaffe.net.host_arrays import host_views
+from fcaffe.net.script.host_arrays import host_views
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.proto.upgrade import upgrade_solver

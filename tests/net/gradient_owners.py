@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from fcaffe.net import Net, arena
+from fcaffe.net import Net
 from fcaffe.net.blob import Storage
 from fcaffe.net.node import Node
+from fcaffe.net.run import arena
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from fcaffe.net.engine_lock import EngineLock
+from fcaffe.net.script.engine_lock import EngineLock
 
 THREADS = 5
 

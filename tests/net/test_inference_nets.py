@@ -6,7 +6,7 @@ import pytest
 from fcaffe.engines.onednn import operation
 from fcaffe.layers.fused.subsampling import Subsample
 from fcaffe.net import Blob, Context, Net
-from fcaffe.net.host_arrays import CachedWeights
+from fcaffe.net.script.host_arrays import CachedWeights
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.proto.upgrade import upgrade_net

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from fcaffe.errors import NetError
-from fcaffe.net.arena import START, memory_of, share_memory
 from fcaffe.net.blob import Blob, Storage
-from fcaffe.net.plan.layout import Use, layout
-from fcaffe.net.plan.live_ranges import live_ranges
-from fcaffe.net.plan.recompute import Choice, Recompute
-from fcaffe.net.program import Program, Step
+from fcaffe.net.run.arena import START, memory_of, share_memory
+from fcaffe.net.run.layout import Use, layout
+from fcaffe.net.run.live_ranges import live_ranges
+from fcaffe.net.run.program import Program, Step
+from fcaffe.net.run.recompute import Choice, Recompute
 from tests.net.test_recompute import NETS, build
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from fcaffe.net import Context, Net
-from fcaffe.net.arena import memory_of
-from fcaffe.net.plan import recompute as plan
-from fcaffe.net.plan.live_ranges import fullest
+from fcaffe.net.run import recompute as plan
+from fcaffe.net.run.arena import memory_of
+from fcaffe.net.run.live_ranges import fullest
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.proto.upgrade import upgrade_net
@@ -152,7 +152,7 @@ def test_any_checkpoints_will_do(name, monkeypatch):
             kept, dropped = ([n for n in recompute.free if random.random() < 0.4] for _ in range(2))
             return recompute.again(plan.Choice(frozenset(kept), frozenset(dropped)))
 
-        monkeypatch.setattr("fcaffe.net.arena.choose", some)
+        monkeypatch.setattr("fcaffe.net.run.arena.choose", some)
         for ours, theirs in zip(pass_over(build(NETS[name](), recompute=True), 6, 1), expected, strict=True):
             assert np.array_equal(ours, theirs)
 

@@ -25,7 +25,7 @@ def test_each_type_is_registered_by_the_module_that_is_declared_for_it() -> None
 
 
 def test_all_modules_of_layers_are_declared() -> None:
-    folders = ROOT / "fcaffe" / "layers", ROOT / "fcaffe" / "layers" / "forks"
+    folders = ROOT / "fcaffe" / "layers", ROOT / "fcaffe" / "forks"
     registering = {
         ".".join(file.relative_to(ROOT).with_suffix("").parts)
         for folder in folders

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fcaffe.layers  # noqa: F401
-from fcaffe.net import rewrite
+from fcaffe.net.run import rewrite
 from fcaffe.solvers import Solver
 from tests.cases import case
 from tests.engine_choice import engine

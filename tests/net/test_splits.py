@@ -3,7 +3,7 @@
 import pytest
 
 from fcaffe.errors import NetError
-from fcaffe.net.splits import insert_splits
+from fcaffe.net.build.splits import insert_splits
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from fcaffe.net import Context, Net
-from fcaffe.net.arena import share_memory
 from fcaffe.net.blob import Storage
-from fcaffe.net.plan.layout import Use
+from fcaffe.net.run.arena import share_memory
+from fcaffe.net.run.layout import Use
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.proto.upgrade import upgrade_net

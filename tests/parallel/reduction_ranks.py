@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from fcaffe.errors import FcaffeError, UsageError
-from fcaffe.net.shards import nodes_of_workers
+from fcaffe.net.build.shards import nodes_of_workers
 from fcaffe.parallel import waiting
 from fcaffe.parallel.reductions import Reduction, create_reduction, host_memory, reduction_names, register
 from fcaffe.parallel.reductions.auto import Auto, pick

@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from fcaffe import log, threads
 from fcaffe.engines import cpu_engine
-from fcaffe.net.shards import nodes_of_workers
+from fcaffe.net.build.shards import nodes_of_workers
 from fcaffe.net.workers import Workers
 from fcaffe.parallel import waiting
 from fcaffe.parallel.exchange import ReducingExchange

@@ -17,7 +17,7 @@ import pytest
 import fcaffe as caffe
 from fcaffe import log
 from fcaffe.net import Context
-from fcaffe.net.on_demand import OnDemand
+from fcaffe.net.script.on_demand import OnDemand
 from fcaffe.pycaffe import session
 from tests import engine_choice
 from tests.layers.test_contract import values

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import fcaffe as caffe
-from fcaffe.net.engine_lock import engine_lock
+from fcaffe.net.script.engine_lock import engine_lock
 
 NET = """
 layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 3 dim: 16 dim: 16 } } }

@@ -47,7 +47,7 @@ def test_running_out_of_memory_says_what_fits(monkeypatch):
     def none_left(xp, count, dtype="float32"):
         raise MemoryError("no more")
 
-    monkeypatch.setattr("fcaffe.net.arena.aligned_zeros", none_left)
+    monkeypatch.setattr("fcaffe.net.run.arena.aligned_zeros", none_left)
     monkeypatch.setattr("fcaffe.solvers.memory_need.obtainable_bytes", lambda xp: 3 * need.parameters + need.peak // 2)
     with pytest.raises(NetError, match=r"out of memory: .*batch of 6.*set batch_size to \d or less.*--recompute"):
         trained.step(1)

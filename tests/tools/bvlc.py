@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fcaffe.model_files import Model
+from fcaffe.onnx.files import deploy_net
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.tools.onnx.files import deploy_net
 
 GOLDEN = Path(__file__).parents[1] / "golden/caffe"
 NAMES = (

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe.onnx.check import differences, run_net, run_onnx
+from fcaffe.onnx.files import deploy_net
+from fcaffe.onnx.library import onnx
+from fcaffe.onnx.reading.convert import Converted, from_onnx
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.tools.onnx.check import differences, run_net, run_onnx
-from fcaffe.tools.onnx.files import deploy_net
-from fcaffe.tools.onnx.library import onnx
-from fcaffe.tools.onnx.reading.convert import Converted, from_onnx
 from fcaffe.tools.target import read_target
 from tests.tools.bvlc import check_net
 

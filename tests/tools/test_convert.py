@@ -11,12 +11,12 @@ import pytest
 from google.protobuf.json_format import ParseDict
 
 from fcaffe.errors import DataError, FcaffeError, ProtoError, SnapshotError, UsageError
+from fcaffe.onnx.convert import convert
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.proto.binary import read_binary
 from fcaffe.proto.text import read_text
 from fcaffe.solvers.snapshot.state_files import read_state
-from fcaffe.tools.convert import convert
 from tests.conftest import GOLDEN
 
 h5py = pytest.importorskip("h5py")

@@ -12,10 +12,10 @@ import pytest
 from fcaffe.data.hdf5 import read_rows, write_rows
 from fcaffe.errors import DataError, FcaffeError, SnapshotError
 from fcaffe.model_files import Model, StoredLayer, read_model, write_model
+from fcaffe.onnx.convert import convert
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers.snapshot.state_files import State, read_state, write_state
-from fcaffe.tools.convert import convert
 
 h5py = pytest.importorskip("h5py")
 

@@ -10,11 +10,11 @@ import pytest
 from fcaffe.errors import SnapshotError
 from fcaffe.model_files import Model
 from fcaffe.net.weights import to_model
+from fcaffe.onnx.check import random_inputs, run_net
+from fcaffe.onnx.files import deploy_net
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.tools.merge_bn import Merged, merge_bn
-from fcaffe.tools.onnx.check import random_inputs, run_net
-from fcaffe.tools.onnx.files import deploy_net
 from tests.tools.onnx_nets import input_layer, with_random_weights
 
 INPUT = input_layer("x", (2, 4, 7, 6))

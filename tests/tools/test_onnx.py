@@ -13,10 +13,10 @@ import pytest
 from fcaffe.engines import cpu_engine
 from fcaffe.errors import LayerError
 from fcaffe.net import layer_types, registry
+from fcaffe.onnx.check import random_inputs
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, read_net
 from fcaffe.tools.nets import new_net, read_net_for
-from fcaffe.tools.onnx.check import random_inputs
 from tests.cases import each_of
 from tests.conftest import make_net
 from tests.layers.examples import EXAMPLES, Example
@@ -32,11 +32,11 @@ from tests.tools.onnx_nets import (
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from fcaffe.tools.onnx.export import to_onnx
-from fcaffe.tools.onnx.graph import _writers
-from fcaffe.tools.onnx.library import OPSETS
-from fcaffe.tools.onnx.refused import REASONS as REFUSED
-from fcaffe.tools.onnx.refused import check_types
+from fcaffe.onnx.export import to_onnx
+from fcaffe.onnx.graph import _writers
+from fcaffe.onnx.library import OPSETS
+from fcaffe.onnx.refused import REASONS as REFUSED
+from fcaffe.onnx.refused import check_types
 
 MODELS = Path(__file__).parents[2] / "models"
 TOLERANCE = 1e-4

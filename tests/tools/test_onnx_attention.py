@@ -18,8 +18,8 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 from fcaffe.net.weights import copy_weights
+from fcaffe.onnx.reading.convert import from_onnx
 from fcaffe.solvers import Solver
-from fcaffe.tools.onnx.reading.convert import from_onnx
 from fcaffe.tools.target import read_target
 from tests.tools.onnx_graphs import converted, largest_difference, model_of
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from fcaffe.errors import FcaffeError, SnapshotError
-from fcaffe.tools.onnx.reading.convert import from_onnx
-from fcaffe.tools.onnx.reading.graph import readers
-from fcaffe.tools.onnx.weights import read_weights
+from fcaffe.onnx.reading.convert import from_onnx
+from fcaffe.onnx.reading.graph import readers
+from fcaffe.onnx.weights import read_weights
 from tests.tools.onnx_graphs import converted, model_of
 from tests.tools.test_onnx_reading import CASES, IMAGE, ints
 

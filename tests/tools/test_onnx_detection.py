@@ -15,9 +15,9 @@ from tests.golden_values import assert_close
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from fcaffe.tools.onnx.check import run_onnx
-from fcaffe.tools.onnx.export import to_onnx, write_onnx
-from fcaffe.tools.onnx.library import OPSETS
+from fcaffe.onnx.check import run_onnx
+from fcaffe.onnx.export import to_onnx, write_onnx
+from fcaffe.onnx.library import OPSETS
 
 FOLDER = GOLDEN / "forks"
 CASES = {

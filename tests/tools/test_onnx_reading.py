@@ -14,15 +14,15 @@ pytest.importorskip("onnxruntime")
 
 from fcaffe.engines import cpu_engine
 from fcaffe.errors import FcaffeError, NetError
+from fcaffe.onnx.check import random_inputs, run_net
+from fcaffe.onnx.check_conversion import check_net
+from fcaffe.onnx.export import to_onnx, write_onnx
+from fcaffe.onnx.files import deploy_net
+from fcaffe.onnx.reading.convert import from_onnx
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, write_text
 from fcaffe.proto.forks import fork_of_layer_type
-from fcaffe.tools.check_conversion import check_net
 from fcaffe.tools.nets import new_net, read_net_for
-from fcaffe.tools.onnx.check import random_inputs, run_net
-from fcaffe.tools.onnx.export import to_onnx, write_onnx
-from fcaffe.tools.onnx.files import deploy_net
-from fcaffe.tools.onnx.reading.convert import from_onnx
 from fcaffe.tools.target import read_target
 from tests.tools.onnx_graphs import converted, largest_difference, model_of
 from tests.tools.onnx_nets import with_random_weights

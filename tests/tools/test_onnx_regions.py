@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fcaffe.errors import LayerError
-from fcaffe.tools.onnx.check import random_inputs
-from fcaffe.tools.onnx.export import to_onnx
+from fcaffe.onnx.check import random_inputs
+from fcaffe.onnx.export import to_onnx
 from tests.conftest import make_net
 from tests.layers.example import Example
 from tests.tools.onnx_nets import example_net, input_layer, layer_text, relative_difference

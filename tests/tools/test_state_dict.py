@@ -10,12 +10,12 @@ import pytest
 from fcaffe.errors import SnapshotError, UsageError
 from fcaffe.model_files import read_model, write_model
 from fcaffe.net import Net
-from fcaffe.net.filter import filter_net
+from fcaffe.net.build.filter import filter_net
 from fcaffe.net.weights import load_weights, to_model
+from fcaffe.onnx.check import random_inputs, run_net
+from fcaffe.onnx.convert import convert
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.tools.convert import convert
 from fcaffe.tools.nets import read_net_for
-from fcaffe.tools.onnx.check import random_inputs, run_net
 from fcaffe.tools.shapes import hollow_net
 from fcaffe.tools.state_dict import differences, state_dict_of, torch_names
 from tests.conftest import GOLDEN, make_net

@@ -13,7 +13,7 @@ from fcaffe.layers.scale import Scale
 from fcaffe.layers.split import Split
 from fcaffe.net import Array, Blob
 from fcaffe.net.node import Node
-from fcaffe.net.rewrite import FusedLayer, Want, is_layer
+from fcaffe.net.run.rewrite import FusedLayer, Want, is_layer
 
 
 class BatchNormScale(FusedLayer):

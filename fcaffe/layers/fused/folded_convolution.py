@@ -15,7 +15,7 @@ from fcaffe.layers.eltwise import Eltwise
 from fcaffe.layers.scale import Bias, Broadcasting, Scale
 from fcaffe.net import Array, Blob, Layer
 from fcaffe.net.node import Node
-from fcaffe.net.rewrite import FusedLayer, Want, is_layer
+from fcaffe.net.run.rewrite import FusedLayer, Want, is_layer
 
 
 class FoldedConvolution(FusedLayer):

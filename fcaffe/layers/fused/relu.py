@@ -9,7 +9,7 @@ from fcaffe.layers.activations import is_plain_relu
 from fcaffe.layers.convolution import Convolution
 from fcaffe.net import Blob
 from fcaffe.net.node import Node
-from fcaffe.net.rewrite import FusedLayer, Want
+from fcaffe.net.run.rewrite import FusedLayer, Want
 
 
 class ConvolutionReLU(FusedLayer):

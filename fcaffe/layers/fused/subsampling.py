@@ -16,7 +16,7 @@ from fcaffe.layers.split import Split
 from fcaffe.net import Blob, Layer, Traits
 from fcaffe.net.context import Context
 from fcaffe.net.node import Node
-from fcaffe.net.rewrite import Touching, Want, is_layer
+from fcaffe.net.run.rewrite import Touching, Want, is_layer
 from fcaffe.proto import caffe_pb2 as pb
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import fcaffe as caffe
 from fcaffe.net import Blob
-from fcaffe.net.host_arrays import host_views
+from fcaffe.net.script.host_arrays import host_views
 from fcaffe.pycaffe import session
 from tests import engine_choice
 from tests.engines.cuda import stand_in_cupy

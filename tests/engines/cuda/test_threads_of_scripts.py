@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fcaffe.engines.cuda.engine import CudaEngine
-from fcaffe.net.host_arrays import host_views
+from fcaffe.net.script.host_arrays import host_views
 from fcaffe.net.weights import load_weights
 from tests.engines.cuda import stand_in_cupy
 from tests.engines.cuda.test_engine import solver_on, weights

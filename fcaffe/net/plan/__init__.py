@@ -1,1 +1,0 @@
-"""Plans for the memory of a program: pure functions of its steps."""

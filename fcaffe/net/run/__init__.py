@@ -1,0 +1,1 @@
+"""How a net runs: the programs of whole passes, and their memory."""

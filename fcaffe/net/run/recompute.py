@@ -1,0 +1,170 @@
+"""Recomputation: selects the activations that backward recomputes instead of saving them (Chen et al., 2016).
+
+A worked example: four inner products. The backward of each reads its bottom. The output of the second, b, is a
+checkpoint, which is saved. The outputs a and c are dropped after forward has read them, and recomputed for backward.
+
+    forward                x -1-> a -2-> b -3-> c -4-> d
+    backward of 4          reads c, so 3 runs again: b -> c
+    backward of 3          reads b, which is there
+    backward of 2          reads a, so 1 runs again: x -> a
+    backward of 1          reads x, which is there
+
+So `again` is {4: (3,), 2: (1,)}. Of a long chain of n such layers with every sqrt(n)-th output saved, some 2 sqrt(n)
+outputs are live at one time instead of n. Real nets are no chains, and their blobs differ in size. Therefore a search
+(`Recompute.choose`) tries sets of checkpoints, and takes the one with the least peak memory plus a price on work.
+
+What a node behind overwrites in place is saved. Fused layers leave little of that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fcaffe.net.blob import Storage
+from fcaffe.net.run.live_ranges import fullest
+from fcaffe.net.run.program import Again, Program, bytes_of
+
+BUDGETS = 24  # initial numbers of checkpoints
+PRICE = 0.2  # of recomputing a whole forward pass, as a fraction of the peak memory without recomputation
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Nodes whose outputs are saved in forward, and nodes whose outputs are dropped after each use.
+
+    The latter may run more than twice.
+    """
+
+    checkpoints: frozenset[int]
+    forgotten: frozenset[int] = frozenset()
+
+    def changed(self, index: int) -> Choice:
+        """Make this node a checkpoint, or no longer one."""
+        return Choice(self.checkpoints ^ {index}, self.forgotten)
+
+    def without(self, index: int) -> Choice:
+        """Drop the outputs of this node after each use."""
+        return Choice(self.checkpoints - {index}, self.forgotten | {index})
+
+
+class Recompute:
+    """Chooses checkpoints: nodes whose outputs and internal values are saved. Those between them are recomputed.
+
+    Before a backward step that reads dropped values, the nodes that compute them run again, from the last checkpoints
+    on. In all this is less work than one more forward pass.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.made = [
+            set[Storage]() if node.layer.traits.aliases else access.writes | access.saved
+            for node, access in zip(program.nodes, program.accesses, strict=True)
+        ]
+        self.maker = {storage: index for index, made in enumerate(self.made) for storage in made}
+        self.free = _repeatable(program)
+        self.valid = set[Storage]().union(*(self.made[index] for index in {*range(len(self.made))} - {*self.free}))
+        self.wanted = [[key for key in access.back_reads if key in self.maker] for access in program.accesses]
+        self.work = [node.layer.macs(node.bottoms, node.tops) for node in program.nodes]
+        writes = set[Storage]().union(*(access.writes for access in program.accesses))
+        self.forward = max(1, sum(self.work)), max(1, bytes_of(writes))
+        self.usual = fullest(program, {})[0]
+        self._costs: dict[Choice, float] = {}
+
+    def again(self, choice: Choice) -> Again:
+        """The nodes to run again, by the node whose backward they precede. Nodes that are not repeatable are saved."""
+        valid = self.valid.union(*(self.made[index] for index in choice.checkpoints))
+        again: dict[int, tuple[int, ...]] = {}
+        brief: frozenset[int] = frozenset()
+        for index in range(len(self.program.nodes) - 1, -1, -1):
+            valid = valid.difference(*(self.made[other] for other in brief))
+            wanted: set[int] = set()
+            missing = [key for key in self.wanted[index] if key not in valid]
+            while missing:
+                other = self.maker[missing.pop()]
+                if other not in wanted:
+                    wanted.add(other)
+                    reads = self.program.accesses[other].reads
+                    missing += [key for key in reads if key in self.maker and key not in valid]
+            if wanted:
+                again[index] = tuple(sorted(wanted))
+                valid = valid.union(*(self.made[other] for other in wanted))
+            brief = choice.forgotten & (wanted | {self.maker[key] for key in self.wanted[index]})
+        return again
+
+    def cost(self, choice: Choice) -> float:
+        """The peak memory in bytes plus a price on the recomputation."""
+        if choice not in self._costs:
+            again = self.again(choice)
+            nodes = [node for some in again.values() for node in some]
+            work = sum(self.work[node] for node in nodes)
+            written = sum(bytes_of(self.program.accesses[node].writes) for node in nodes)
+            again_parts = work / self.forward[0], written / self.forward[1]
+            extra = self.usual * (PRICE * sum(again_parts) / 2 + 10 * max(0, max(again_parts) - 1))
+            self._costs[choice] = fullest(self.program, again)[0] + extra
+        return self._costs[choice]
+
+    def choose(self) -> Choice:
+        """The best choice of a greedy search.
+
+        It begins with evenly spread checkpoints, toggles one at a time while the cost falls, and then drops values that
+        are live at the peak.
+        """
+        best = min(self._spread(), key=self.cost)
+        for _ in range(2):
+            before = best
+            for index in self.free:
+                best = min(best, best.changed(index), key=self.cost)
+            if best == before:
+                break
+        for _ in self.free:
+            _, full = fullest(self.program, self.again(best))
+            live = {self.maker[key] for key in full if key in self.maker}.intersection(self.free)
+            better = min((best.without(index) for index in sorted(live)), key=self.cost, default=best)
+            if self.cost(better) >= self.cost(best):
+                break
+            best = better
+        return best
+
+    def _spread(self) -> list[Choice]:
+        """Checkpoints at equal distances in bytes, among the nodes where only their own outputs are live."""
+        accesses = self.program.accesses
+        sizes = {index: bytes_of(accesses[index].writes) for index in self.free}
+        last_use = {key: index for index, access in enumerate(accesses) for key in access.reads}
+        narrow, open_until = [], 0
+        for index, access in enumerate(accesses):
+            if open_until <= index and index in sizes:
+                narrow.append(index)
+            open_until = max([open_until, *(last_use.get(key, 0) for key in access.writes)])
+        total, found = sum(sizes.values()), [Choice(frozenset(self.free)), Choice(frozenset())]
+        for parts in range(2, BUDGETS):
+            chosen, passed = [], 0
+            for index in sizes:
+                passed += sizes[index]
+                if passed * parts >= total and index in narrow:
+                    chosen.append(index)
+                    passed = 0
+            found.append(Choice(frozenset(chosen)))
+        return found
+
+
+def choose(program: Program) -> Again:
+    """The nodes to run again so that a pass takes the least memory."""
+    recompute = Recompute(program)
+    return recompute.again(recompute.choose())
+
+
+def _repeatable(program: Program) -> list[int]:
+    """The nodes whose outputs may be recomputed: they write the same values, and nothing is overwritten in place."""
+    writers: dict[Storage, list[int]] = {}  # also outside the plan
+    for index, node in enumerate(program.nodes):
+        for storage in () if node.layer.traits.aliases else {blob.data_storage for blob in node.tops}:
+            writers.setdefault(storage, []).append(index)
+    return [
+        index
+        for index, node in enumerate(program.nodes)
+        if node.bottoms
+        and node.layer.traits.repeatable
+        and program.accesses[index].writes
+        and all(writers.get(storage) == [index] for storage in program.accesses[index].writes)
+        and all(index > position for blob in node.bottoms for position in writers.get(blob.data_storage, ())[-1:])
+    ]

@@ -1,0 +1,182 @@
+"""On-demand values: blobs that a script's forward pass does not materialise, computed when the script reads them.
+
+A script may read any blob after a pass, but reads few. So its whole forward passes run a fused program in an arena, as
+the command line's inference does, and materialise the outer blobs. When the script reads another one, the layers of the
+graph run once more, one by one:
+
+    pass       data -> [conv+relu] -> pool -> fc      materialised: data, fc
+    read conv  data -> conv -> relu -> pool -> fc'    all blobs have values; fc keeps its own, fc' is dropped
+
+From then on passes materialise that blob too. So each blob costs at most one second run.
+
+The second run has the weights and inputs of the pass: they are copied before anybody may change them (`preserve`). It
+has its noise, and adds to no statistics twice (`Layer.forward_again`). Values differ by rounding at most.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from fcaffe.net.arithmetic import silent_arithmetic
+from fcaffe.net.blob import Array, Blob, Storage
+from fcaffe.net.build.graph import Graph
+from fcaffe.net.node import Node
+from fcaffe.net.run.arena import Arena
+from fcaffe.net.run.program import Program
+from fcaffe.net.run.rewrite import Want
+from fcaffe.net.script.host_arrays import host_views
+
+
+class OnDemand:
+    """The forward passes of one net for a script.
+
+    From the first backward pass on, all passes materialise everything: gradients are read as they are, and backward
+    reads most of what forward writes.
+    """
+
+    def __init__(
+        self, net: Graph, outer: frozenset[Blob], arena: Arena, new_program: Callable[[Want], Program]
+    ) -> None:
+        self._net, self._arena, self._new_program = net, arena, new_program
+        self._views = host_views(net.context.engine)
+        self._views.follow(self)
+        self._given = [node for node in net.nodes if _is_given(node)]
+        self._recomputed = [node for node in net.nodes if not _is_given(node)]
+        self._visible = outer.union(blob for node in self._given for blob in node.tops)  # materialised by each pass
+        self._program: Program | None = None  # the program that materialises these
+        self._needs_all = self._overwrites_given()
+        self._hidden: set[Storage] | None = None  # not materialised; None if the last pass has also saved for backward
+        self._preserved: dict[Storage, Array] = {}  # copies from the last pass, of storages that may have changed since
+        self._sources: set[Storage] = set()  # what the second run reads and does not write
+        self._sources_found_at = -1  # `Blob.changes` when they were found
+
+    @staticmethod
+    def suits(net: Graph) -> bool:
+        """Whether the blobs are in host memory and no user code reads them amid a pass."""
+        return net.context.engine.xp is np and not any(node.layer.traits.runs_user_code for node in net.nodes)
+
+    def program(self) -> tuple[Program, bool]:
+        """The program of the whole pass that begins now, and whether its blobs lie in the arena."""
+        if self._needs_all:
+            return self._whole_program, False
+        self._show(set(self._views.held()))  # so that the arrays which the script holds stay live
+        if self._program is None:
+            self._program = self._new_program(Want(self._visible, gradients=False))
+        return self._program, True
+
+    def end_pass(self, program: Program) -> None:
+        """A forward pass of this program is over."""
+        if not program.inference:
+            return
+        visible = {blob.data_storage for blob in self._visible}
+        self._hidden = {blob.data_storage for node in self._recomputed for blob in node.tops} - visible
+        for storage in self._hidden - {blob.data_storage for node in program.nodes for blob in node.blobs}:
+            storage.replace(None)
+        self._mark(self._hidden)
+        self.preserve(self._views.exposed())
+
+    def forget(self) -> None:
+        """A new pass begins: nobody will read what the last one has not materialised."""
+        self._unmark()
+        self._preserved = {}
+
+    def complete(self) -> None:
+        """Compute the blobs without values. Then all is as if the pass had gone layer by layer, for backward too."""
+        hidden = self._unmark()
+        if hidden is None:
+            return
+        self._arena.release()
+        try:
+            self._run_again(hidden)
+        except BaseException:
+            self._hidden = hidden
+            self._mark(hidden)  # so that nobody reads the buffers as they are now
+            raise
+        self._preserved = {}
+
+    def retire(self) -> None:
+        """From now on passes materialise everything; the last one counts as if it had."""
+        self.complete()
+        self._needs_all = True
+
+    def preserve(self, storages: Iterable[Storage]) -> None:
+        """Before the values of these storages may change: copy the values that the second run reads."""
+        if self._hidden is None:
+            return
+        if self._sources_found_at != Blob.changes:
+            self._sources_found_at = Blob.changes
+            self._sources = {blob.data_storage for node in self._recomputed for blob in node.layer.blobs}
+            self._sources.update(blob.data_storage for node in self._given for blob in node.tops)
+        for storage in self._sources.intersection(storages) - self._preserved.keys():
+            if storage.buffer is not None:
+                self._preserved[storage] = storage.buffer.copy()
+
+    def runs(self, blob: Blob) -> bool:
+        """Whether the storage belongs to this net or is a parameter."""
+        parameters = (other for node in self._net.nodes for other in node.layer.blobs)
+        return any(blob is other for other in (*self._net.blobs, *parameters))
+
+    @functools.cached_property
+    def _whole_program(self) -> Program:
+        return self._new_program(Want(None, gradients=True))
+
+    def _show(self, storages: set[Storage]) -> None:
+        """Let the coming passes materialise the blobs of these storages."""
+        visible = self._visible.union(blob for blob in self._net.blobs if blob.data_storage in storages)
+        if visible != self._visible:
+            self._visible, self._program = visible, None
+
+    def _compute(self, storage: Storage) -> None:
+        """Storage.compute of the hidden storages."""
+        self._show({storage})
+        self.complete()
+
+    @silent_arithmetic
+    def _run_again(self, hidden: set[Storage]) -> None:
+        """Run the layers once more, into the hidden storages; what the others would get is dropped."""
+        given = {blob.data_storage for node in self._given for blob in node.tops}
+        written = {blob.data_storage for node in self._recomputed for blob in node.tops}
+        dropped: dict[Storage, Array] = dict.fromkeys(written - hidden - given)
+        context = self._net.context
+        context.saves_for_backward = True
+        with context.engine.other_weights(), _replaced(dropped | self._preserved):
+            for node in self._recomputed:
+                node.forward_again()
+
+    def _mark(self, hidden: set[Storage]) -> None:
+        for storage in hidden:
+            storage.compute = self._compute
+
+    def _unmark(self) -> set[Storage] | None:
+        hidden, self._hidden = self._hidden, None
+        for storage in hidden or ():
+            storage.compute = None
+        return hidden
+
+    def _overwrites_given(self) -> bool:
+        """Whether a layer overwrites what the second run would need."""
+        given = {blob.data_storage for node in self._given for blob in node.tops}
+        writers = (node for node in self._recomputed if not node.layer.traits.aliases)
+        return any(blob.data_storage in given for node in writers for blob in node.tops)
+
+
+def _is_given(node: Node) -> bool:
+    """Whether the second run reuses the tops: the layer reads data, or would write other values."""
+    return not (node.bottoms and node.layer.traits.repeatable)
+
+
+@contextlib.contextmanager
+def _replaced(buffers: dict[Storage, Array]) -> Iterator[None]:
+    """In its body the storages have these buffers, or, for None, new ones."""
+    before = {storage: storage.buffer for storage in buffers}
+    for storage, buffer in buffers.items():
+        storage.replace(buffer)
+    try:
+        yield
+    finally:
+        for storage, buffer in before.items():
+            storage.replace(buffer)

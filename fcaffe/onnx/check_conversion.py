@@ -1,0 +1,123 @@
+"""Checks that a converted file, or net, computes the same as its source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fcaffe import log
+from fcaffe.input_files import asking
+from fcaffe.model_files import read_model
+from fcaffe.net import Net
+from fcaffe.onnx.check import Difference, differences, random_inputs, run_net, run_onnx
+from fcaffe.onnx.files import deploy_net
+from fcaffe.onnx.library import onnx
+from fcaffe.onnx.preprocessing import Preprocessing
+from fcaffe.onnx.reading.convert import Converted
+from fcaffe.onnx.weights import read_weights
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.tools.nets import read_net_for
+from fcaffe.tools.numpy_files import load_numpy
+
+ALLOWED = 1e-4  # of the largest value: float32 rounding of a deep net
+ALLOWED_FP16 = 1e-2  # where ONNX Runtime computes in float16
+RANDOM = 2  # random inputs
+
+
+def compare(
+    source: str,
+    target: str,
+    net: str | None = None,
+    preprocessing: Preprocessing | None = None,
+    inputs: Sequence[str] = (),
+) -> dict[str, Difference]:
+    """Compare two model or ONNX files: by the outputs of their net, a prototxt, or without a net by their blobs.
+
+    The inputs are random values, and those of the files `inputs`. `preprocessing` is the one in the ONNX file. Returns
+    for each input, by its description, the output or blob that differs most. Raises SnapshotError or UsageError if a
+    file cannot be read or does not fit the net.
+    """
+    if net is None:
+        blobs, others = _blobs(source), _blobs(target)
+        return _worst({"weights": differences(blobs, {name: others.get(name) for name in blobs})})
+    param = read_net_for(net, pb.TEST)
+    with log.quiet():
+        models = [path for path in (source, target) if not path.endswith(".onnx")]
+        nets = {path: deploy_net(param, read_model(path), path) for path in models}
+        first = nets[models[0]] if models else deploy_net(param)
+    random = {f"random values {seed}": random_inputs(first, seed) for seed in range(RANDOM)}
+    found = {}
+    for what, values in (random | {path: read_inputs(path, [*random_inputs(first)]) for path in inputs}).items():
+        ours, theirs = (
+            run_net(nets[path], values, preprocessing) if path in nets else run_onnx(path, values)
+            for path in (source, target)
+        )
+        found[what] = differences(ours, theirs)
+    return _worst(found)
+
+
+def _worst(found: Mapping[str, list[Difference]]) -> dict[str, Difference]:
+    return {what: max(ones, key=lambda one: (too_far(one), one.largest)) for what, ones in found.items() if ones}
+
+
+def _blobs(path: str) -> dict[str, np.ndarray]:
+    model = read_weights(path) if path.endswith(".onnx") else read_model(path)
+    named = ((f"{layer.name}/{index}", blob) for layer in model.layers for index, blob in enumerate(layer.blobs))
+    return {name: blob.data for name, blob in named if blob.data is not None}
+
+
+def read_inputs(path: str, names: list[str]) -> Mapping[str, np.ndarray]:
+    """Read the arrays of a .npz by name, or the array of a .npy as the first input."""
+    content = load_numpy(path, "inputs, which are a .npy or .npz")
+    return content if isinstance(content, dict) else {names[0]: content}
+
+
+def too_far(difference: Difference, least: float = 1, allowed: float = ALLOWED) -> bool:
+    """Whether a difference exceeds what is allowed for the largest value, or for `least` if that is larger."""
+    return not difference.largest <= allowed * max(least, difference.magnitude)
+
+
+def check_net(path: str, made: Converted, files: Sequence[str] = ()) -> tuple[list[Difference], str]:
+    """Compare the net that an ONNX file was converted to with the file, on random values and on files with inputs.
+
+    Returns:
+        The largest difference of each output over all inputs. The name of the first layer whose top differs, or "" if
+        no output does.
+    """
+    net = deploy_net(made.net, made.model, path)
+    constants = onnx().load(path, load_external_data=False).graph.initializer
+    half = any(tensor.data_type == onnx().TensorProto.FLOAT16 for tensor in constants)
+    allowed = ALLOWED_FP16 if half else ALLOWED
+    rows = min((node.layer.param.embed_param.input_dim for node in net.nodes if node.layer.type == "Embed"), default=2)
+    inputs: list[Mapping[str, np.ndarray]] = []
+    for seed in range(RANDOM):
+        values, random = random_inputs(net, seed), np.random.default_rng(seed)
+        indices = {name: random.integers(0, rows, values[name].shape).astype(np.float32) for name in made.integers}
+        inputs.append(values | indices)
+    inputs += [read_inputs(name, list(inputs[0])) for name in files]
+    worst: dict[str, Difference] = {}
+    for given in inputs:
+        with asking():
+            theirs = run_onnx(path, given, made.ends)
+            theirs = {name: theirs[name] for name in made.ends or theirs}
+        for one in differences(theirs, run_net(net, given)):
+            worst[one.output] = max(worst.get(one.output, one), one, key=lambda one: one.largest)
+        if any(too_far(one, 0, allowed) for one in worst.values()):
+            return list(worst.values()), _first_difference(path, net, made, given, allowed)
+    return list(worst.values()), ""
+
+
+def _first_difference(path: str, net: Net, made: Converted, inputs: Mapping[str, np.ndarray], allowed: float) -> str:
+    """The name of the first layer with a top that differs. The net has run on these inputs."""
+    theirs = run_onnx(path, inputs, list(made.values.values()))
+    for node in net.nodes:
+        for index in node.top_ids:
+            value = theirs.get(made.values.get(net.blob_names[index], ""))
+            ours = np.array(net.context.engine.to_numpy(net.blobs[index].data))
+            if value is None or value.size != ours.size or node.layer.type == "Split":
+                continue
+            (one,) = differences({"": value.reshape(ours.shape).astype(np.float32)}, {"": ours})
+            if too_far(one, 0, allowed):
+                return node.name
+    return net.nodes[-1].name

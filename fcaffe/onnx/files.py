@@ -1,0 +1,69 @@
+"""Conversion to and from ONNX files and state dicts of PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fcaffe import log
+from fcaffe.engines import cpu_engine
+from fcaffe.errors import UsageError
+from fcaffe.model_files import Model
+from fcaffe.model_files.safetensors import write_tensors
+from fcaffe.net import Context, Net
+from fcaffe.net.weights import copy_weights, tell_untouched
+from fcaffe.onnx.export import to_onnx, write_onnx
+from fcaffe.onnx.library import OPSETS, ToOnnx
+from fcaffe.onnx.refused import check_types
+from fcaffe.onnx.weights import read_weights
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.rng import CaffeRandom
+from fcaffe.tools.merge_bn import merge_bn
+from fcaffe.tools.nets import read_net_for
+from fcaffe.tools.state_dict import differences, read_state_dict, state_dict_of
+
+
+def deploy_net(param: Any, model: Model | None = None, source: str = "") -> Net:
+    """The net of a NetParameter with the weights of a model, which was read from `source`. Other layers are ignored."""
+    with log.quiet():
+        net = Net(param, Context(cpu_engine(), CaffeRandom(None), noise="counter"))
+    if model is not None:
+        known = {node.name for node in net.nodes}
+        given = [layer for layer in model.layers if layer.name in known]
+        copy_weights(net, Model(model.param, given), source)
+        tell_untouched(net, {layer.name for layer in given}, source)
+    return net
+
+
+def model_to_onnx(model: Model, source: str, target: str, net_path: str | None, how: ToOnnx) -> None:
+    """Write the net of the prototxt `net_path` with the weights of a model, from the file `source`, as an ONNX file.
+
+    Raises UsageError without a prototxt, or if the opset is too old or too new.
+    """
+    if net_path is None:
+        raise UsageError(f"an ONNX file is of a net: give the deploy prototxt of {source} as --model")
+    if how.opset not in OPSETS:
+        raise UsageError(f"ONNX's operators can be those of version {OPSETS[0]} to {OPSETS[-1]}, not {how.opset}")
+    param = read_net_for(net_path, pb.TEST)
+    check_types(param)
+    if how.fold:
+        merged = merge_bn(param, model)
+        param, model = merged.net, merged.model
+    net = deploy_net(param, model, source)
+    try:
+        write_onnx(target, to_onnx(net, how.preprocessing, model, how.opset))
+    finally:
+        net.close()
+
+
+def write_state_dict(path: str, model: Model, source: str, net_path: str) -> None:
+    """Write a model, which was read from `source`, as a safetensors file with torchvision's names."""
+    net = deploy_net(read_net_for(net_path, pb.TEST), model, source)
+    for difference in differences(net):
+        log.warning(f"{net_path} differs from torchvision's net of these names: {difference}")
+    write_tensors(path, state_dict_of(net), {"format": "pt"})
+
+
+def weights_for(path: str, net_path: str | None) -> Model:
+    """Read the weights of a net from an ONNX file (see `read_weights`), or from a state dict in a safetensors file."""
+    net = deploy_net(read_net_for(net_path, pb.TEST)) if net_path else None
+    return read_weights(path, net) if net is None or path.endswith(".onnx") else read_state_dict(path, net)

@@ -1,0 +1,73 @@
+"""Normalisations and softmax."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fcaffe.onnx.reading.graph import Step, Value, reads
+
+
+@reads("BatchNormalization")
+def batch_normalization(step: Step) -> Value:
+    if step.attribute("training_mode", 0) or len(step.node.outputs) > 1:
+        raise step.refuse("it normalises by the statistics of the batch", "export the model after model.eval()")
+    kinds = "scales", "shifts", "means", "variances"
+    scale, shift, mean, variance = (step.weights(1 + i, kind).reshape(-1) for i, kind in enumerate(kinds))
+    p = {"use_global_stats": True, "eps": step.attribute("epsilon", 1e-5)}
+    y = step.layer("BatchNorm", step.x, blobs=[mean, variance, np.ones(1)], batch_norm_param=p)
+    if (scale == 1).all() and (shift == 0).all() and not step.net.merge:  # which may need a Scale to become one
+        return y
+    return step.layer("Scale", y, blobs=[scale, shift], scale_param={"bias_term": True})
+
+
+def standardised(step: Step, x: Value, rows: int, eps: float, centre: bool = True) -> Value:
+    """x with each of `rows` rows for each image centred, and divided by its deviation, sqrt(variance + eps).
+
+    MVN centres. It cannot divide here, since it adds eps to the root.
+    """
+    images = x.shape[0]
+    length = math.prod(x.shape[1:]) // rows
+    y = step.reshape(x, (images, rows, 1, length))
+    if centre:
+        y = step.layer("MVN", y, mvn_param={"normalize_variance": False})
+    squares = {"operation": "SUMSQ", "axis": 2, "coeff": 1 / length}
+    variance = step.layer("Reduction", y, reduction_param=squares)
+    y = step.layer("Scale", y, step.power(variance, shift=eps, power=-0.5), scale_param={"axis": 0})
+    return step.reshape(y, x.shape)
+
+
+@reads("InstanceNormalization", "GroupNormalization", "LayerNormalization", "RMSNormalization")
+def normalization(step: Step) -> Value:
+    """Over groups of channels, or over the last axes; then a Scale, whose blobs have the axes from `axis` on."""
+    x, eps, axis = step.x, step.attribute("epsilon", 1e-5), 1
+    blobs = [step.weights(index, what) for index, what in ((1, "scales"), (2, "shifts")) if step.has(index)]
+    if step.op in ("InstanceNormalization", "GroupNormalization"):
+        channels = x.shape[1] if len(x.shape) > 2 else 0
+        rows = channels if step.op == "InstanceNormalization" else step.attribute("num_groups", 0)
+        if rows < 1 or channels % rows or any(blob.size not in (rows, channels) for blob in blobs):
+            raise step.error(f"its {rows} groups and {blobs[0].size} scales do not fit {x.shape}")
+        blobs = [np.repeat(blob.reshape(-1), channels // blob.size) for blob in blobs]
+    else:
+        axis = step.axis(step.attribute("axis", -1), x.shape)
+        if axis == 0 or len(step.node.outputs) > 1:
+            raise step.refuse(
+                "it is over the batch, or gives the mean, too", "normalise later axes, and use one output"
+            )
+        rows = math.prod(x.shape[1:axis])
+        blobs = [np.broadcast_to(blob, x.shape[axis:]) for blob in blobs]
+    y = standardised(step, x, rows, eps, step.op != "RMSNormalization")
+    p = {"axis": axis, "num_axes": blobs[0].ndim, "bias_term": len(blobs) > 1}
+    return step.layer("Scale", y, blobs=blobs, scale_param=p)
+
+
+@reads("Softmax", "LogSoftmax")
+def softmax(step: Step) -> Value:
+    """Before version 13 it is over all axes from `axis` on."""
+    x, new = step.x, step.net.opset >= 13
+    axis = step.axis(step.attribute("axis", -1 if new else 1), x.shape)
+    if not new and any(n != 1 for n in x.shape[axis + 1 :]):
+        x, axis = step.reshape(x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))), 1
+    y = step.layer("Softmax", x, softmax_param={"axis": axis} if axis != 1 else {})
+    return step.layer("Log", y) if step.op == "LogSoftmax" else y
