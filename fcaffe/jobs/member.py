@@ -66,8 +66,9 @@ class Member:
         if "ready" in message:
             self.state, self.here = READY, message["here"]
         self.problem = message.get("unfit", self.problem)
-        for stream in {"stdout", "stderr"} & message.keys():
-            self.output.write(stream, message[stream])
+        for stream in ("stdout", "stderr"):
+            if stream in message:
+                self.output.write(stream, message[stream])
         self.listener(self, message)
 
     def _print(self, text: str | None, stream: str = "stderr") -> None:

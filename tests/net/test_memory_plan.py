@@ -1,12 +1,17 @@
 """Types and orders of blobs, and how arrays share memory."""
 
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
 from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob, Storage
 from fcaffe.net.run.arena import START, memory_of, share_memory
-from fcaffe.net.run.layout import Use, layout
+from fcaffe.net.run.layout import Use, layout, uses
 from fcaffe.net.run.live_ranges import live_ranges
 from fcaffe.net.run.program import Program, Step
 from fcaffe.net.run.recompute import Choice, Recompute
@@ -77,8 +82,11 @@ def test_the_example_of_program_and_live_ranges():
     program = Program(nodes, net.outer, net.parameters, gradients=True)
     blob = net.blob("y")
     y, p, dy = blob.data_storage, net.layers[-1].probability.data_storage, blob.diff_storage
-    forward, backward = [Step(set(), {y}), Step({y}, {p})], [Step({p}, {dy}), Step({y, dy}, set()), Step({dy}, set())]
-    assert program.steps({}) == forward + backward
+    expected = [("", "y"), ("y", "p"), ("p", "dy"), ("y dy", ""), ("dy", "")]
+    names = {"y": y, "p": p, "dy": dy}
+    assert program.steps({}) == [
+        Step(*({names[name]: None for name in side.split()} for side in sides)) for sides in expected
+    ]
     assert live_ranges(program, {}) == {y: [(0, 3)], p: [(1, 2)], dy: [(2, 4)]}
 
 
@@ -106,3 +114,29 @@ def test_the_example_of_recompute():
     assert again == {4: (3,), 2: (1,)}
     spans = live_ranges(net.fused, again)
     assert [len(spans[net.blob(name).data_storage]) for name in "abc"] == [2, 1, 2]
+
+
+def plans() -> list[object]:
+    """The bytes and the offset of each use of the memory plans of some nets, with and without recomputation."""
+    found: list[object] = []
+    for text in NETS.values():
+        for recompute in (False, True):
+            net = build(text(), recompute=recompute)
+            wanted = uses(net.fused, net.arena.choose(net.fused))
+            found.append([[use.storage.nbytes, use.spans, use.before] for use in wanted] + list(layout(wanted)))
+            net.arena.follow(net.fused)
+            storages = [one for blob in net.blobs for one in (blob.data_storage, blob.diff_storage)]
+            here = [one for one in storages if one in net.arena.storages]
+            found.append([one.address - min(other.address for other in here) for one in here])
+    return found
+
+
+def test_a_plan_is_the_same_in_each_process():
+    def run(seed: int) -> str:
+        command = [sys.executable, "-c", "from tests.net.test_memory_plan import plans; print(plans())"]
+        environment = {**os.environ, "PYTHONHASHSEED": str(seed), "GLOG_minloglevel": "2"}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    with ThreadPoolExecutor(2) as pool:
+        first, *others = pool.map(run, range(10))
+    assert len(first) > 1000 and others == [first] * 9

@@ -34,6 +34,7 @@ layer { name: "lstm" type: "LSTM" bottom: "x" bottom: "cont" top: "h"
         recurrent_param { num_output: 4 weight_filler { type: "xavier" } } }
 layer { name: "back" type: "Permute" bottom: "h" top: "back" permute_param { order: 1 order: 0 order: 2 } }
 """
+os.environ.pop("PYTHONHASHSEED", None)  # each rank has hashes of its own, on which no order may depend
 PATIENCE = 300  # seconds; a loaded machine may be slow to start ranks
 # Ranks of tests outnumber the cores: where they wait in MPICH itself, it sleeps between its looks.
 SLEEPS = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}

@@ -21,7 +21,7 @@ from tests.parallel.conftest import needs_mpi, run_ranks
 pytestmark = needs_mpi
 
 # BatchNorm over the whole batch, labels that are ignored (so that each worker's count differs), shared weights, a batch
-# that does not divide evenly, an accuracy among the outputs.
+# that does not divide evenly, an accuracy among the outputs, and outputs of varying length, which workers gather.
 NORMALIZED = """
 layer { name: "data" type: "Data" top: "data" top: "label" include { phase: TRAIN }
         transform_param { scale: 0.0078125 crop_size: 24 mirror: true }
@@ -45,6 +45,11 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "
 layer { name: "size" type: "Reduction" bottom: "again" top: "size" loss_weight: 0.01
         reduction_param { operation: MEAN } }
 """
+NORMALIZED += "".join(
+    f'layer {{ name: "to_{name}" type: "Power" bottom: "label" top: "{name}" power_param {{ scale: {10**index} }} }}'
+    f'layer {{ name: "some_{name}" type: "Filter" bottom: "{name}" bottom: "label" top: "some_{name}" }}'
+    for index, name in enumerate("abcd")
+)
 SOLVER = """
 net: "normalized.prototxt" base_lr: 0.05 lr_policy: "fixed" momentum: 0.9 weight_decay: 0.001 iter_size: 2
 display: 5 max_iter: 100 random_seed: 3 snapshot_prefix: "run" test_iter: 7 test_interval: 10

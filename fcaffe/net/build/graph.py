@@ -48,7 +48,7 @@ class Graph:
         self.memory_bytes = 0  # of all tops, as Caffe counts them
         self._ids: dict[str, int] = {}  # blob name -> newest index
         self._keys: dict[str, int] = {}  # of the layers, with the number of those of the same name
-        self._unread: set[str] = set()
+        self._unread: dict[str, None] = {}  # a set in the order of the layers, which is the same on all workers
         self._blob_needs_backward: list[bool] = []
 
         for index, layer_param in enumerate(param.layer):
@@ -192,20 +192,20 @@ class Graph:
         layer.initialize(node.bottoms, node.tops)
         self._append_node(node)
         top = node.top_ids[0]
-        self._unread.discard(layer.name)
+        del self._unread[layer.name]
         self._ids[name] = self._ids.pop(layer.name)
         self.blob_names[top], self.blob_loss_weights[top] = name, self.blob_loss_weights[source]
         self._blob_needs_backward[top] = node.needs_backward = self._blob_needs_backward[source]
 
     def _gather_outputs(self) -> None:
         """Gather outputs whose parts have other lengths in each pass."""
-        for name in self._unread.copy():
+        for name in list(self._unread):
             blob = self.blobs[self._ids[name]]
             if blob.placement == LOCAL or (isinstance(blob.placement, Shard) and blob.placement.chosen_by):
                 maker = next(node.layer for node in reversed(self.nodes) if blob in node.tops)
                 self._append_redistribute(name, maker, Replicate(varies=True))
                 self.nodes[-1].needs_backward, self.nodes[-1].bottom_need_backward = False, [False]
-                self._unread.add(name)
+                self._unread[name] = None
 
     def _append_bottom(self, node: Node, param: Any, index: int) -> None:
         name = param.bottom[index]
@@ -213,7 +213,7 @@ class Graph:
         log.bottom_connected(param.name, name)
         node.bottoms.append(self.blobs[blob_id])
         node.bottom_ids.append(blob_id)
-        self._unread.discard(name)
+        self._unread.pop(name, None)
         needed = param.propagate_down[index] if param.propagate_down else self._blob_needs_backward[blob_id]
         node.bottom_need_backward.append(needed)
 
@@ -241,7 +241,7 @@ class Graph:
         node.tops.append(self.blobs[blob_id])
         node.top_ids.append(blob_id)
         if given:
-            self._unread.add(name)
+            self._unread[name] = None
         if param.type == "Input":
             self.input_ids.append(blob_id)
 

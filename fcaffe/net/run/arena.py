@@ -121,7 +121,7 @@ def memory_of(program: Program, again: Again, in_arena: bool) -> Memory:
     parameters = {blob.data_storage for node in program.nodes for layer in node.layers for blob in layer.blobs}
     data = {blob.data_storage for node in program.nodes for blob in node.blobs} - parameters
     if in_arena:
-        peak = layout(uses(program, again))[1] + bytes_of(data - program.activations)
+        peak = layout(uses(program, again))[1] + bytes_of(data - program.activations.keys())
     else:
-        peak = bytes_of(data | program.gradients | program.internal)
+        peak = bytes_of(data.union(program.gradients, program.internal))
     return Memory(bytes_of(parameters), peak)

@@ -29,8 +29,9 @@ def live_ranges(program: Program, again: Again) -> dict[Storage, Ranges]:
     for time, step in reversed(list(enumerate(program.steps(again)))):
         for storage in step.reads | step.writes:
             ends.setdefault(storage, time)
-        for storage in step.writes - step.reads:
-            ranges.setdefault(storage, []).append((time, ends.pop(storage)))
+        for storage in step.writes:
+            if storage not in step.reads:
+                ranges.setdefault(storage, []).append((time, ends.pop(storage)))
     for storage, end in ends.items():
         ranges.setdefault(storage, []).append((0, end))
     return ranges

@@ -18,7 +18,6 @@ has memory of its own, as has all that comes from outside or is read there.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -28,6 +27,7 @@ from fcaffe.net.parameters import Parameters
 from fcaffe.net.run.replay import Replay
 
 Again = Mapping[int, tuple[int, ...]]  # index of a node -> the nodes whose forward runs again before its backward
+Storages = dict[Storage, None]  # a set in the order of the program's nodes, so that plans are the same in each process
 
 
 @dataclass
@@ -37,19 +37,19 @@ class Access:
     `saved` are those of its layer's own that forward writes for backward.
     """
 
-    reads: set[Storage] = field(default_factory=set)
-    writes: set[Storage] = field(default_factory=set)
-    saved: set[Storage] = field(default_factory=set)
-    back_reads: set[Storage] = field(default_factory=set)
-    back_writes: set[Storage] = field(default_factory=set)
+    reads: Storages = field(default_factory=dict)
+    writes: Storages = field(default_factory=dict)
+    saved: Storages = field(default_factory=dict)
+    back_reads: Storages = field(default_factory=dict)
+    back_writes: Storages = field(default_factory=dict)
 
 
 @dataclass
 class Step:
     """What a step reads and writes. `before`: of a forward that runs again, the node whose backward needs it."""
 
-    reads: set[Storage]
-    writes: set[Storage]
+    reads: Storages
+    writes: Storages
     before: int | None = None
 
 
@@ -77,15 +77,17 @@ class Program:
 
     def trace(self) -> None:
         """Find out which node reads and writes what, after shapes have changed."""
-        self.activations: set[Storage] = set()
-        self.gradients: set[Storage] = set()
-        self.internal: set[Storage] = set()
         self._fixed = self._outside()
+        self._find_accesses()
+        if early := self._read_before_written():
+            self._fixed |= early
+            self._find_accesses()
+
+    def _find_accesses(self) -> None:
+        self.activations: Storages = {}
+        self.gradients: Storages = {}
+        self.internal: Storages = {}
         self.accesses = [self._access(node) for node in self.nodes]
-        early = self._read_before_written()
-        each = [(a.reads, a.writes, a.saved, a.back_reads, a.back_writes) for a in self.accesses]
-        for some in (self.activations, self.gradients, self.internal, *itertools.chain(*each)):
-            some -= early
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -113,12 +115,12 @@ class Program:
         """The gradients that backward reads and no node writes, so they are zeros: of an output, of a blob that an
         Accuracy reads, or whose reader has `propagate_down: false`. Losses' hold their weights."""
         written: set[Storage] = set()
-        found: set[Storage] = set()
+        found: Storages = {}
         for node in reversed(self.nodes):
             weights = zip(node.layer.loss_weights, node.tops, strict=False)
             written.update(blob.diff_storage for weight, blob in weights if weight)
             if not self.inference and node.needs_backward:
-                found.update({blob.diff_storage for blob in node.tops} - written)
+                found.update((blob.diff_storage, None) for blob in node.tops if blob.diff_storage not in written)
                 written.update(blob.diff_storage for blob in node.asked())
         return list(found)
 
@@ -126,8 +128,8 @@ class Program:
         access, node = self.accesses[index], self.nodes[index]
         reads = access.back_reads
         if node.layer.traits.reads_before_writing and len(node.bottoms) == 1:
-            yield Step(reads, set())
-            reads = reads & self.gradients
+            yield Step(reads, {})
+            reads = {storage: None for storage in reads if storage in self.gradients}
         yield Step(reads, access.back_writes)
 
     def _access(self, node: Node) -> Access:
@@ -147,9 +149,9 @@ class Program:
             access.back_writes = self._within((blob.diff_storage for blob in node.asked()), self.gradients)
         return access
 
-    def _within(self, storages: Iterable[Storage], kind: set[Storage]) -> set[Storage]:
+    def _within(self, storages: Iterable[Storage], kind: Storages) -> Storages:
         """The storages among these that serve within one pass. Adds them to the set of this kind."""
-        found = {storage for storage in storages if storage not in self._fixed and storage.size}
+        found = {storage: None for storage in storages if storage not in self._fixed and storage.size}
         kind |= found
         return found
 
@@ -176,8 +178,8 @@ class Program:
         written: set[Storage] = set()
         early: set[Storage] = set()
         for step in self.steps({}):
-            early |= step.reads - written
-            written |= step.writes
+            early |= step.reads.keys() - written
+            written |= step.writes.keys()
         return early
 
 

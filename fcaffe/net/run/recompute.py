@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from fcaffe.net.blob import Storage
 from fcaffe.net.run.live_ranges import fullest
-from fcaffe.net.run.program import Again, Program, bytes_of
+from fcaffe.net.run.program import Again, Program, Storages, bytes_of
 
 BUDGETS = 24  # initial numbers of checkpoints
 PRICE = 0.2  # of recomputing a whole forward pass, as a fraction of the peak memory without recomputation
@@ -56,8 +56,8 @@ class Recompute:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.made = [
-            set[Storage]() if node.layer.traits.aliases else access.writes | access.saved
+        self.made: list[Storages] = [
+            {} if node.layer.traits.aliases else access.writes | access.saved
             for node, access in zip(program.nodes, program.accesses, strict=True)
         ]
         self.maker = {storage: index for index, made in enumerate(self.made) for storage in made}
