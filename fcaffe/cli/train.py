@@ -61,6 +61,18 @@ class SolverFlags:
         default=None,
         type=click.IntRange(min=1),
     )
+    keep_best: str = flag(
+        "OUTPUT",
+        "Keep the weights of the best test, by this output of the test net, as PREFIX_best.caffemodel: of losses the "
+        "lowest counts, of others the highest, unless OUTPUT ends in :min or :max.",
+        "--keep-best",
+    )
+    patience: int = flag(
+        "N",
+        "End the training after N tests without a better --keep-best.",
+        default=0,
+        type=click.IntRange(min=0),
+    )
     recompute: bool = flag(
         None, "Save only some activations and recompute the others for backward: less memory, more time.", default=False
     )
@@ -170,6 +182,8 @@ def train(
             recompute=solving.recompute,
             grow_batch=solving.grow_batch or 0,
             on_nan=solving.on_nan,
+            keep_best=solving.keep_best,
+            patience=solving.patience,
             requested_action=signals.requested,
             **options,
         )

@@ -72,6 +72,11 @@ def polynomial(param: Any, iteration: int, current_step: int) -> float:
     return f32(param.base_lr) * factor
 
 
+def cosine(param: Any, iteration: int, current_step: int) -> float:
+    """base_lr * (1 + cos(pi * iteration / max_iter)) / 2, which BVLC Caffe does not have"""
+    return param.base_lr * (1 + math.cos(math.pi * min(iteration / max(param.max_iter, 1), 1))) / 2
+
+
 def sigmoid(param: Any, iteration: int, current_step: int) -> float:
     """base_lr / (1 + exp(-gamma * (iteration - stepsize)))"""
     exponent = f32(-param.gamma) * (f32(iteration) - f32(param.stepsize))
@@ -93,6 +98,7 @@ POLICIES: dict[str, tuple[Policy, tuple[str, ...]]] = {  # each with the fields 
     "inv": (inverse, ("gamma", "power")),
     "multistep": (multistep, ("gamma", "stepvalue")),
     "poly": (polynomial, ("max_iter", "power")),
+    "cosine": (cosine, ("max_iter",)),
     "sigmoid": (sigmoid, ("gamma", "stepsize")),
     "multifixed": (multifixed, ()),
 }

@@ -47,6 +47,7 @@ class Options:
             that (see ShardedBatches).
         grow_batch: 0, or the samples up to which the batch grows where the rate would drop (see GrowingBatch).
         on_nan: See NanPolicy.
+        keep_best, patience: See Best; "" keeps no best weights.
         requested_action: Returns the action that a signal requests.
     """
 
@@ -63,6 +64,8 @@ class Options:
     grow_batch: int = 0
     split_below: float = 0.0
     on_nan: str = "continue"
+    keep_best: str = ""
+    patience: int = 0
     requested_action: Callable[[], Action] = lambda: Action.NONE
 
 
@@ -109,6 +112,7 @@ class Run:
         self.net, self.nets = self._train_nets()
         self.schedule = self._schedule()
         self.test_nets = self._test_nets()
+        self.best: Any = None  # a Best, which the Solver sets if it is wanted
         self._allocate()
 
     def _start_random(self) -> int:

@@ -33,6 +33,11 @@ class Solver(Run):
         self.nan_policy = NanPolicy(self, self.options.on_nan)
         self.update = Update(self)
         self.batches = self._batches()
+        if self.options.keep_best or self.options.patience:
+            from fcaffe.solvers.best import Best
+
+            self.best = Best(self, self.options.keep_best, self.options.patience)
+            self.observers.append(self.best)
         self._before_test: Any = None  # the states before the test that is going on
         log.solver_done()
 
@@ -161,6 +166,8 @@ class Solver(Run):
             for index in range(len(self.test_nets)):
                 if stopped is Action.NONE:
                     test(self, index, asked_to_stop)
+            if self.best is not None and stopped is Action.NONE and self.best.judge():
+                stopped = Action.STOP
         if stopped is Action.NONE:
             self._before_test = None
         return stopped

@@ -34,8 +34,8 @@ def test_rates_are_caffes_to_the_bit(curve: dict[str, Any]) -> None:
 
 
 def test_unknown_policy_lists_the_known_ones() -> None:
-    with pytest.raises(SolverError, match="unknown lr_policy 'cosine'; known ones: fixed, step"):
-        learning_rate(parse_text('lr_policy: "cosine" base_lr: 1', pb.SolverParameter), 0)
+    with pytest.raises(SolverError, match="unknown lr_policy 'cosinus'; known ones: fixed, step"):
+        learning_rate(parse_text('lr_policy: "cosinus" base_lr: 1', pb.SolverParameter), 0)
 
 
 def test_yolos_stages_end_with_their_iteration() -> None:

@@ -20,7 +20,7 @@ Owner = tuple[str, str]  # of a state: a net ("" for none) and the key of the la
 States = dict[Owner, State]  # of one worker
 
 TRAIN = "train"
-RANDOM, LOSS, EXCHANGE, ENGINE = (("", name) for name in ("random", "loss", "exchange", "engine"))
+RANDOM, LOSS, EXCHANGE, ENGINE, BEST = (("", name) for name in ("random", "loss", "exchange", "engine", "best"))
 GATHERED = 1 << 26  # bytes of a message to worker 0
 
 
@@ -58,7 +58,8 @@ def owners(run: Run) -> dict[Owner, Any]:
         for layers in zip(*(net.layers for net in run.nets), strict=True):
             if layers[0].held is Held.STREAMS:
                 found[TRAIN, layers[0].key] = StreamsOfShards(layers)
-    return found | {LOSS: run.smoothed, EXCHANGE: run.exchange, ENGINE: run.engine}
+    best = {BEST: run.best} if run.best is not None else {}
+    return found | {LOSS: run.smoothed, EXCHANGE: run.exchange, ENGINE: run.engine} | best
 
 
 def collect(run: Run, states: States) -> tuple[Any, list[CarriedArray]]:
@@ -113,7 +114,7 @@ def _restore(run: Run, key: Owner, owner: Any, states: list[State]) -> bool:
         owner.restore_state(state)
         return True
     all_zero = bool(states) and not any(array.any() for state in states for array in state.values())
-    return all_zero or _held(owner) is Held.MEAN or key in (LOSS, ENGINE)
+    return all_zero or _held(owner) is Held.MEAN or key in (LOSS, ENGINE, BEST)
 
 
 def _fitting(run: Run, key: Owner, owner: Any, states: list[State], now: State) -> State | None:

@@ -53,6 +53,12 @@ def paths(prefix: str, iteration: int, hdf5: bool = False) -> tuple[str, str]:
     return f"{stem}.caffemodel{suffix}", f"{stem}.solverstate{suffix}"
 
 
+def best_path(param: Any) -> str:
+    """The path of the weights of the best test of a run with these solver parameters."""
+    suffix = HDF5_SUFFIX if param.snapshot_format == pb.SolverParameter.HDF5 else ""
+    return f"{param.snapshot_prefix}_best.caffemodel{suffix}"
+
+
 def states(prefix: str) -> list[str]:
     """The states under a prefix and its temporary ones, latest iteration first; of one the newer file first."""
     found = []
