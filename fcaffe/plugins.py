@@ -18,11 +18,16 @@ from typing import Any
 from fcaffe.errors import UsageError
 
 GROUP = "fcaffe.plugins"
-OWN = "fcaffe.forks"  # the layers of Caffe's forks, a plugin that is always there
+OWN = "fcaffe.forks"
 
 
-def load_own() -> None:
-    importlib.import_module(OWN)
+def load_own(part: str = "") -> None:
+    """Import the plugin that fcaffe always has, what Caffe's forks add, or the module `part` of it.
+
+    `fcaffe.layers` calls this for the types of layers, `fcaffe.proto` for the part "notations" and `fcaffe.onnx` for
+    the part "onnx".
+    """
+    importlib.import_module(f"{OWN}.{part}".rstrip("."))
 
 
 def load(modules: Iterable[str]) -> None:

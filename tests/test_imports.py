@@ -1,4 +1,4 @@
-"""Who imports whom: no circle, and each folder only what stands above it in docs/design.md."""
+"""Who imports whom: no circle, each folder only what stands above it in docs/design.md, and the forks as a plugin."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ import functools
 import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
+from importlib import import_module
 from pathlib import Path
+
+import pytest
+
+from fcaffe.moved import MOVED
 
 ROOT = Path(__file__).parents[1]
 
@@ -79,3 +84,25 @@ def test_a_folder_imports_only_from_those_above_it() -> None:
             allowed = order[: min((order.index(user) for user in users.get(module, ()) if user in order), default=None)]
         below = {name for name in names if folder_of(name) in order and folder_of(name) not in allowed}
         assert not below, f"{module} imports {below}"
+
+
+def test_the_layers_of_forks_are_a_plugin() -> None:
+    """Nothing imports them, and they import what docs/contributing.md names for plugins."""
+    (table,) = re.findall(r"^\| modules \| use \|\n(.*?)\n\n", (ROOT / "docs/contributing.md").read_text(), re.S | re.M)
+    public = set(re.findall(r"`([\w.]+)`", table))
+    folders = "fcaffe.forks", "fcaffe.data", "fcaffe.proto", "fcaffe.log", "fcaffe.onnx"
+    for module, names in imports(ROOT).items():
+        if folder_of(module) == "fcaffe.forks":
+            assert not {name for name in names if folder_of(name) not in folders} - public, module
+            private = [name for name in imported(modules(ROOT)[module].read_text()) if "._" in name]
+            assert not private, f"{module} imports {private}"
+        else:
+            assert "fcaffe.forks" not in {folder_of(name) for name in names}, module
+
+
+def test_modules_are_found_by_their_former_names() -> None:
+    for former, present in MOVED.items():
+        assert import_module(former) is import_module(present)
+    assert import_module("fcaffe.tools.onnx.reading.graph") is import_module("fcaffe.onnx.reading.graph")
+    with pytest.raises(ModuleNotFoundError):
+        import_module("fcaffe.net.never")

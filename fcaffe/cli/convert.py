@@ -165,8 +165,7 @@ def _convert_onnx(
     from fcaffe.model_files import write_model
     from fcaffe.onnx.reading.convert import from_onnx
     from fcaffe.proto import write_text
-    from fcaffe.proto.upgrade_forks import with_rounding
-    from fcaffe.tools.target import read_target
+    from fcaffe.tools.target import read_target, with_rounding
 
     if not source.endswith(".onnx") or not target.endswith(".prototxt"):
         raise UsageError(

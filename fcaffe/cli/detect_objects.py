@@ -15,11 +15,10 @@ from fcaffe import log
 from fcaffe.cli.engine import EngineFlags, engine_flags, first_gpu
 from fcaffe.cli.flags import command
 from fcaffe.data.annotated import read_label_map
-from fcaffe.data.boxes import falling
+from fcaffe.data.boxes import ImageSize, falling, in_pixels
 from fcaffe.data.images import Color, decode_image, encode_image, opencv, read_file
 from fcaffe.data.transformer import Transformer
 from fcaffe.errors import DataError, UsageError
-from fcaffe.forks.detection_files import ImageSize, in_pixels
 from fcaffe.input_files import reading, require_inputs
 from fcaffe.net import Blob, Net
 from fcaffe.net.weights import load_weights, tell_untouched

@@ -24,6 +24,7 @@ from fcaffe.proto.text import read_text
 from fcaffe.rng import CaffeRandom
 
 CORNERS = slice(2, 6)
+MOST_OBJECTS = 300  # of an image, in MobileNet-YOLO's labels
 NO_OBJECTS = np.empty((0, 7), np.float32)
 
 Corners = tuple[float, float, float, float]  # xmin, ymin, xmax, ymax

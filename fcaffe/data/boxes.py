@@ -8,6 +8,7 @@ work such as suppression would leave a GPU idle, so boxes are handled on the hos
 from __future__ import annotations
 
 import sys
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,14 @@ CORNER, CENTER_SIZE, CORNER_SIZE = (
 )
 LEAST = 1e-6  # overlap that counts in `match`
 BLOCK = 512  # boxes whose overlaps with one another `suppress` computes at a time
+
+
+class ImageSize(NamedTuple):
+    """An image by the name that files give it, and its size on disk in pixels."""
+
+    name: str
+    height: int
+    width: int
 
 
 def areas(boxes: np.ndarray, pixels: bool = False) -> np.ndarray:
@@ -142,3 +151,21 @@ def suppress(
             largest[left] = np.maximum(largest[left], with_new)
         left = left[largest[left] <= threshold]
     return np.array(kept[:limit], int)
+
+
+def in_pixels(boxes: np.ndarray, image: ImageSize, resize: Any) -> np.ndarray:
+    """Boxes (..., 4) of fractions of the net's input, in pixels of the image from which `resize` has made the input.
+
+    `resize` is a ResizeParameter. Boxes are cut to the image; NaN becomes 0.
+    """
+    size = np.array([image.width, image.height] * 2, np.float32)
+    if resize.resize_mode == pb.ResizeParameter.FIT_SMALL_SIZE and resize.height_scale and resize.width_scale:
+        scale = np.array([resize.width_scale, resize.height_scale] * 2, np.float32)
+        return np.nan_to_num(np.clip(boxes * scale, 0, size))
+    if resize.resize_mode == pb.ResizeParameter.FIT_LARGE_SIZE_AND_PAD:
+        aspect = image.width / image.height * resize.height / resize.width
+        used = np.minimum(1, np.array([aspect, 1 / aspect] * 2, np.float32))  # the rest of the input is padding
+        low, high = (1 - used) / 2, (1 + used) / 2
+        seen = ((boxes[..., :2] < high[:2]) & (boxes[..., 2:] > low[:2])).all(axis=-1, keepdims=True)
+        boxes = np.where(seen, (boxes - low) / used, boxes)  # SSD leaves boxes in the padding as they are
+    return np.nan_to_num(np.clip(boxes, 0, 1) * size)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.data.annotated import AnnotatedBatches
+from fcaffe.data.annotated import MOST_OBJECTS, AnnotatedBatches
 from fcaffe.data.database import Database
 from fcaffe.data.prefetch import Batch
 from fcaffe.data.transformer import Transformer
@@ -14,8 +14,6 @@ from fcaffe.layers.data import Data
 from fcaffe.net import Blob, register
 from fcaffe.net.placements import LOCAL
 from fcaffe.proto import forks
-
-MOST_OBJECTS = 300  # of an image, in MobileNet-YOLO's labels
 
 
 @register("AnnotatedData")

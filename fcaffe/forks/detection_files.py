@@ -1,4 +1,4 @@
-"""Files of detections in the formats of VOC, ILSVRC and COCO, and boxes in pixels of the images on disk."""
+"""Files of detections in the formats of VOC, ILSVRC and COCO."""
 
 from __future__ import annotations
 
@@ -6,23 +6,15 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fcaffe.data.annotated import read_label_map
+from fcaffe.data.boxes import ImageSize, in_pixels
 from fcaffe.errors import DataError
 from fcaffe.input_files import read_input, reading
 from fcaffe.output_files import replacing
-from fcaffe.proto import caffe_pb2 as pb
-
-
-class ImageSize(NamedTuple):
-    """An image by the name that files give it, and its size on disk in pixels."""
-
-    name: str
-    height: int
-    width: int
 
 
 def read_image_sizes(path: str) -> list[ImageSize]:
@@ -36,24 +28,6 @@ def read_image_sizes(path: str) -> list[ImageSize]:
     if not sizes or min(min(size[1:]) for size in sizes) < 1:
         raise DataError(f"{path}: a name_size_file has lines of a name, a height and a width; correct it")
     return sizes
-
-
-def in_pixels(boxes: np.ndarray, image: ImageSize, resize: Any) -> np.ndarray:
-    """Boxes (..., 4) of fractions of the net's input, in pixels of the image from which `resize` has made the input.
-
-    `resize` is a ResizeParameter. Boxes are cut to the image; NaN becomes 0.
-    """
-    size = np.array([image.width, image.height] * 2, np.float32)
-    if resize.resize_mode == pb.ResizeParameter.FIT_SMALL_SIZE and resize.height_scale and resize.width_scale:
-        scale = np.array([resize.width_scale, resize.height_scale] * 2, np.float32)
-        return np.nan_to_num(np.clip(boxes * scale, 0, size))
-    if resize.resize_mode == pb.ResizeParameter.FIT_LARGE_SIZE_AND_PAD:
-        aspect = image.width / image.height * resize.height / resize.width
-        used = np.minimum(1, np.array([aspect, 1 / aspect] * 2, np.float32))  # the rest of the input is padding
-        low, high = (1 - used) / 2, (1 + used) / 2
-        seen = ((boxes[..., :2] < high[:2]) & (boxes[..., 2:] > low[:2])).all(axis=-1, keepdims=True)
-        boxes = np.where(seen, (boxes - low) / used, boxes)  # SSD leaves boxes in the padding as they are
-    return np.nan_to_num(np.clip(boxes, 0, 1) * size)
 
 
 class DetectionFiles:

@@ -8,7 +8,7 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.data import boxes
-from fcaffe.forks.detection_files import DetectionFiles, checked_resize, in_pixels, read_image_sizes
+from fcaffe.forks.detection_files import DetectionFiles, checked_resize, read_image_sizes
 from fcaffe.forks.ssd import (
     DETECTION_ROW,
     DetectionRows,
@@ -149,7 +149,7 @@ class DetectionEvaluate(DetectionRows):
         found, there = detections[:, 3:], objects.boxes
         if self.images:
             image = self.images[self.next_image]
-            found, there = in_pixels(found, image, self.resize), in_pixels(there, image, self.resize)
+            found, there = (boxes.in_pixels(rows, image, self.resize) for rows in (found, there))
         overlap = boxes.overlaps(found, there, pixels=bool(self.images))
         columns = judge(overlap, p.overlap_threshold, objects.difficult & (not p.evaluate_difficult_gt))
         return np.column_stack([detections[:, :3], *columns]).astype(np.float32)

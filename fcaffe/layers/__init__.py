@@ -1,5 +1,8 @@
-"""The layer types and the modules that define them. A module is loaded when a net names one of its types."""
+"""The layer types and the modules that define them. A module is loaded when a net names one of its types.
 
+Importing this package declares also the types of Caffe's forks."""
+
+from fcaffe import plugins
 from fcaffe.layers import fused  # noqa: F401 - the rules of rewriting
 from fcaffe.net.registry import declare
 
@@ -33,3 +36,4 @@ declare(
         "spp": "SPP",
     },
 )
+plugins.load_own()

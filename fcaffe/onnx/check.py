@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from fcaffe.errors import UsageError
-from fcaffe.forks.roi_pooling import RegionLayer
 from fcaffe.net import Net
 from fcaffe.onnx.library import onnx, onnxruntime
 from fcaffe.onnx.preprocessing import Preprocessing
@@ -34,8 +33,9 @@ def random_inputs(net: Net, seed: int = 0) -> dict[str, np.ndarray]:
     random = np.random.default_rng(seed)
     inputs = {net.blob_names[i]: random.standard_normal(net.blobs[i].shape).astype(np.float32) for i in net.input_ids}
     for node in net.nodes:
-        if isinstance(node.layer, RegionLayer) and node.layer.bottom_names[1] in inputs:
-            inputs[node.layer.bottom_names[1]] = node.layer.random_regions(random, node.bottoms)
+        random_regions = getattr(node.layer, "random_regions", None)  # what a layer that reads regions may define
+        if random_regions is not None and node.layer.bottom_names[1] in inputs:
+            inputs[node.layer.bottom_names[1]] = random_regions(random, node.bottoms)
     return inputs
 
 

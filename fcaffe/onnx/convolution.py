@@ -17,7 +17,7 @@ def _images(step: Step, shape: Shape) -> Shape:
     return (math.prod(shape[: layer.axis]), *shape[layer.axis :])
 
 
-@writes("Convolution", "ConvolutionDepthwise", "DepthwiseConvolution", "Deconvolution")
+@writes("Convolution", "Deconvolution")
 def convolution(step: Step) -> list[str]:
     kind = "ConvTranspose" if step.layer.type == "Deconvolution" else "Conv"
     group = step.param.convolution_param.group

@@ -15,9 +15,7 @@ from fcaffe.net.node import Node
 from fcaffe.net.weights import to_model
 from fcaffe.onnx import (  # noqa: F401 - each fills the registry
     convolution,
-    detection,
     elementwise,
-    forks,
     normalization,
     pooling,
     recurrent,

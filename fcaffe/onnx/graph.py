@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from fcaffe import plugins
 from fcaffe.errors import LayerError
 from fcaffe.net import Layer
 from fcaffe.net.node import Node
@@ -40,6 +41,7 @@ writes = registration(_writers)  # a function that writes the nodes of layer typ
 
 def writer_of(layer: Layer) -> Writer:
     """The function for a layer's type. Raises LayerError if there is none."""
+    plugins.load_own("onnx")
     if layer.type not in _writers:
         raise layer.error("fcaffe does not know how to write layers of this type in ONNX")
     return _writers[layer.type]

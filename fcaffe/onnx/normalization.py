@@ -11,7 +11,7 @@ from fcaffe.onnx.graph import Shape, Step, writes
 from fcaffe.proto import caffe_pb2 as pb
 
 
-@writes("BatchNorm", "BN")
+@writes("BatchNorm")
 def batch_norm(step: Step) -> list[str]:
     layer, (shape,) = step.layer, step.bottoms
     wide = shape if len(shape) > 1 else (*shape, 1)

@@ -129,7 +129,7 @@ _ENUM_VALUES = {
 OF_DEPTH = ("kernel_depth", "temporal_stride", "temporal_pad", "kernel_d", "stride_d", "pad_d")
 OF_AXES = (*OF_DEPTH, "kernel_shape", "stride_shape", "pad_shape")
 
-# Fields with an effect. upgrade_forks.py replaces some of them by fields of BVLC Caffe.
+# Fields with an effect. fcaffe/forks/notations.py replaces some of them by fields of BVLC Caffe.
 _WORKING = {
     "LayerParameter": "annotated_data_param detection_evaluate_param detection_output_param multibox_loss_param"
     " norm_param normalize_param permute_param prior_box_param roi_pooling_param smooth_l1_loss_param"

@@ -4,19 +4,34 @@ V0 layers become V1 layers, and these current ones. Then input fields become an 
 learning rates, and some fields of forks become Caffe's own. A current message does not change, and nothing is logged.
 """
 
-from fcaffe import log
+from collections.abc import Callable
+from typing import Any
+
+from fcaffe import log, plugins
 from fcaffe.errors import ProtoError
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.upgrade_forks import has_fork_fields, upgrade_fork_fields
 from fcaffe.proto.upgrade_v1 import find_transform_fields, move_transform_fields, upgrade_v1_layers
 
 _SOLVER_TYPES = {name.upper(): name for name in ("SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam")}
+_notations: list[tuple[Callable[[Any], bool], Callable[[Any, str], None]]] = []  # used, upgrade
+
+
+def register_notation(used: Callable[[Any], bool], upgrade: Callable[[Any, str], None]) -> None:
+    """Let nets be read that have a notation of a fork for what Caffe's own notation can say.
+
+    Args:
+        used: Whether a LayerParameter has the notation.
+        upgrade: Replaces the notation in a NetParameter. Its second argument is the file, for the log. It may raise
+            ProtoError.
+    """
+    _notations.append((used, upgrade))
 
 
 def net_is_current(param: pb.NetParameter) -> bool:
     """Whether `upgrade_net` has nothing to do."""
-    old_layers = param.layers or param.input
-    return not (old_layers or any(_has_batch_norm_params(layer) or has_fork_fields(layer) for layer in param.layer))
+    plugins.load_own("notations")
+    uses = [_has_batch_norm_params, *(used for used, _ in _notations)]
+    return not (param.layers or param.input or any(used(layer) for layer in param.layer for used in uses))
 
 
 def upgrade_net(param: pb.NetParameter, name: str, fork_fields: bool = True) -> bool:
@@ -24,6 +39,7 @@ def upgrade_net(param: pb.NetParameter, name: str, fork_fields: bool = True) -> 
 
     `name` is its file, for the log and for errors. Without `fork_fields` those of forks stay. Raises ProtoError.
     """
+    plugins.load_own("notations")
     complete = True
     try:
         if param.layer and param.layers:
@@ -50,8 +66,8 @@ def upgrade_net(param: pb.NetParameter, name: str, fork_fields: bool = True) -> 
             _upgrade_input(param, name)
         if any(_has_batch_norm_params(layer) for layer in param.layer):
             _upgrade_batch_norm(param, name)
-        if fork_fields:
-            upgrade_fork_fields(param, name)
+        for _, upgrade in _notations if fork_fields else ():
+            upgrade(param, name)
     except ProtoError as error:
         raise ProtoError(f"{name}: {error}") from None
     return complete

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fcaffe import log
@@ -33,6 +34,13 @@ _SHARED = [
 _OF_PARAMETERS = {"param": "name", "blob_share_mode": "share_mode", "blobs_lr": "lr_mult", "weight_decay": "decay_mult"}
 _TRANSFORMED = {"DATA": "data_param", "IMAGE_DATA": "image_data_param", "WINDOW_DATA": "window_data_param"}
 
+_completions: dict[str, Callable[[Sequence[Any], int], None]] = {}  # by layer type
+
+
+def register_completion(layer_type: str, complete: Callable[[Sequence[Any], int], None]) -> None:
+    """Let `complete(layers, index)` add to each upgraded V1 layer of a type what the V1 notation does not say."""
+    _completions[layer_type] = complete
+
 
 def upgrade_v1_layers(param: pb.NetParameter) -> bool:
     """Replace `layers` by `layer`. Returns False, and logs it, if something was lost. Raises ProtoError."""
@@ -45,10 +53,8 @@ def upgrade_v1_layers(param: pb.NetParameter) -> bool:
     param.ClearField("layers")
     param.layer.extend(upgraded)
     for index, layer in enumerate(param.layer):
-        if layer.type == "Crop":
-            from fcaffe.proto.crop_offsets import crop_offsets  # for nets of a fork
-
-            layer.crop_param.offset.extend(crop_offsets(param.layer, index))
+        if complete_layer := _completions.get(layer.type):
+            complete_layer(param.layer, index)
     return complete
 
 

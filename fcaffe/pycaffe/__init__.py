@@ -3,11 +3,7 @@
 Importing this package declares all layer types, also that of the user's Python layers.
 """
 
-from fcaffe import (
-    layers,  # noqa: F401 - declares the types of layers
-    plugins,
-)
+from fcaffe import layers  # noqa: F401 - declares the types of layers
 from fcaffe.net.registry import declare
 
 declare(__name__, {"python": "Python"})
-plugins.load_own()

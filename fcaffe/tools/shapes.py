@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log
+from fcaffe.data.annotated import MOST_OBJECTS
 from fcaffe.engines import Engine
 from fcaffe.errors import FcaffeError, NetError
-from fcaffe.forks.annotated_data import MOST_OBJECTS
 from fcaffe.net import Context, Net
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net

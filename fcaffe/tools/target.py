@@ -94,6 +94,18 @@ class Target:
         return ""
 
 
+def with_rounding(net: pb.NetParameter, field: str) -> pb.NetParameter:
+    """A net whose poolings have this field, `ceil_mode` or `torch_pooling`, instead of `round_mode`."""
+    copy = pb.NetParameter()
+    copy.CopyFrom(net)
+    for layer in copy.layer:
+        if layer.pooling_param.HasField("round_mode") and field != "round_mode":
+            up = layer.pooling_param.round_mode == pb.PoolingParameter.CEIL
+            layer.pooling_param.ClearField("round_mode")
+            setattr(layer.pooling_param, field, up == (field == "ceil_mode"))
+    return copy
+
+
 def read_target(name: str) -> Target:
     """The target of this name, or in this file. Raises UsageError, ProtoError."""
     shipped = {path.stem: path for path in sorted(FOLDER.glob("*.txt"))}

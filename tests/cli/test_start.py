@@ -26,7 +26,7 @@ OF_FCAFFE = {
     "output_files",
     "jobs",
 }
-OF_FCAFFE |= {"suggestions", "threads"}
+OF_FCAFFE |= {"moved", "suggestions", "threads"}
 
 
 def loaded(*words: str) -> tuple[set[str], int]:
@@ -94,7 +94,7 @@ def test_a_training_loads_what_it_uses(tmp_path: Path) -> None:
     names, code = loaded("train", "--solver", str(solver))
     assert code == 0
     assert names & UNUSED == set()
-    assert {name for name in names if name.startswith("fcaffe.forks.")} == set()
+    assert {name for name in names if name.startswith("fcaffe.forks.")} == {"fcaffe.forks.notations"}
     assert {name for name in names if name.startswith("fcaffe.pycaffe.")} == set()
     assert {"fcaffe.layers.inner_product", "fcaffe.layers.input"} <= names
     assert sum(name.startswith("fcaffe") for name in names) <= MOST
@@ -110,4 +110,4 @@ def test_a_script_loads_the_layers_of_its_net(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     names = set(json.loads(done.stdout.splitlines()[-1]))
     assert not names & (UNUSED - {"fcaffe.engines.cuda", "fcaffe.data", "lmdb"})
-    assert {name for name in names if name.startswith("fcaffe.forks.")} == set()
+    assert {name for name in names if name.startswith("fcaffe.forks.")} == {"fcaffe.forks.notations"}

@@ -57,6 +57,17 @@ def test_a_second_class_for_a_type_is_refused_whether_or_not_the_first_is_loaded
     assert done.stdout.startswith("layer type Tile is registered twice: ") and "fcaffe.layers.concat" in done.stdout
 
 
+def test_forks_are_known_without_pycaffe() -> None:
+    code = (
+        "from fcaffe.proto import caffe_pb2 as pb, upgrade_net\n"
+        "net = pb.NetParameter(layer=[pb.LayerParameter(name='p', type='Pooling3D')]); upgrade_net(net, 'x')\n"
+        "from fcaffe import layers; from fcaffe.net.registry import registered\n"
+        "print(net.layer[0].type, registered('Permute').__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout == "Pooling Permute\n"
+
+
 def test_a_plugin_registers_a_type_of_its_own() -> None:
     @register("OfThisTest", of_tool=True)
     class OfThisTest(Layer):

@@ -12,8 +12,8 @@ from fcaffe.errors import ProtoError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, read_net, write_text
 from fcaffe.proto.upgrade import net_is_current
-from fcaffe.proto.upgrade_forks import with_rounding
 from fcaffe.tools.summary import summarize
+from fcaffe.tools.target import with_rounding
 
 INPUT = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 2 dim: 23 dim: 30 } } }'
 POOLING = 'layer { name: "it" type: "Pooling" bottom: "x" top: "it" pooling_param { kernel_size: 3 stride: 2 %s } }'

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fcaffe import plugins
 from fcaffe.engines import cpu_engine
 from fcaffe.errors import LayerError
 from fcaffe.net import layer_types, registry
@@ -38,6 +39,7 @@ from fcaffe.onnx.library import OPSETS
 from fcaffe.onnx.refused import REASONS as REFUSED
 from fcaffe.onnx.refused import check_types
 
+plugins.load_own("onnx")  # what is refused of forks
 MODELS = Path(__file__).parents[2] / "models"
 TOLERANCE = 1e-4
 EACH = [

@@ -10,15 +10,15 @@ from google.protobuf import text_format
 from fcaffe import log
 from fcaffe.errors import LayerError, NetError
 from fcaffe.net.blob import Blob, Storage
-from fcaffe.net.context import Context
 from fcaffe.net.build.filter import filter_net
+from fcaffe.net.build.redistribute import Redistribute, differs
+from fcaffe.net.build.splits import insert_splits, unsplit_names
+from fcaffe.net.context import Context
 from fcaffe.net.layer import Half, Layer
 from fcaffe.net.node import Node
 from fcaffe.net.parameters import Parameters
 from fcaffe.net.placements import LOCAL, REPLICATE, Local, Placement, Replicate, Shard
-from fcaffe.net.build.redistribute import Redistribute, differs
 from fcaffe.net.registry import create_layer, registered
-from fcaffe.net.build.splits import insert_splits, unsplit_names
 
 AUTOMATIC = "(automatic)"  # Caffe's name for a top that the prototxt left out
 

@@ -8,12 +8,15 @@ for their depth; Caffe's convolution has one number an axis, and pooling has it 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fcaffe import log
 from fcaffe.errors import ProtoError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.forks import OF_AXES, OF_DEPTH
+from fcaffe.proto.upgrade import register_notation
+from fcaffe.proto.upgrade_v1 import register_completion
 
 _TYPES = {
     **dict.fromkeys(("Convolution3D", "NdConvolution"), "Convolution"),
@@ -99,18 +102,6 @@ def _upgrade_axes(layer: Any, p: Any) -> None:
             getattr(p, own if repeated else f"{own}_3d").extend(numbers)
 
 
-def with_rounding(net: pb.NetParameter, field: str) -> pb.NetParameter:
-    """A net whose poolings have this field, `ceil_mode` or `torch_pooling`, instead of `round_mode`."""
-    made = pb.NetParameter()
-    made.CopyFrom(net)
-    for layer in made.layer:
-        if layer.pooling_param.HasField("round_mode") and field != "round_mode":
-            up = layer.pooling_param.round_mode == pb.PoolingParameter.CEIL
-            layer.pooling_param.ClearField("round_mode")
-            setattr(layer.pooling_param, field, up == (field == "ceil_mode"))
-    return made
-
-
 def _given(message: Any, fields: tuple[str, ...]) -> list[str]:
     return [field for field in fields if field in message.DESCRIPTOR.fields_by_name and message.HasField(field)]
 
@@ -158,3 +149,13 @@ def _replace(layer: Any, param: Any, fields: list[str], own: str, value: Any) ->
         param.dilation[:] = wanted
     else:
         setattr(param, own, value)
+
+
+def _complete_crop(layers: Sequence[Any], index: int) -> None:
+    from fcaffe.forks.crop_offsets import crop_offsets  # few nets have such layers
+
+    layers[index].crop_param.offset.extend(crop_offsets(layers, index))
+
+
+register_notation(has_fork_fields, upgrade_fork_fields)
+register_completion("Crop", _complete_crop)

@@ -6,12 +6,27 @@ import math
 
 import numpy as np
 
+from fcaffe.forks import onnx_detection  # noqa: F401 - fills the registry
 from fcaffe.forks.resize import UpsampleNearest
 from fcaffe.forks.roi_pooling import ROIAlignMean
+from fcaffe.onnx.convolution import convolution
 from fcaffe.onnx.graph import Step, writes
+from fcaffe.onnx.normalization import batch_norm
 from fcaffe.onnx.recurrent import GATES
+from fcaffe.onnx.refused import SCORES, TRAINS, refuse_types
 
 INDEX, FIRST, LAST = [0], [1, 2], [3, 4]  # columns of regions: image, x1 and y1, x2 and y2
+AFTER = "no operator does its work; end the deploy prototxt in front of it, and do it in the program that runs the net"
+
+writes("ConvolutionDepthwise", "DepthwiseConvolution")(convolution)
+writes("BN")(batch_norm)
+refuse_types(TRAINS, "BoxAnnotatorOHEM", "CombinedMargin", "CosinAddm", "LabelSpecificAdd", "LabelSpecificMargin")
+refuse_types(TRAINS, "MarginInnerProduct")
+refuse_types(SCORES, "DetectionEvaluate", "EvalDetection")
+refuse_types(AFTER, "CTCGreedyDecoder", "Proposal", "Yolov3DetectionOutput")
+refuse_types(
+    "no operator of ONNX pools each bin from channels of its own; a net with ROIPooling can be written", "PSROIPooling"
+)
 
 
 @writes("Permute", "Transpose")

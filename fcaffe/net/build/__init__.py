@@ -1,0 +1,1 @@
+"""How the graph of a net is built from its prototxt."""
