@@ -6,16 +6,16 @@ Only `fcaffe.cli` turns these into a log line and an exit code.
 
 from typing import Any
 
+from fcaffe.shown import shown
+
 LONGEST = 2000  # characters of a message
-# Control characters, as text. A name in a file could change what a terminal shows, or make it send input.
-CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
 
 
 class FcaffeError(RuntimeError):
     """Base of all errors that a user's input, files or machine can cause. Scripts for pycaffe catch RuntimeError."""
 
     def __str__(self) -> str:
-        text = super().__str__().translate(CONTROLS)
+        text = shown(super().__str__())
         return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
 
 

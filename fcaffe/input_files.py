@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gzip
 import io
 import os
 import select
@@ -22,6 +23,8 @@ SILENT = 60.0  # seconds in which a writer must open a pipe, or write again
 
 # zlib compresses at most about a thousandfold; a file that claims more is damaged, and nothing is allocated for it.
 MOST_PACKED = 2000
+
+GZIP = b"\x1f\x8b"  # the beginning of a gzipped file
 
 Path = str | os.PathLike[str]
 
@@ -65,6 +68,27 @@ def read_input(path: Path, most: int = LARGEST, look: bool = False) -> bytes:
     if len(content) > most:
         raise _too_large(most)
     return content
+
+
+@contextlib.contextmanager
+def open_packed(path: Path) -> Iterator[Any]:
+    """Yield a file or pipe, opened by `open_input`, whose content may be gzipped. Read it by `read_promised`."""
+    with open_input(path) as file:
+        is_packed = file.read(2) == GZIP
+        file.seek(0)
+        yield gzip.GzipFile(fileobj=file) if is_packed else file
+
+
+def read_promised(file: Any, size: int) -> bytes | None:
+    """Read the rest of a file that promises `size` bytes in its header; None if it has fewer or more.
+
+    Reads one byte beyond them at most, whatever a packed file holds.
+    """
+    pieces, missing = [], size + 1
+    while missing and (piece := file.read(min(missing, 1 << 20))):
+        pieces.append(piece)
+        missing -= len(piece)
+    return b"".join(pieces) if missing == 1 else None
 
 
 def require_inputs(*paths: str) -> None:

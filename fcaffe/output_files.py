@@ -91,14 +91,14 @@ def replacing(
     stays = _takes_bytes(path)
     if not stays:
         remove_leftovers(str(target))
-    folder = Path(tempfile.gettempdir()) if stays else target.parent
+    # Others can write to the folder of temporary files too, so a new folder there hides the file from them.
+    folder = Path(tempfile.mkdtemp()) if stays else target.parent
     temporary = folder / temporary_name(target.name)  # also for the path /, which has no name
     try:
         yield temporary
         if stays:
             with open(temporary, "rb") as written, _opened(path) as stream:
                 shutil.copyfileobj(written, stream)
-            temporary.unlink()
             return
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
@@ -113,6 +113,9 @@ def replacing(
                 f"the {noun} (an earlier file of that name is as it was)"
             ) from problem
         raise
+    finally:
+        if stays:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _takes_bytes(path: str | os.PathLike[str]) -> bool:

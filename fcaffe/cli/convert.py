@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from fcaffe.cli.flags import command, numbers, with_options
+from fcaffe.cli.table import say
 from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.onnx.convert import convert as convert_file
 from fcaffe.onnx.convert import is_state_dict, target_kind
@@ -140,16 +141,14 @@ def convert(
         preprocessing = Preprocessing(read_mean(mean) if mean else None, scale, swap_channels)
     to_onnx = ToOnnx(preprocessing, fold_bn, opset or OPSET) if preprocessing is not None or fold_bn or opset else None
     noun = convert_file(source, target, net or None, to, to_onnx)
-    print(f"{target}: {noun} from {source}")
+    say(f"{target}: {noun} from {source}")
     if not check:
         return 0
     from fcaffe.onnx.check_conversion import compare, too_far
 
     worst = compare(source, target, net or None, preprocessing, inputs)
     for what, one in worst.items():
-        print(
-            f"{what}: largest difference {one.largest:.3g}, in {one.output}, whose values go up to {one.magnitude:.3g}"
-        )
+        say(f"{what}: largest difference {one.largest:.3g}, in {one.output}, whose values go up to {one.magnitude:.3g}")
     if wrong := [one.output for one in worst.values() if too_far(one)]:
         raise FcaffeError(f"{target} differs from {source} in {', '.join(dict.fromkeys(wrong))}")
     return 0
@@ -182,14 +181,14 @@ def _convert_onnx(
         raise FcaffeError(f"{source} does not fit {toolchain}: {'; '.join(each)}. End the net before them by --cut")
     write_text(target, net)
     write_model(weights, made.model)
-    print(f"{target}, {weights}: {len(made.net.layer)} layers from {source}")
+    say(f"{target}, {weights}: {len(made.net.layer)} layers from {source}")
     if inputs is None:
         return 0
     from fcaffe.onnx.check_conversion import check_net
 
     found, first = check_net(source, made, inputs)
     for one in found:
-        print(f"{one.output}: largest difference {one.largest:.3g}, of values up to {one.magnitude:.3g}")
+        say(f"{one.output}: largest difference {one.largest:.3g}, of values up to {one.magnitude:.3g}")
     if first:
         raise FcaffeError(f'{target} differs from {source}, first in layer "{first}"')
     return 0

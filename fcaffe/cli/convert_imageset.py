@@ -14,6 +14,7 @@ import click
 from fcaffe import log
 from fcaffe.cli.flags import OWN, Decorator, command, log_flags, required, with_options
 from fcaffe.cli.progress import counted
+from fcaffe.cli.table import say
 from fcaffe.data.backends import write_database
 from fcaffe.data.batches import decoding_threads
 from fcaffe.data.image_list import ListedImage, read_image_list, read_pair_list
@@ -145,5 +146,5 @@ def resize_and_crop_images(
     done = crop_images(names, input_folder, output_folder, output_side_length, threads)
     written = sum(counted(done, len(names), "pictures"))
     skipped = len(names) - written
-    print(f"{output_folder}: {written} pictures" + (f", {skipped} could not be read" if skipped else ""))
+    say(f"{output_folder}: {written} pictures" + (f", {skipped} could not be read" if skipped else ""))
     return 0

@@ -14,6 +14,7 @@ import numpy as np
 from fcaffe import log
 from fcaffe.cli.engine import EngineFlags, engine_flags, first_gpu
 from fcaffe.cli.flags import command
+from fcaffe.cli.table import say
 from fcaffe.data.annotated import read_label_map
 from fcaffe.data.boxes import ImageSize, falling, in_pixels
 from fcaffe.data.images import Color, decode_image, encode_image, opencv, read_file
@@ -86,7 +87,7 @@ def detect_objects(
             net.forward()
             objects = _objects(engine.to_numpy(rows.data).reshape(-1, ROW), threshold, pixels.shape[1:])
             for found in objects:
-                print(f"{path}: {name_of(found.label, names)} {found.score:.4f} {' '.join(map(str, found.box))}")
+                say(f"{path}: {name_of(found.label, names)} {found.score:.4f} {' '.join(map(str, found.box))}")
             log.info(f"{path}: {len(objects)} object(s)")
             if target:
                 content = encode_image(draw(pixels, objects, names), os.path.splitext(target)[1].lstrip("."))

@@ -16,8 +16,9 @@ import numpy as np
 from fcaffe import log
 from fcaffe.cli.flags import command
 from fcaffe.cli.progress import counted
-from fcaffe.cli.table import bar
+from fcaffe.cli.table import bar, say
 from fcaffe.data import open_database
+from fcaffe.data.annotated import parse_annotated
 from fcaffe.data.backends import write_database
 from fcaffe.data.database import Database, Record, new_folder
 from fcaffe.data.datum import datum_to_array, labels_of, name_of, parse_datum
@@ -67,21 +68,31 @@ def lmdb(action: str, paths: tuple[str, ...], count: int, seed: int, backend: st
         records: Iterable[Record] = itertools.islice(itertools.chain(*databases), total)
         if action == "cat":
             for key, value in records:
-                datum = parse_datum(key, value)
+                datum = _datum(key, value)
                 label = _labels(datum) if datum.HasField("label") else "-"
-                print(f"{key.decode(errors='backslashreplace')}  {label}  {_shape(shape_of(datum))}  {form_of(datum)}")
+                say(f"{key.decode(errors='backslashreplace')}  {label}  {_shape(shape_of(datum))}  {form_of(datum)}")
             return 0
         records = counted(records, total, "records")
         if action == "info":
             _info(records, databases[0])
         elif action == "export":
-            print(f"{paths[1]}: {export(records, paths[1])} pictures")
+            say(f"{paths[1]}: {export(records, paths[1])} pictures")
         else:
             shuffles = action == "shuffle"
             numbers = np.random.default_rng(seed).permutation(total).tolist() if shuffles else range(total)
             kind = backend or databases[0].kind.lower()
-            print(f"{paths[-1]}: {write_database(paths[-1], renumbered(records, numbers), kind)} records")
+            say(f"{paths[-1]}: {write_database(paths[-1], renumbered(records, numbers), kind)} records")
     return 0
+
+
+def _datum(key: bytes, value: bytes) -> Any:
+    """The Datum of a record, also that within an AnnotatedDatum."""
+    datum = parse_datum(key, value)
+    if datum.channels or datum.encoded or datum.data or datum.float_data:
+        return datum
+    with contextlib.suppress(DataError):
+        return parse_annotated(key, value).datum
+    return datum
 
 
 def _labels(datum: Any) -> str:
@@ -92,28 +103,28 @@ def _info(records: Iterable[Record], database: Database) -> None:
     shapes, forms, counts = Counter[tuple[int, ...]](), Counter[str](), Counter[int]()
     size = 0
     for key, value in records:
-        datum = parse_datum(key, value)
+        datum = _datum(key, value)
         size += len(value)
         shapes[shape_of(datum)] += 1
         forms[form_of(datum)] += 1
         if datum.HasField("label"):
             counts[datum.label] += 1
-    print(f"{database.kind} {database.source}")
-    print(f"Records    {shapes.total():,}")
-    print(f"Bytes      {size:,}")
-    print(f"Shapes     {_counts(shapes, _shape)}")
-    print(f"Stored as  {_counts(forms, str)}")
+    say(f"{database.kind} {database.source}")
+    say(f"Records    {shapes.total():,}")
+    say(f"Bytes      {size:,}")
+    say(f"Shapes     {_counts(shapes, _shape)}")
+    say(f"Stored as  {_counts(forms, str)}")
     if not counts:
-        print("Labels     none")
+        say("Labels     none")
         return
     labels = sorted(counts.items())
     few, many = min(counts.values()), max(counts.values())
-    print(f"Labels     {len(labels):,} from {labels[0][0]} to {labels[-1][0]}, each of {few:,} to {many:,} records")
+    say(f"Labels     {len(labels):,} from {labels[0][0]} to {labels[-1][0]}, each of {few:,} to {many:,} records")
     print()
     for label, number in labels[:MOST_LABELS]:
-        print(f"{label:>8}  {number:>9,}  {bar(number / many)}")
+        say(f"{label:>8}  {number:>9,}  {bar(number / many)}")
     if len(labels) > MOST_LABELS:
-        print(f"     ...  {len(labels) - MOST_LABELS:,} more")
+        say(f"     ...  {len(labels) - MOST_LABELS:,} more")
 
 
 def _counts(found: Counter[Any], text: Callable[..., str]) -> str:
@@ -130,13 +141,15 @@ def form_of(datum: Any) -> str:
     """The form of the stored values, such as "uint8" or "JPEG files"."""
     if datum.encoded:
         return _FORMS.get(_ending(datum.data), "encoded")
-    return "uint8" if datum.data else "float32"
+    if datum.data:
+        return "uint8"
+    return "float32" if datum.float_data else "no values"
 
 
 def shape_of(datum: Any) -> tuple[int, ...]:
-    """Channels, height and width, which for a PNG or JPEG are read from its header. () for other picture files."""
+    """Channels, height and width, which for a PNG or JPEG are read from its header. () if they are unknown."""
     if not datum.encoded:
-        return datum.channels, datum.height, datum.width
+        return (datum.channels, datum.height, datum.width) if datum.channels else ()
     kind = _ending(datum.data)
     if kind == "png" and len(datum.data) > 25:
         width, height = (int.from_bytes(datum.data[start : start + 4], "big") for start in (16, 20))
@@ -160,7 +173,7 @@ def export(records: Iterable[Record], folder: str) -> int:
     taken: set[str] = set()
     with new_folder(folder, "folder of pictures") as temporary:
         for key, value in records:
-            datum = parse_datum(key, value)
+            datum = _datum(key, value)
             content, ending = _picture(key, datum)
             stem = _PICTURE_ENDING.sub("", _UNSAFE.sub("_", key.decode(errors="backslashreplace")))
             stem, number = stem.encode()[:LONGEST_STEM].decode(errors="ignore"), 1
@@ -169,7 +182,7 @@ def export(records: Iterable[Record], folder: str) -> int:
             taken.add(name)
             with open(os.path.join(temporary, name), "xb") as file:
                 file.write(content)
-            lines.append(f"{name} {_labels(datum)}\n")
+            lines.append(f"{name} {_labels(datum)}\n" if datum.HasField("label") else f"{name}\n")
         with open(os.path.join(temporary, LIST), "w", encoding="utf-8") as file:
             file.writelines(lines)
     return len(lines)

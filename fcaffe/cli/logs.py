@@ -17,6 +17,7 @@ import click
 
 from fcaffe.cli.engine import EngineFlags, engine_flags
 from fcaffe.cli.flags import command, required
+from fcaffe.cli.table import say
 from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.log.reader import OUTPUT, RATE, Message, is_start, lines_of, messages
 from fcaffe.output_files import PICTURE, check_output, replacing, starting
@@ -52,7 +53,7 @@ def parse_log(words: tuple[str, ...], delimiter: str, verbose: bool) -> int:
                 writer.writeheader()
                 writer.writerows(rows)
         if verbose:
-            print(f"Wrote {target}" if rows else f"Not writing {target}; no lines to write")
+            say(f"Wrote {target}" if rows else f"Not writing {target}; no lines to write")
     return 0
 
 
@@ -83,7 +84,7 @@ def plot(words: tuple[str, ...], out: str, x: str) -> int:
     picture = out or f"{os.path.splitext(os.path.basename(logs[0]))[0]}.png"
     check_output(picture, PICTURE, *logs)
     plot_logs(logs, picture, by_time=x == "time")
-    print(picture)
+    say(picture)
     return 0
 
 

@@ -8,6 +8,7 @@ import click
 
 from fcaffe import log, proto
 from fcaffe.cli.flags import command, log_flags, required
+from fcaffe.cli.table import say
 from fcaffe.errors import ProtoError, SnapshotError, UsageError
 from fcaffe.model_files import read_model, write_model
 from fcaffe.onnx.convert import target_kind
@@ -86,10 +87,10 @@ def draw_net(net: str, picture: str, rankdir: str, phase: str, display_lrm: bool
     from fcaffe.pycaffe.draw import draw_net_to_file
 
     param = proto.read_net(net)
-    print(f"Drawing net to {picture}")
+    say(f"Drawing net to {picture}")
     draw_net_to_file(param, picture, rankdir, PHASES[phase], display_lrm)
     if rankdir in ("LR", "RL") and len(param.layer) > LONG:
-        print(f"A net of {len(param.layer)} layers makes a wide picture; --rankdir TB draws it downwards")
+        say(f"A net of {len(param.layer)} layers makes a wide picture; --rankdir TB draws it downwards")
     return 0
 
 
@@ -111,6 +112,6 @@ def merge_bn(net: str, weights: str, new_net: str, new_weights: str) -> int:
     proto.write_text(new_net, merged.net)
     write_model(new_weights, merged.model)
     for layer, others in merged.folded.items():
-        print(f"{layer} has taken in {', '.join(others)}")
-    print(f"{new_net}: {sum(map(len, merged.folded.values()))} layers fewer than {net}")
+        say(f"{layer} has taken in {', '.join(others)}")
+    say(f"{new_net}: {sum(map(len, merged.folded.values()))} layers fewer than {net}")
     return 0

@@ -17,6 +17,7 @@ import numpy as np
 
 from fcaffe.cli.flags import OWN, command, flag, numbers, with_flags
 from fcaffe.cli.progress import counted
+from fcaffe.cli.table import say
 from fcaffe.errors import UsageError
 from fcaffe.input_files import read_input, reading
 from fcaffe.output_files import ARRAY, HDF5, check_output, replacing, starting
@@ -63,7 +64,7 @@ class PictureFlags:
         """Create a Classifier or Detector, on the CPU or, with --gpu, on the first GPU."""
         channels = numbers("--channel_swap", self.channel_swap, least=0) if self.channel_swap else None
         (session.set_mode_gpu if self.gpu else session.set_mode_cpu)()
-        print("GPU mode" if self.gpu else "CPU mode")
+        say("GPU mode" if self.gpu else "CPU mode")
         scales = {"input_scale": self.input_scale, "raw_scale": self.raw_scale}
         return kind(self.model_def, self.pretrained_model, mean=mean, channel_swap=channels, **scales, **settings)
 
@@ -91,7 +92,7 @@ def classify(source: str, target: str, flags: PictureFlags, center_only: bool, i
     check_output(path, ARRAY, source, flags.mean_file)
     classifier = flags.create(Classifier, flags.mean(), image_dims=dims)
     pictures = _pictures(source, ext)
-    print(f"Classifying {len(pictures)} inputs.")
+    say(f"Classifying {len(pictures)} inputs.")
     start = time.monotonic()
     batch = classifier.blobs[classifier.inputs[0]].shape[0]
     starts = range(0, len(pictures), batch)
@@ -99,8 +100,8 @@ def classify(source: str, target: str, flags: PictureFlags, center_only: bool, i
     for first in counted(starts, len(starts), "batches"):
         some = [load_image(one) if isinstance(one, str) else one for one in pictures[first : first + batch]]
         predictions.append(classifier.predict(some, not center_only))
-    print(f"Done in {time.monotonic() - start:.2f} s.")
-    print(f"Saving results into {target}")
+    say(f"Done in {time.monotonic() - start:.2f} s.")
+    say(f"Saving results into {target}")
     with replacing(path, "predictions") as temporary, open(temporary, "wb") as file:
         np.save(file, np.concatenate(predictions))
     return 0
@@ -109,12 +110,12 @@ def classify(source: str, target: str, flags: PictureFlags, center_only: bool, i
 def _pictures(source: str, ext: str) -> list[str] | np.ndarray:
     """Return the names of picture files, or the pictures of an array."""
     if os.path.isdir(source):
-        print(f"Loading folder: {source}")
+        say(f"Loading folder: {source}")
         names = sorted(glob.glob(os.path.join(glob.escape(source), f"*.{ext}")))
         if not names:
             raise UsageError(f"there is no *.{ext} in the folder {source}; --ext says what pictures' names end in")
         return names
-    print(f"Loading file: {source}")
+    say(f"Loading file: {source}")
     if not source.endswith("npy"):
         return [source]
     pictures = load_numpy(source, "pictures in a .npy")
@@ -156,7 +157,7 @@ def detect(source: str, target: str, flags: PictureFlags, crop_mode: str, contex
         mean = mean.mean(1).mean(1) if mean.ndim == 3 else mean.ravel()
     detector = flags.create(Detector, mean, context_pad=context_pad)
     start = time.monotonic()
-    print("Loading input...")
+    say("Loading input...")
     if crop_mode == "list":
         windows = _read_windows(source)
         pictures = counted(windows, len(windows), "pictures")
@@ -164,13 +165,13 @@ def detect(source: str, target: str, flags: PictureFlags, crop_mode: str, contex
     else:
         lines = _text(source, "txt", "selective_search").splitlines()
         detections = detector.detect_selective_search([line.strip() for line in lines if line.strip()])
-    print(f"Processed {len(detections)} windows in {time.monotonic() - start:.3f} s.")
+    say(f"Processed {len(detections)} windows in {time.monotonic() - start:.3f} s.")
     start = time.monotonic()
     if target.lower().endswith("csv"):
         _write_csv(target, detections)
     else:
         _write_hdf5(target, detections)
-    print(f"Saved to {target} in {time.monotonic() - start:.3f} s.")
+    say(f"Saved to {target} in {time.monotonic() - start:.3f} s.")
     return 0
 
 

@@ -18,7 +18,7 @@ from fcaffe import log
 from fcaffe.cli.bench import steps_only, take_turns, training
 from fcaffe.cli.engine import EngineFlags, engine_flags
 from fcaffe.cli.flags import command, numbers, numbers_of_shape
-from fcaffe.cli.table import print_table
+from fcaffe.cli.table import print_table, say
 from fcaffe.engines import Engine
 from fcaffe.engines.memory import obtainable_bytes
 from fcaffe.errors import FcaffeError, UsageError
@@ -119,13 +119,14 @@ def plan(engines: EngineFlags, **flags: Any) -> int:
     print_table(title, COLUMNS.split(), [_cells(prediction, row) for row in rows], numbers_from=2)
     found = {name: prediction.crossover(name) for name in ("server", "tree", "ring", "halving")}
     parts = (f"{name} {'never' if workers is None else f'{workers:,}'}" for name, workers in found.items())
-    print(f"Communication, hidden or not, takes longer than computing from so many workers on: {', '.join(parts)}")
+    say(f"Communication, hidden or not, takes longer than computing from so many workers on: {', '.join(parts)}")
     for row in rows if flags["explained"] else ():
-        print(f"\n{row.workers:,} workers, {row.reduce}")
+        print()
+        say(f"{row.workers:,} workers, {row.reduce}")
         facts = explain(prediction, row)
         width, values = max(len(fact.name) for fact in facts), max(len(fact.value) for fact in facts)
         for fact in facts:
-            print(f"  {fact.name:<{width}}  {fact.value:<{values}}  {fact.by}")
+            say(f"  {fact.name:<{width}}  {fact.value:<{values}}  {fact.by}")
     return 0
 
 

@@ -13,7 +13,7 @@ from google.protobuf import json_format
 
 from fcaffe import log
 from fcaffe.cli.flags import command
-from fcaffe.cli.table import bar
+from fcaffe.cli.table import bar, say
 from fcaffe.proto import read_solver
 from fcaffe.solvers.learning_rate import learning_rate, warm_up_end
 
@@ -40,7 +40,7 @@ def solver(solver: str, as_json: bool) -> int:
         for name, value in fields.items():
             given = isinstance(value, list) or param.HasField(name)
             shown = value if isinstance(value, str) else json.dumps(value)
-            print(f"{name:{width}}  {shown}{'' if given else '  (default)'}")
+            say(f"{name:{width}}  {shown}{'' if given else '  (default)'}")
         _print_rates(param, curve)
     return 0
 
@@ -48,13 +48,14 @@ def solver(solver: str, as_json: bool) -> int:
 def _print_rates(param: Any, curve: list[tuple[int, float]]) -> None:
     if not curve:
         return
-    print(f"\nLearning rate ({param.lr_policy}), up to iteration {param.max_iter}:")
+    print()
+    say(f"Learning rate ({param.lr_policy}), up to iteration {param.max_iter}:")
     width = max(len("iteration"), len(str(param.max_iter)))
-    print(f"{'iteration':>{width}}  {'rate':12}")
+    say(f"{'iteration':>{width}}  {'rate':12}")
     largest = max((rate for _, rate in curve if math.isfinite(rate)), default=0)
     for iteration, rate in curve:
         share = rate / largest if largest > 0 and math.isfinite(rate) else 0
-        print(f"{iteration:>{width}}  {log.number(rate):12}  {bar(share)}".rstrip())
+        say(f"{iteration:>{width}}  {log.number(rate):12}  {bar(share)}".rstrip())
 
 
 def solver_fields(param: Any) -> dict[str, Any]:

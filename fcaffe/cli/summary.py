@@ -11,11 +11,12 @@ import click
 
 from fcaffe import log
 from fcaffe.cli.flags import command, numbers_of_shape, phase_number, required
-from fcaffe.cli.table import print_table
+from fcaffe.cli.table import print_table, say
 from fcaffe.errors import UsageError
 from fcaffe.model_files import Model, read_model
 from fcaffe.proto import read_net
 from fcaffe.proto.binary import file_start, is_text
+from fcaffe.shown import shown
 from fcaffe.tools.summary import COLUMNS, OF_WORKERS, Summary, model_to_json, shape_text, total_params
 from fcaffe.tools.summary import summarize as summary_of
 from fcaffe.tools.target import misfits_of_file, read_target
@@ -79,8 +80,8 @@ def _check(net: str, name: str, phase: int, level: int, stages: Sequence[str]) -
     problems = misfits_of_file(net, target, phase, level, stages)
     for problem, layers in problems.items():
         for layer in layers:
-            print(f"{layer}: {problem}")
-    print(f"{name} takes {', '.join(sorted(target.types))}" if problems else f"{net} fits {name}")
+            say(f"{layer}: {problem}")
+    say(f"{name} takes {', '.join(sorted(target.types))}" if problems else f"{net} fits {name}")
     return 1 if problems else 0
 
 
@@ -88,23 +89,21 @@ def _print(made: Summary) -> None:
     columns = COLUMNS + OF_WORKERS if made.workers > 1 else COLUMNS
     rows = [layer.cells()[: len(columns)] for layer in made.layers]
     print_table(f"{made.name or 'net'} ({made.phase})", columns, rows, numbers_from=3)
-    print(f"Parameters      {made.total_params:,}")
+    say(f"Parameters      {made.total_params:,}")
     of_channels = f"; {made.channel_macs:,} of them BatchNorm, Scale and Bias" if made.channel_macs else ""
-    print(f"Multiply-adds   {made.macs:,} (one batch forward{of_channels})")
-    print(f"Memory          {made.memory_bytes:,} bytes (Caffe's 'Memory required for data')")
+    say(f"Multiply-adds   {made.macs:,} (one batch forward{of_channels})")
+    say(f"Memory          {made.memory_bytes:,} bytes (Caffe's 'Memory required for data')")
     if made.workers > 1:
         blobs, gradients = made.bytes_sent
-        print(
-            f"Sent            {gradients:,} bytes for gradients, {blobs:,} for blobs (each of {made.workers} workers)"
-        )
+        say(f"Sent            {gradients:,} bytes for gradients, {blobs:,} for blobs (each of {made.workers} workers)")
         if made.own_params:
-            print(f"Split           {made.own_params:,} parameters that this worker alone has")
+            say(f"Split           {made.own_params:,} parameters that this worker alone has")
     types: dict[str, set[str]] = {}
     for layer in made.layers:
         if layer.fork:
             types.setdefault(layer.fork, set()).add(layer.type)
     for index, (fork, names) in enumerate(types.items()):
-        print(f"{'' if index else 'Of forks':<16}{', '.join(sorted(names))}: as in {fork}")
+        say(f"{'' if index else 'Of forks':<16}{', '.join(sorted(names))}: as in {fork}")
 
 
 def _print_model(path: str, model: Model) -> None:
@@ -114,8 +113,8 @@ def _print_model(path: str, model: Model) -> None:
         count = sum(math.prod(blob.shape) for blob in layer.blobs)
         rows.append((layer.name, layer.param.type, ", ".join(blobs), f"{count:,}" if count else ""))
     print_table(f"{model.param.name or 'model'} ({path})", MODEL_COLUMNS, rows, numbers_from=3)
-    print(f"Layers          {len(model.layers):,}")
-    print(f"Parameters      {total_params(model):,}")
+    say(f"Layers          {len(model.layers):,}")
+    say(f"Parameters      {total_params(model):,}")
 
 
 @command(
@@ -154,12 +153,22 @@ def net_rows(net: Any) -> list[Row]:
         tops = []
         for index, top in enumerate(layer.top):
             color = color_of.setdefault(top, _COLORS[len(color_of) % len(_COLORS)])
-            text = _UNREAD + top if top in unread else top
+            text = _UNREAD + shown(top) if top in unread else shown(top)
             if index < len(layer.loss_weight):
                 text = f"{layer.loss_weight[index]} * {text}"
             tops.append(f"\033[{color}m{text}\033[0m")
-        bottoms = [f"\033[{color_of.get(bottom, _UNKNOWN)}m{bottom}\033[0m" for bottom in layer.bottom]
-        rows.append((layer.name, _type(layer), _params(layer), ", ".join(bottoms), "->", ", ".join(tops), _size(layer)))
+        bottoms = [f"\033[{color_of.get(bottom, _UNKNOWN)}m{shown(bottom)}\033[0m" for bottom in layer.bottom]
+        rows.append(
+            (
+                shown(layer.name),
+                shown(_type(layer)),
+                _params(layer),
+                ", ".join(bottoms),
+                "->",
+                ", ".join(tops),
+                _size(layer),
+            )
+        )
     return rows
 
 
@@ -192,7 +201,7 @@ def _params(layer: Any) -> str:
     for param in layer.param:
         rate = [f"x{param.lr_mult}"] if param.lr_mult != 1 else []
         decay = [f"Dx{param.decay_mult}"] if param.decay_mult != 1 else []
-        texts.append(" ".join([param.name, *rate, *decay] if param.name else [*rate, *decay]))
+        texts.append(" ".join([shown(param.name), *rate, *decay] if param.name else [*rate, *decay]))
     return f"({', '.join(texts)})" if any(texts) else ""
 
 

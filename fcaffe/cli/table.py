@@ -1,17 +1,25 @@
-"""Tables on standard output."""
+"""Lines and tables on standard output."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fcaffe.shown import shown
+
 BAR = 40  # characters
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
+def say(line: str) -> None:
+    """Print one line, which may have names from files in it."""
+    print(shown(line))
+
+
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numbers_from: int) -> None:
     """Print a table. Columns from index `numbers_from` on are numbers."""
+    rows = [[shown(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-    print(title)
+    say(title)
     for row in (columns, *rows):
         cells = [
             cell.rjust(width) if index >= numbers_from else cell.ljust(width)

@@ -38,7 +38,7 @@ def read_image_list(source: str, size: int = 1) -> list[ListedImage]:
     """
     if size < 1:
         raise DataError(f"label_size must be 1 or more, not {size}")
-    images = []
+    images, without = [], 0
     for number, line in numbered_lines(source, "list of images"):
         path, *labels = line.rsplit(None, size)
         if size > 1:
@@ -48,8 +48,11 @@ def read_image_list(source: str, size: int = 1) -> list[ListedImage]:
         elif labels and not _LABEL.fullmatch(labels[0]):
             word = os.fsdecode(labels[0])
             raise DataError(f'{source}:{number}: "{word}" is no label; a line is a path, a blank, a number')
+        without += not labels
         numbers = [int(label) if _INTEGER.fullmatch(label) else float(label) for label in labels or [b"0"]]
         images.append(ListedImage(os.fsdecode(path), numbers if size > 1 else numbers[0]))
+    if without:
+        log.warning(f"{source}: {without} of {len(images)} lines have no label, and get label 0, as in Caffe")
     return images
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
+import math
 import os
 import struct
 import zlib
@@ -13,7 +13,7 @@ import numpy as np
 from fcaffe.data.database import Record
 from fcaffe.data.datum import array_to_datum
 from fcaffe.errors import DataError
-from fcaffe.input_files import read_input
+from fcaffe.input_files import open_packed, read_promised
 
 UNSIGNED_BYTE = 8
 CIFAR_SHAPE = (3, 32, 32)  # red, green, blue
@@ -23,20 +23,19 @@ CIFAR_RECORD = 1 + 3 * 32 * 32  # label, pixels
 def read_idx(path: str | os.PathLike[str]) -> np.ndarray:
     """The uint8 array in an idx file: a big-endian header with the shape, then the values. The file may be gzipped."""
     try:
-        content = read_input(path)
-        if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
+        with open_packed(path) as file:
+            head = file.read(4)
+            if len(head) < 4 or head[:2] != b"\0\0" or head[2] != UNSIGNED_BYTE:
+                raise DataError(f"{path} is not an idx file of unsigned bytes")
+            axes = head[3]
+            sizes = file.read(4 * axes)
+            shape = struct.unpack(f">{axes}I", sizes) if len(sizes) == 4 * axes else ()
+            values = read_promised(file, math.prod(shape) if shape else 0)
     except (OSError, EOFError, zlib.error) as problem:
         raise DataError(f"cannot read {path}: {problem}") from problem
-    if len(content) < 4 or content[:2] != b"\0\0" or content[2] != UNSIGNED_BYTE:
-        raise DataError(f"{path} is not an idx file of unsigned bytes")
-    axes = content[3]
-    start = 4 + 4 * axes
-    shape = struct.unpack(f">{axes}I", content[4:start]) if len(content) >= start else ()
-    values = np.frombuffer(content, np.uint8, offset=min(start, len(content)))
-    if not shape or values.size != np.prod(shape, dtype=np.int64):
-        raise DataError(f"{path} is cut short or damaged: {values.size} bytes for the shape {shape}")
-    return values.reshape(shape)
+    if not shape or values is None:
+        raise DataError(f"{path} is cut short or damaged: it does not hold the values of the shape {shape}")
+    return np.frombuffer(values, np.uint8).reshape(shape)
 
 
 def read_mnist(images_file: str, labels_file: str) -> tuple[np.ndarray, np.ndarray]:

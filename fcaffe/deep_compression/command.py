@@ -14,7 +14,7 @@ from fcaffe import log
 from fcaffe.cli.engine import EngineFlags, engine_flags, first_gpu
 from fcaffe.cli.flags import command, flag, log_flags, with_flags
 from fcaffe.cli.solver import rates
-from fcaffe.cli.table import print_table
+from fcaffe.cli.table import print_table, say
 from fcaffe.deep_compression import dcmodel, pruning
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
@@ -158,7 +158,7 @@ def compress_deeply(source: str, target: str, flags: DeepFlags, solver: Any, eng
         rows = [(what, *(f"{value:.4f}" for _, value in scores)) for what, scores in training.scores]
         print_table("Test nets", ("", *(name for name, _ in training.scores[0][1])), rows, numbers_from=1)
     before, after = os.path.getsize(source), os.path.getsize(target)
-    print(f"{target}: {after} bytes, {before / after:.1f} times fewer than the {before} of {source}")
+    say(f"{target}: {after} bytes, {before / after:.1f} times fewer than the {before} of {source}")
 
 
 def _print_sizes(
@@ -207,7 +207,7 @@ def _factor(files: Sequence[str], ranks: dict[str, int], energy: float, solver: 
         pairs = zip(*scores, strict=True)
         shown = [(name, f"{before:.4f}", f"{after:.4f}") for (name, before), (_, after) in pairs]
         print_table("Test nets", ("output", "before", "after"), shown, numbers_from=1)
-    print(f"{new_net}: {len(done)} layers were factored; fcaffe summary shows the multiply-adds")
+    say(f"{new_net}: {len(done)} layers were factored; fcaffe summary shows the multiply-adds")
 
 
 def _rank_of(word: str) -> tuple[str, int]:

@@ -63,7 +63,7 @@ def unknown_action(name: str, known: list[str]) -> None:
     fatal(f"Unknown action: {name}{did_you_mean(name, known)}", "caffe.cpp:70")
 
 
-of_script = Sentence("{message}", "_caffe.cpp:68")
+of_script = Sentence("{text}", "_caffe.cpp:68")
 timer_never_run = Sentence("Timer has never been run before reading time.", "benchmark.cpp:84", level="W")
 # A script has called the older constructor of Net.
 legacy_net = Sentence(

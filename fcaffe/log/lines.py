@@ -20,7 +20,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fcaffe.errors import CONTROLS, FcaffeError
+from fcaffe.errors import FcaffeError
+from fcaffe.shown import shown, shown_lines
 
 LEVELS = "IWEF"
 FULL = (errno.ENOSPC, errno.EDQUOT)  # a run goes on, and starts, without a log file
@@ -103,14 +104,17 @@ def prefix(level: str, source: str) -> str:
     return f"{level}{stamp}.{int(now % 1 * 1e6):06d} {threading.get_native_id():5d} {source}] "
 
 
-def write(level: str, message: str, source: str | None = None) -> None:
-    """Write a message to stderr and to the log files. `source` defaults to the caller's file and line."""
+def write(level: str, message: str, source: str | None = None, as_is: bool = False) -> None:
+    """Write a message to stderr and to the log files. `source` defaults to the caller's file and line.
+
+    The message is one line (see `fcaffe.shown`), unless the caller writes it `as_is`.
+    """
     if LEVELS.index(level) < _minimum:
         return
     if source is None:
         frame = sys._getframe(1)
         source = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-    line = prefix(level, source) + message.translate(CONTROLS) + ("" if message.endswith("\n") else "\n")
+    line = prefix(level, source) + (message.removesuffix("\n") if as_is else shown(message)) + "\n"
     with _lock:
         (_show or _emit)(line)
         for file in _files:
@@ -195,6 +199,7 @@ def set_show(show: Callable[[str], None] | None) -> None:
 class Sentence:
     """Lines that Caffe prints. Calling it with values for its fields, in the order of the text, logs them.
 
+    The field `text` is a message in protobuf's notation, which has lines of its own. Other fields are names.
     Each line is followed by its source tag in Caffe, in which fields are allowed as well.
     """
 
@@ -204,9 +209,12 @@ class Sentence:
         self._level = level
 
     def __call__(self, *values: object) -> None:
-        fields = dict(zip(self._names, values, strict=True))
+        fields = {
+            name: (shown_lines if name == "text" else shown)(value) if isinstance(value, str) else value
+            for name, value in zip(self._names, values, strict=True)
+        }
         for text, source in self._lines:
-            write(self._level, text.format(**fields), source.format(**fields))
+            write(self._level, text.format(**fields), source.format(**fields), as_is=True)
 
 
 def number(value: float) -> str:

@@ -20,7 +20,7 @@ _TESTING = re.compile(r"Iteration (\d+), Testing net \(#(\d+)\)")
 _TEST_LOSS = re.compile(rf"Test loss: {_NUMBER}")
 _LOSS = re.compile(rf"Iteration (\d+)(?: \(.*\))?, loss = {_NUMBER}")
 RATE = re.compile(rf"Iteration (\d+), lr = {_NUMBER}")
-OUTPUT = re.compile(rf"(Train|Test) net output #(\d+): (\S+) = {_NUMBER}( \(\* .* loss\))?")
+OUTPUT = re.compile(rf"(Train|Test) net output #(\d+): (.*) = {_NUMBER}( \(\* \S+ = \S+ loss\))?$")
 
 
 class Message(NamedTuple):

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from fcaffe import log
 from fcaffe.engines.memory import obtainable_bytes
 from fcaffe.errors import SnapshotError
 from fcaffe.input_files import UnreadableError
@@ -78,11 +79,23 @@ def read_arrays(
     """
     try:
         with opened(path) as contents:
-            return model_of(contents, sizes)
+            model = model_of(contents, sizes)
     except UnreadableError as problem:
         raise SnapshotError(f"cannot read {path} ({problem}): it is missing, damaged or of another kind") from problem
     except SnapshotError as problem:
         raise SnapshotError(f"{path}: {problem}" if str(path) not in str(problem) else str(problem)) from problem
+    if sizes is None and (torn := [layer.name for layer in model.layers if _lacks_a_blob(layer)]):
+        log.warning(
+            f"{path} lacks some blobs of the layer(s) {', '.join(torn)}: other layers share them, or it is damaged"
+        )
+    return model
+
+
+def _lacks_a_blob(layer: StoredLayer) -> bool:
+    """Whether a blob that is not shared by name has no values, but a later one has."""
+    specs = layer.param.param
+    have = [blob.has_data for index, blob in enumerate(layer.blobs) if index >= len(specs) or not specs[index].name]
+    return have != sorted(have, reverse=True)
 
 
 def model_of(contents: Contents, sizes: BlobSizes | None = None) -> Model:

@@ -107,7 +107,10 @@ def _layers(data: Any) -> Iterator[tuple[str, Any]]:
 
 def _datasets(group: Any) -> Iterator[tuple[int, Any]]:
     for key in hdf5.names_in(group):
-        if key.isdecimal() and len(key) < 10 and isinstance(dataset := hdf5.member(group, key), hdf5.h5py().Dataset):
+        dataset = hdf5.member(group, key)
+        if dataset is None:
+            raise SnapshotError(f'"{group.name}/{key}" is a link to nothing: the file is damaged')
+        if key.isdecimal() and len(key) < 10 and isinstance(dataset, hdf5.h5py().Dataset):
             yield int(key), dataset
 
 

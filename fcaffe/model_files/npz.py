@@ -40,6 +40,8 @@ def write(path: str | os.PathLike[str], model: Model) -> None:
     arrays = {_NET: np.frombuffer(model.outline(), np.uint8)} | {
         str(name): array for name, array in stored_arrays(model)
     }
+    if impossible := [layer.name for layer in model.layers if "\0" in layer.name]:
+        raise SnapshotError(f'a .npz cannot hold a layer with the name "{impossible[0]}"; give it another')
     with replacing(path, "model", SnapshotError) as temporary, open(temporary, "wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
 

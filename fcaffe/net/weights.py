@@ -58,7 +58,13 @@ def copy_weights(net: Net, model: Model, source: str) -> None:
                 if values.has_data or values.shape:  # one that fits nowhere has been left unread
                     what = f'{source}: param {index} of layer "{stored.name}"'
                     _check_shape(net.context.whole_shape(blob), values, what)
-        if len(blobs) != len(layer.blobs) or not shared.issuperset(blob for blob, has in pairs if not has.has_data):
+        missing = [index for index, (blob, has) in enumerate(pairs) if not has.has_data and blob not in shared]
+        if len(blobs) == len(layer.blobs) == len(stored.blobs) and missing:
+            raise SnapshotError(
+                f'{source}: layer "{stored.name}" lacks parameter blob {missing[0]}; the file is damaged: use another '
+                "one, or rename the layer to learn it from scratch"
+            )
+        if len(blobs) != len(layer.blobs) or missing:
             raise SnapshotError(
                 f'{source}: layer "{stored.name}" has {_count(stored)} parameter blob(s), in the net it has '
                 f"{len(layer.blobs)}; rename the layer to learn it from scratch"

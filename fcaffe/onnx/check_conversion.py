@@ -69,7 +69,7 @@ def _blobs(path: str) -> dict[str, np.ndarray]:
 
 def read_inputs(path: str, names: list[str]) -> Mapping[str, np.ndarray]:
     """Read the arrays of a .npz by name, or the array of a .npy as the first input."""
-    content = load_numpy(path, "inputs, which are a .npy or .npz")
+    content = load_numpy(path, "inputs, which are a .npy or .npz", several=True)
     return content if isinstance(content, dict) else {names[0]: content}
 
 

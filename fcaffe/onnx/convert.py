@@ -192,7 +192,7 @@ def _read_prototxt(path: str) -> Any:
 
 def _read_npy(path: str) -> StoredBlob:
     """Read an array as a blob. An array of three axes is an image, with the legacy shape of means."""
-    array = load_numpy(path, "a .npy, it is damaged or none")
+    array = load_numpy(path, "an array")
     if array.dtype not in (np.float32, np.float64):
         array = array.astype(np.float32)
     shape = (1, *array.shape) if array.ndim == 3 else array.shape

@@ -132,7 +132,8 @@ def encoded(blob: StoredBlob, nvidia: bool = False) -> list[bytes | memoryview]:
         if values is None:
             continue
         if nvidia:
-            kind = next(kind for kind, code in _RAW_TYPES.items() if np.dtype(code) == values.dtype)
+            kinds = (kind for kind, code in _RAW_TYPES.items() if np.dtype(code) == values.dtype)
+            kind = next(kinds, pb.BlobBytes.FLOAT)
             name, code, kind_name = f"raw_{which}", _RAW_TYPES[kind], f"raw_{which}_type"
             pieces[_NUMBERS[kind_name]] = [pb.BlobBytes(**{kind_name: kind}).SerializeToString()]
         elif values.size:

@@ -35,7 +35,7 @@ import sys, pygraphviz
 try:
     graph = pygraphviz.AGraph(string=sys.stdin.buffer.read().decode())
     sys.stdout.buffer.write(graph.draw(prog=sys.argv[1], format=sys.argv[2]))
-except ValueError as problem:
+except (TypeError, ValueError) as problem:
     sys.exit(str(problem))
 """
 

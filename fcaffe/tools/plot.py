@@ -159,11 +159,14 @@ def new_picture(path: Path, size: tuple[float, float]) -> Iterator[Any]:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
+        from matplotlib.text import Text
     except ImportError as problem:
         raise FcaffeError("plotting needs matplotlib: pip install 'fcaffe[plot]'") from problem
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     yield figure
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # a $ in a name is no formula
     with replacing(path, "picture") as temporary:
         figure.savefig(temporary, dpi=120, format=format)
 

@@ -21,6 +21,7 @@ from typing import Any
 from fcaffe import log
 from fcaffe.errors import UsageError
 from fcaffe.net.build.filter import filter_net
+from fcaffe.net.registry import layer_types
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.text import read_text, text_of
 from fcaffe.proto.upgrade import upgrade_net
@@ -41,6 +42,8 @@ class Condition:
     wanted: tuple[str, ...] = ()  # alternatives; lists have commas
 
     def __str__(self) -> str:
+        if self.field in ("bottoms", "tops") and self.relation == "=":
+            return f"{' or '.join(self.wanted)} {self.field}"
         words = [self.field, self.relation, " or ".join(self.wanted)]
         return " ".join(words if self.wanted else words[1::-1])
 
@@ -56,7 +59,13 @@ class Condition:
         else:
             sign, limit = 1 if self.relation == "<=" else -1, float(self.wanted[0])
             met = all(sign * float(value) <= sign * limit for value in values)
-        return "" if met else f"{self.field} is {','.join(values)}"
+        if met:
+            return ""
+        return (
+            f"it has {values[0]} {self.field}"
+            if self.field in ("bottoms", "tops")
+            else f"{self.field} is {','.join(values)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,8 @@ class Target:
 
     def misfit(self, layer: Any) -> str:
         """The reason why a layer does not fit, and what would; "" if it fits."""
+        if layer.type not in self.types and layer.type not in layer_types():
+            return f"fcaffe knows no layer type {layer.type}{did_you_mean(layer.type, layer_types())}"
         if layer.type in self.instead or not self.types.keys() & {layer.type, "*"}:
             remedy = self.instead.get(layer.type, "")
             return f"{self.name} takes no {layer.type}{'; ' if remedy else ''}{remedy}"
@@ -166,7 +177,14 @@ def values_of(layer: Any, field: str) -> tuple[list[str], bool]:
     assert kind is not None
     if kind.enum_type:
         return [kind.enum_type.values_by_number[one].name for one in values], given
-    return [f"{one:g}" if isinstance(one, float) else str(one).lower() for one in values], given
+    return [text_of_value(one) for one in values], given
+
+
+def text_of_value(value: Any) -> str:
+    """A value as a prototxt has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def misfits_of_file(path: str, target: Target, phase: int, level: int, stages: Sequence[str]) -> dict[str, list[str]]:

@@ -125,6 +125,6 @@ def test_a_leveldb_of_any_keys(run: Run) -> None:
         "db",
         [(bytes([index]), array_to_datum(np.zeros((1, 1, 1), np.uint8)).SerializeToString()) for index in (200, 3)],
     )
-    assert run("lmdb cat db").out.splitlines()[0].startswith("\x03  -  1 x 1 x 1  uint8")
+    assert run("lmdb cat db").out.splitlines()[0].startswith("\\x03  -  1 x 1 x 1  uint8")
     assert run("lmdb export db out").code == 0
     assert datum_to_array(parse_datum(*records("db")[0])).shape == (1, 1, 1)
