@@ -61,8 +61,8 @@ def copy_weights(net: Net, model: Model, source: str) -> None:
         missing = [index for index, (blob, has) in enumerate(pairs) if not has.has_data and blob not in shared]
         if len(blobs) == len(layer.blobs) == len(stored.blobs) and missing:
             raise SnapshotError(
-                f'{source}: layer "{stored.name}" lacks parameter blob {missing[0]}; the file is damaged: use another '
-                "one, or rename the layer to learn it from scratch"
+                f'{source}: layer "{stored.name}" lacks parameter blob {missing[0]}, which the saved net shares, '
+                "or the file is damaged; share it by the same param names, or rename the layer to learn it from scratch"
             )
         if len(blobs) != len(layer.blobs) or missing:
             raise SnapshotError(

@@ -31,7 +31,7 @@ def test_reads_the_mnist_files():
         (b"", "not an idx file"),
         (b"no idx file", "not an idx file"),
         (struct.pack(">HBBI", 0, 13, 1, 1) + b"abcd", "not an idx file of unsigned bytes"),
-        (CONTENT[:-1], r"cut short or damaged: 23 bytes for the shape \(2, 3, 4\)"),
+        (CONTENT[:-1], r"cut short or damaged: .* the shape \(2, 3, 4\)"),
         (CONTENT[:9], "cut short or damaged"),
         (CONTENT + b"x", "cut short or damaged"),
         (gzip.compress(CONTENT, mtime=0)[:-12], "cannot read"),
