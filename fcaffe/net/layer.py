@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from fcaffe.net.workers import Workers
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 
+Result = TypeVar("Result")
 State = dict[str, np.ndarray]  # arrays of the host's memory, of any type, by names of their owner's choice
 
 
@@ -207,22 +208,37 @@ class Layer:
         self.check_count(len(top), self.traits.tops, "top", "output")
         if not self.traits.in_place and any(blob in bottom for blob in top):
             raise self.error("does not work in place; give its tops other names")
+        shapes = [blob.shape for blob in bottom]
+        self.doing(self.setup, bottom, top)
+        self.param_propagate_down = [True] * len(self.blobs)
+        self.doing(self.reshape, bottom, top)
+        for index, (blob, shape) in enumerate(zip(bottom, shapes, strict=True)):
+            if blob.shape != shape:  # it is a top as well; each pass would change it again
+                raise self.error(
+                    f"does not work in place, for it makes {blob.shape} of {self.bottom_name(index)} {shape}; "
+                    "give its top another name"
+                )
+        self._set_loss_weights(top)
+
+    def doing(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Call a method of this layer. Whoever runs layers calls all their methods by this one.
+
+        An error of a blob, a filler, Python or NumPy gets the layer's name. Errors in the code of a plugin keep their
+        type, with which its author finds them.
+        """
         try:
-            shapes = [blob.shape for blob in bottom]
-            self.setup(bottom, top)
-            self.param_propagate_down = [True] * len(self.blobs)
-            self.reshape(bottom, top)
-            for index, (blob, shape) in enumerate(zip(bottom, shapes, strict=True)):
-                if blob.shape != shape:  # it is a top as well; each pass would change it again
-                    raise self.error(
-                        f"does not work in place, for it makes {blob.shape} of {self.bottom_name(index)} {shape}; "
-                        "give its top another name"
-                    )
-            self._set_loss_weights(top)
+            return work(*arguments)
         except LayerError:
             raise
         except (NetError, MemoryError, OverflowError) as problem:
-            raise self.named(problem) from problem
+            raise self._named(problem) from problem
+        except (ValueError, IndexError, ZeroDivisionError) as problem:
+            if not type(self).__module__.startswith("fcaffe."):
+                raise
+            shapes = ", ".join(str(blob.shape) for blobs in arguments for blob in blobs if isinstance(blob, Blob))
+            said = f"{type(problem).__name__}: {' '.join(str(problem).split())}"
+            where = f" with blobs of the shapes {shapes}" if shapes else ""
+            raise self.error(f"fails{where}: {said}") from problem
 
     def check_gradients(self, propagate_down: list[bool]) -> None:
         """Before `backward`: raise LayerError if it is asked for a gradient that makes no sense."""
@@ -300,8 +316,7 @@ class Layer:
         """An exception that names this layer."""
         return LayerError(self._with_name(message))
 
-    def named(self, problem: Exception) -> LayerError:
-        """This error with the layer's name, for one of a blob, a filler, Python or NumPy that lacks it."""
+    def _named(self, problem: Exception) -> LayerError:
         if isinstance(problem, NetError):
             kind = LayerMemoryError if isinstance(problem, MemoryError) else LayerError
             return kind(self._with_name(str(problem)))

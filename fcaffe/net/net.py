@@ -148,7 +148,7 @@ class Net(Graph):
         node.forward()
         if self.debug_info:
             self._debug_forward(node)
-        loss = node.layer.loss(node.tops) if node.has_loss else 0.0
+        loss = node.loss()
         for hook in self.hooks.after_forward:
             hook(node.index)
         return loss

@@ -15,7 +15,6 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fcaffe.errors import LayerError, NetError
 from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Layer
 
@@ -48,7 +47,7 @@ class Node:
         by_shape = self.layer.traits.reshapes_by_shape
         if by_shape and self.versions == [blob.version for blob in self.blobs]:
             return
-        self.layer.reshape(self.bottoms, self.tops)
+        self.layer.doing(self.layer.reshape, self.bottoms, self.tops)
         if self.before is not None:
             if self.before is self.bottoms[0]:
                 self.tops[0].share_diff(self.before)
@@ -60,16 +59,15 @@ class Node:
 
     def forward(self) -> None:
         self.reshape()
-        try:
-            self.layer.forward(self._read(), self.tops)
-        except LayerError:
-            raise
-        except (NetError, MemoryError) as problem:
-            raise self.layer.named(problem) from problem
+        self.layer.doing(self.layer.forward, self._read(), self.tops)
 
     def forward_again(self) -> None:
         """Write the tops, and what is saved for backward, a second time; see `Layer.forward_again`."""
-        self.layer.forward_again(self._read(), self.tops)
+        self.layer.doing(self.layer.forward_again, self._read(), self.tops)
+
+    def loss(self) -> float:
+        """The weighted sum of the tops that carry a loss."""
+        return self.layer.doing(self.layer.loss, self.tops) if self.has_loss else 0.0
 
     def backward(self) -> None:
         """Run the layer's backward, unless it has no gradient to write. User code runs anyway, as in Caffe."""
@@ -81,12 +79,7 @@ class Node:
         learns = any(any(layer.param_propagate_down) for layer in self.layers)
         if not (learns or any(down) or self.layer.traits.runs_user_code):
             return
-        try:
-            self.layer.backward(self.tops, down, self.saved_bottoms)
-        except LayerError:
-            raise
-        except MemoryError as problem:
-            raise self.layer.named(problem) from problem
+        self.layer.doing(self.layer.backward, self.tops, down, self.saved_bottoms)
 
     def _read(self) -> list[Blob]:
         """The bottoms that forward reads. If backward reads the first one as it is now, it is copied."""

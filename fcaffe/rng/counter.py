@@ -15,7 +15,8 @@ block, so the rest of its last block is unused. Element e of a sample (in C orde
     keep_mask   word e = u        u <= floor(p (2^32 - 1)), p = 1 - ratio in double, ratio float32
     uniform     word e = u        (u >> 8) 2^-24 in float32
 
-All functions take the index of their first sample in the global batch, and a shape whose first axis is the samples.
+All functions take the index of their first sample in the global batch, and a shape whose first axis is the samples. A
+blob without axes is one sample.
 Passes of one iteration (iter_size) must continue the sample indices, and several tops of a layer need different names.
 Otherwise they get the same numbers.
 """
@@ -77,7 +78,7 @@ def _words(
     seed: int, layer_name: str, iteration: int, first_sample: int, shape: Shape, for_each: ForEach = one_by_one
 ) -> npt.NDArray[np.uint32]:
     """The words of each element, in this shape."""
-    samples, words_per_sample = shape[0], prod(shape[1:])
+    samples, words_per_sample = prod(shape[:1]), prod(shape[1:])
     blocks = -(-words_per_sample // _BLOCK_WORDS)
     raw = np.empty((samples * blocks, _BLOCK_WORDS // 2), np.uint64)
 

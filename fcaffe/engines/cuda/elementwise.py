@@ -55,7 +55,7 @@ class Elementwise(PlainElementwise):
     ) -> None:
         if noise.noise == "counter":
             drawn = self.xp.empty(mask.shape, mask.dtype)  # the stream numbers its words in C order
-            samples, size = mask.shape[0], math.prod(mask.shape[1:])
+            samples, size = math.prod(mask.shape[:1]), math.prod(mask.shape[1:])
             limits = *noise.noise_key(layer), noise.keep_limit(ratio)
             arguments = drawn, self.counters, *limits, np.int64(samples), np.int64(size)
             self.kernels.launch("noise", "draw_mask", (), blocks_for(samples * -(-size // 8)), THREADS, *arguments)

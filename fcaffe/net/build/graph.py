@@ -8,7 +8,7 @@ from typing import Any
 from google.protobuf import text_format
 
 from fcaffe import log
-from fcaffe.errors import LayerError, NetError
+from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob, Storage
 from fcaffe.net.build.filter import filter_net
 from fcaffe.net.build.redistribute import Redistribute, differs
@@ -248,12 +248,7 @@ class Graph:
 
 def _needed(layer: Layer, bottom: list[Blob]) -> tuple[Sequence[Placement], Sequence[Placement], list[int]]:
     """What the rule of a layer returns, and the indices of the bottoms that have another placement."""
-    try:
-        needed, tops = layer.rule(bottom)
-    except LayerError:
-        raise
-    except NetError as problem:
-        raise layer.named(problem) from problem
+    needed, tops = layer.doing(layer.rule, bottom)
     return needed, tops, [index for index, blob in enumerate(bottom) if differs(blob.placement, needed[index])]
 
 

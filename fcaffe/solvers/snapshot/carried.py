@@ -27,7 +27,7 @@ GATHERED = 1 << 26  # bytes of a message to worker 0
 def states_of(run: Run) -> States:
     """The states of this worker's owners and of its random stream. Arrays of the exchange may be views of live ones."""
     random = np.frombuffer(run.context.random.state(), np.uint8)
-    return {key: owner.state() for key, owner in owners(run).items()} | {RANDOM: {"state": random}}
+    return {key: _doing(owner, owner.state) for key, owner in owners(run).items()} | {RANDOM: {"state": random}}
 
 
 class StreamsOfShards:
@@ -39,14 +39,14 @@ class StreamsOfShards:
         self._layers = layers
 
     def state(self) -> State:
-        states = [layer.state() for layer in self._layers]
+        states = [layer.doing(layer.state) for layer in self._layers]
         return {name: np.concatenate([state[name] for state in states], axis=1) for name in states[0]}
 
     def restore_state(self, state: State) -> None:
         start = 0
         for layer in self._layers:
             stop = start + sum(array.shape[1] for array in list(layer.state().values())[:1])
-            layer.restore_state({name: array[:, start:stop] for name, array in state.items()})
+            layer.doing(layer.restore_state, {name: array[:, start:stop] for name, array in state.items()})
             start = stop
 
 
@@ -106,15 +106,20 @@ def put_back(run: Run, resume: Any, carried: list[CarriedArray], path: str) -> N
 
 def _restore(run: Run, key: Owner, owner: Any, states: list[State]) -> bool:
     """Restore an owner from the states of all workers of a run. Returns False if a part of the state is lost."""
-    now = owner.state()
+    now = _doing(owner, owner.state)
     if not now:
         return True
     state = _fitting(run, key, owner, states, now) if states else None
     if state:
-        owner.restore_state(state)
+        _doing(owner, owner.restore_state, state)
         return True
     all_zero = bool(states) and not any(array.any() for state in states for array in state.values())
     return all_zero or _held(owner) is Held.MEAN or key in (LOSS, ENGINE, BEST)
+
+
+def _doing(owner: Any, work: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a method of an owner of state. Errors of a layer name it."""
+    return owner.doing(work, *arguments) if isinstance(owner, Layer) else work(*arguments)
 
 
 def _fitting(run: Run, key: Owner, owner: Any, states: list[State], now: State) -> State | None:
