@@ -85,13 +85,13 @@ def net_from() -> Callable[..., Net]:
 def solver_from(tmp_path: Path) -> Callable[..., Solver]:
     """solver_from(text, **fields): a solver whose snapshots go to the test's own folder."""
 
-    def make(text: str, noise: str = "caffe", grow_batch: int = 0, **fields: Any) -> Solver:
+    def make(text: str, noise: str = "caffe", **fields: Any) -> Solver:
         param = parse_text(text, pb.SolverParameter)
         upgrade_solver(param, "solver")
         if not param.HasField("snapshot_prefix"):
             param.snapshot_prefix = str(tmp_path / "snap")
         for name, value in fields.items():
             setattr(param, name, value)
-        return Solver(param, engine(), noise, grow_batch=grow_batch)
+        return Solver(param, engine(), noise)
 
     return make

@@ -37,7 +37,7 @@ def progress_of(solver: Solver) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    iterations = max(0, solver.schedule.max_iter - solver.iteration)
+    iterations = max(0, solver.param.max_iter - solver.iteration)
     with _bar(None, iterations, "Training", item_show_func=lambda text: text) as bar:
 
         class Advance(Observer):

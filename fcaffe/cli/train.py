@@ -54,13 +54,6 @@ class SolverFlags:
         "--scale-lr",
         default=None,
     )
-    grow_batch: int | None = flag(
-        "SAMPLES",
-        "Where the policy (step, multistep) would lower the rate, let the batch grow instead, up to SAMPLES.",
-        "--grow-batch",
-        default=None,
-        type=click.IntRange(min=1),
-    )
     keep_best: str = flag(
         "OUTPUT",
         "Keep the weights of the best test, by this output of the test net, as PREFIX_best.caffemodel: of losses the "
@@ -78,6 +71,14 @@ class SolverFlags:
     )
 
 
+def _refuse_growth(context: click.Context, param: click.Parameter, samples: str | None) -> None:
+    if samples is not None:
+        raise UsageError(
+            "--grow-batch no longer exists: leave it out, and the rate drops as lr_policy says. To let the batch grow, "
+            "end the training at the drop, and resume it by --snapshot with a larger iter_size at the same rate"
+        )
+
+
 @command(
     example="train --solver solver.prototxt --snapshot auto",
     file_flag="--solver",
@@ -86,6 +87,7 @@ class SolverFlags:
     flags=caffe_flags("solver", "weights", "snapshot", "gpu", "level", "stage", "sigint_effect", "sighup_effect"),
 )
 @with_flags("solving", SolverFlags, OWN)
+@click.option("--grow-batch", default=None, hidden=True, expose_value=False, callback=_refuse_growth)
 @click.option("--report", default="", metavar="FILE.html", help="Write a page about the training, while it goes on.")
 @click.option("--tensorboard", default="", metavar="DIR", help="Write the curves for TensorBoard.")
 @click.option("--trace", default="", metavar="FILE", help="Write what each worker did when, for chrome://tracing.")
@@ -180,7 +182,6 @@ def train(
             solving.rng,
             timeline=timing.timeline,
             recompute=solving.recompute,
-            grow_batch=solving.grow_batch or 0,
             on_nan=solving.on_nan,
             keep_best=solving.keep_best,
             patience=solving.patience,
@@ -200,7 +201,7 @@ def train(
             solver.close()
         terminated = solver.workers.sum(signals.terminated)
         solver.leave_workers()
-        done = solver.iteration >= solver.schedule.max_iter or param.snapshot_after_train
+        done = solver.iteration >= solver.param.max_iter or param.snapshot_after_train
         if done and not terminated and world.rank == 0:
             remove_temporary(param.snapshot_prefix)
         return TERMINATED if terminated else 0

@@ -16,6 +16,7 @@ from fcaffe.proto.text import Source
 from fcaffe.pycaffe import session
 from fcaffe.pycaffe.net import Net
 from fcaffe.solvers import Observer
+from fcaffe.solvers.learning_rate import learning_rate
 
 
 class Callbacks(solvers.Observer):
@@ -63,7 +64,7 @@ class Solver:
     @property
     def lr(self) -> float:
         """The rate of the next update."""
-        return self._solver.schedule.rate(self._solver.iteration, self._solver.current_step)
+        return learning_rate(self._solver.param, self._solver.iteration, self._solver.current_step)
 
     def step(self, iterations: int) -> None:
         with self._at_work():

@@ -1,4 +1,4 @@
-"""Learning-rate policies, warm-up and the Schedule of a training, with Caffe's float32 rounding.
+"""Learning-rate policies and warm-up, with Caffe's float32 rounding.
 
 `multistep` alone has state: `current_step`, how many of its step values have been passed. It moves on by at most one an
 iteration, also when several are due, so it belongs to the snapshot (where `step`, too, notes its count).
@@ -148,42 +148,17 @@ def scale_rate(param: Any, scale: str, factor: float) -> None:
         param.rampup_lr = unscaled
 
 
-class Schedule:
-    """The learning rates of a training, and the passes of each iteration: here always `iter_size`.
+def next_step(param: Any, iteration: int, current_step: int) -> int:
+    """`current_step` at this iteration, from that of the iteration before. Logs a change of `multistep`.
 
-    `current_step` is how many of a multistep policy's values have been passed; it belongs to the snapshot.
+    Other policies leave it alone, and so does a warm-up.
     """
-
-    most_passes = 0  # up to which the number of passes grows, if it does
-
-    def __init__(self, param: Any) -> None:
-        self.param = param
-
-    @property
-    def max_iter(self) -> int:
-        """The number of iterations to train; a script may change it in the solver's parameters."""
-        return int(self.param.max_iter)
-
-    def passes(self, iteration: int) -> int:
-        """How many passes add up their gradients for the update of this iteration."""
-        return int(self.param.iter_size)
-
-    def next_step(self, iteration: int, current_step: int) -> int:
-        """`current_step` at this iteration, from that of the iteration before. Logs a change of `multistep`.
-
-        Other policies leave it alone, and so does a warm-up.
-        """
-        param = self.param
-        if iteration < warm_up_end(param):
-            return current_step
-        if param.lr_policy == "step":
-            return iteration // max(param.stepsize, 1)
-        due = current_step < len(param.stepvalue) and iteration >= param.stepvalue[current_step]
-        if param.lr_policy == "multistep" and due:
-            current_step += 1
-            log.multistep(iteration, current_step)
+    if iteration < warm_up_end(param):
         return current_step
-
-    def rate(self, iteration: int, current_step: int) -> float:
-        """The learning rate of the update from `iteration` to the next."""
-        return learning_rate(self.param, iteration, current_step)
+    if param.lr_policy == "step":
+        return iteration // max(param.stepsize, 1)
+    due = current_step < len(param.stepvalue) and iteration >= param.stepvalue[current_step]
+    if param.lr_policy == "multistep" and due:
+        current_step += 1
+        log.multistep(iteration, current_step)
+    return current_step

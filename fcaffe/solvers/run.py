@@ -22,7 +22,7 @@ from fcaffe.rng import CaffeRandom
 from fcaffe.share import Share, Turns
 from fcaffe.solvers import trust_ratio
 from fcaffe.solvers.control import Action, Observer
-from fcaffe.solvers.learning_rate import Schedule, learning_rate
+from fcaffe.solvers.learning_rate import learning_rate
 from fcaffe.solvers.losses import SmoothedLoss
 from fcaffe.solvers.memory_need import check_memory
 from fcaffe.solvers.nets import check_same, finetune, missing_fields, tell_unshared, test_net_params, train_net_param
@@ -45,7 +45,6 @@ class Options:
         exchange: Sums the gradients of all workers.
         shards: 0, or the number of shards of a batch: the weights have the same bits on any number of workers up to
             that (see ShardedBatches).
-        grow_batch: 0, or the samples up to which the batch grows where the rate would drop (see GrowingBatch).
         on_nan: See NanPolicy.
         keep_best, patience: See Best; "" keeps no best weights.
         requested_action: Returns the action that a signal requests.
@@ -61,7 +60,6 @@ class Options:
     recompute: bool = False
     on_demand: bool = False
     shards: int = 0
-    grow_batch: int = 0
     split_below: float = 0.0
     on_nan: str = "continue"
     keep_best: str = ""
@@ -110,7 +108,6 @@ class Run:
             recompute=options.recompute and options.whole_passes,
         )
         self.net, self.nets = self._train_nets()
-        self.schedule = self._schedule()
         self.test_nets = self._test_nets()
         self.best: Any = None  # a Best, which the Solver sets if it is wanted
         self._allocate()
@@ -177,18 +174,6 @@ class Run:
         threads = shards.passes if shards.in_step else min(shard_threads(), shards.passes)
         return [twin_of(net, net_param) for _ in range(threads - 1)]
 
-    def _schedule(self) -> Schedule:
-        if not self.options.grow_batch:
-            return Schedule(self.param)
-        if self.exchange.applies_momentum:
-            raise SolverError(
-                "batch growth does not go with a compression that applies the momentum of SGD (topk): it would add up "
-                "gradients of batches of different sizes"
-            )
-        from fcaffe.solvers.batch_growth import GrowingBatch
-
-        return GrowingBatch(self.param, self.share.total, self.options.grow_batch)
-
     def _test_nets(self) -> list[Net]:
         """Build the test nets, and check that they can be evaluated."""
         from fcaffe.solvers.evaluation import check_evaluation, needs_order
@@ -235,8 +220,8 @@ class Run:
 
     @property
     def passes(self) -> int:
-        """How many passes add up their gradients for the update of this iteration."""
-        return self.schedule.passes(self.iteration)
+        """How many passes add up their gradients for an update."""
+        return int(self.param.iter_size)
 
     @property
     def scalar_outputs(self) -> bool:

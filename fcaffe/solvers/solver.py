@@ -9,6 +9,7 @@ from fcaffe import log
 from fcaffe.engines import Engine
 from fcaffe.solvers.batches import Batches
 from fcaffe.solvers.control import Action, agree
+from fcaffe.solvers.learning_rate import learning_rate, next_step
 from fcaffe.solvers.memory_need import memory_errors
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Options, Run
@@ -50,7 +51,7 @@ class Solver(Run):
 
     def solve(self, resume: str | None = None) -> None:
         """Train up to max_iter, then snapshot, display and test once more, as the solver's parameters ask."""
-        param, last = self.param, self.schedule.max_iter
+        param, last = self.param, self.param.max_iter
         if not param.HasField("max_iter"):
             log.warning("max_iter is missing and counts as 0, so nothing is trained; give it, such as 10000")
         log.solving(self.net.name, param.lr_policy)
@@ -136,8 +137,8 @@ class Solver(Run):
 
     def start_update(self) -> None:
         """The same, but parameters whose gradients are still on their way are updated when they are needed."""
-        self.current_step = self.schedule.next_step(self.iteration, self.current_step)
-        self.rate = self.schedule.rate(self.iteration, self.current_step)
+        self.current_step = next_step(self.param, self.iteration, self.current_step)
+        self.rate = learning_rate(self.param, self.iteration, self.current_step)
         if self._is_due(self.param.display):
             log.learning_rate(self.iteration, self.rate)
         with self.timeline.span(UPDATE):

@@ -201,6 +201,11 @@ def test_progress_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
     assert shown.count("Train net output #0") == 4, "log lines stay whole beside the bar"
 
 
+def test_a_former_flag(run: Run) -> None:
+    result = run("train -solver solver.prototxt --grow-batch 32")
+    assert result.code == 134 and "--grow-batch no longer exists: leave it out" in result.err
+
+
 def test_no_progress_bar_in_a_pipe(run: Run) -> None:
     result = run("train -solver solver.prototxt")
     assert "\x1b" not in result.err and "8/8" not in result.err

@@ -56,7 +56,6 @@ SAMPLES = {
     "on_nan": Sample("--on-nan continue", solver="base_lr: 3e38"),
     "rng": Sample("--rng caffe"),
     "scale_lr": Sample("--scale-lr linear"),
-    "grow_batch": Sample("--grow-batch 8"),
     "recompute": Sample("--recompute"),
     "report": Sample("--report page.html"),
     "tensorboard": Sample("--tensorboard events"),

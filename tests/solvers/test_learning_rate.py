@@ -16,7 +16,7 @@ from fcaffe.cli.solver import _print_rates, rates
 from fcaffe.errors import SolverError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
-from fcaffe.solvers.learning_rate import Schedule, learning_rate, scale_rate
+from fcaffe.solvers.learning_rate import learning_rate, next_step, scale_rate
 from tests.conftest import GOLDEN
 
 f32 = np.float32
@@ -28,7 +28,7 @@ def test_rates_are_caffes_to_the_bit(curve: dict[str, Any]) -> None:
     param = parse_text(curve["solver"], pb.SolverParameter)
     step, found = 0, {}
     for iteration in range(max(curve["iter"]) + 1):
-        step = Schedule(param).next_step(iteration, step)
+        step = next_step(param, iteration, step)
         found[iteration] = learning_rate(param, iteration, step)
     assert [found[i] for i in curve["iter"]] == curve["lr"]
 

@@ -12,7 +12,7 @@ from fcaffe.errors import SolverError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.solvers import Solver
-from fcaffe.solvers.learning_rate import Schedule, learning_rate, scale_rate
+from fcaffe.solvers.learning_rate import learning_rate, next_step, scale_rate
 
 POLICY = 'base_lr: 0.5 gamma: 0.5 max_iter: 100 lr_policy: "multistep" stepvalue: 2 stepvalue: 6 stepvalue: 90 '
 
@@ -24,7 +24,7 @@ def param(text: str) -> Any:
 def curve(solver: Any, iterations: int) -> list[float]:
     step, rates = 0, []
     for iteration in range(iterations):
-        step = Schedule(solver).next_step(iteration, step)
+        step = next_step(solver, iteration, step)
         rates.append(learning_rate(solver, iteration, step))
     return rates
 

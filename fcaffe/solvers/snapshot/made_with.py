@@ -38,7 +38,6 @@ def made_with(run: Run) -> Any:
         engine=run.engine.name,
         compression=run.exchange.compression,
         shards=run.shards.size if run.shards else 0,
-        grown_batch=run.schedule.most_passes * run.share.total,
     )
     for node in run.net.nodes:
         if node.layer.type != "Split":  # inserted by the net

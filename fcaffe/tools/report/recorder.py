@@ -55,7 +55,7 @@ class Recorder(Observer):
         iteration, curves = self.solver.iteration, self.content.log
         curves.loss[iteration], curves.rate[iteration] = loss, rate
         if time.monotonic() - self._written > EVERY:
-            done, last = iteration - self._first, self.solver.schedule.max_iter
+            done, last = iteration - self._first, self.solver.param.max_iter
             left = (time.monotonic() - self._began) / max(done, 1) * (last - iteration)
             self._write(f"Iteration {iteration:,} of {last:,}.", f"About {_duration(left)} left.")
 
@@ -72,7 +72,7 @@ class Recorder(Observer):
 
     def end(self, error: BaseException | None) -> None:
         """Write the last page, with the error that has ended the training."""
-        solver, last = self.solver, self.solver.schedule.max_iter
+        solver, last = self.solver, self.solver.param.max_iter
         stopped = solver.iteration < last
         took = time.monotonic() - self._began
         if error is None:
@@ -102,7 +102,7 @@ class Recorder(Observer):
             right = f"{content.evaluation.accuracy:.2%}"
             tiles += [(f"right in the test net, iteration {self._evaluated:,}", right)]
         content.state, content.left, content.tiles = state, left, tiles
-        content.progress = min(1.0, solver.iteration / max(1, solver.schedule.max_iter))
+        content.progress = min(1.0, solver.iteration / max(1, solver.param.max_iter))
         content.filters = first_filters(solver.net)
 
     def _write(self, state: str, left: str = "") -> None:
