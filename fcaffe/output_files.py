@@ -27,6 +27,7 @@ from fcaffe.errors import FcaffeError, UsageError
 
 _NAME = re.compile(r"\.(?P<target>.*)\.(?P<machine>[0-9a-f]{8})-(?P<process>\d+)-(?P<began>\d+)\.tmp", re.DOTALL)
 _LONGEST = 200  # bytes of the target's name; file systems allow 255 in all
+_FULL = 1 << 20  # free bytes of a disk that counts as full
 _START = 1 << 16  # bytes of a file that tell its kind
 
 
@@ -107,15 +108,33 @@ def replacing(
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         if isinstance(problem, OSError):
-            limit = " (ulimit -f limits the size of files)" if problem.errno == errno.EFBIG else ""
             raise error(
-                f"cannot write {path}: {problem.strerror or problem}; make room there{limit} or name another path for "
-                f"the {noun} (an earlier file of that name is as it was)"
+                f"cannot write {path}: {reason_and_remedy(problem, target)}, or name another path for the {noun} (an "
+                "earlier file of that name is as it was)"
             ) from problem
         raise
     finally:
         if stays:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def reason_and_remedy(problem: Exception, path: str | os.PathLike[str]) -> str:
+    """Why a file or folder cannot be written, and what helps. A library may not say that a disk is full."""
+    folder = os.path.dirname(os.path.abspath(path))
+    number = problem.errno if isinstance(problem, OSError) else None
+    if number == errno.ENOENT and not os.path.isdir(folder):
+        return f"the folder {folder} does not exist; create it"
+    with contextlib.suppress(OSError):
+        if number in (None, errno.EIO) and shutil.disk_usage(folder).free < _FULL:
+            number = errno.ENOSPC
+    remedies = {
+        errno.ENOSPC: "make room there",
+        errno.EDQUOT: "make room in your quota",
+        errno.EFBIG: "raise the limit of the size of files (ulimit -f)",
+        errno.EISDIR: "name a file in that folder",
+    }
+    reason = os.strerror(number) if number else " ".join(str(problem).split())
+    return f"{reason}; {remedies.get(number or 0, 'make that possible')}"
 
 
 def _takes_bytes(path: str | os.PathLike[str]) -> bool:

@@ -11,6 +11,7 @@ from fcaffe.data.database import Database, Record, Writer, kinds, new_folder
 from fcaffe.data.db_leveldb import LevelDb, LevelDbWriter
 from fcaffe.data.db_lmdb import Lmdb, LmdbWriter
 from fcaffe.errors import DataError
+from fcaffe.output_files import reason_and_remedy
 from fcaffe.proto import caffe_pb2 as pb
 
 Backend = pb.DataParameter.DB
@@ -39,7 +40,7 @@ def new_database(path: str, backend: str) -> Iterator[Writer]:
             yield writer
             writer.finish()
         except writer.problems as problem:
-            raise DataError(f'cannot write the {kind} "{path}": {problem}') from problem
+            raise DataError(f'cannot write the {kind} "{path}": {reason_and_remedy(problem, path)}') from problem
         if writer.count == 0:
             raise DataError(f'no records for the {kind} "{path}"')
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 from fcaffe import log
 from fcaffe.errors import DataError
-from fcaffe.output_files import temporary_folder
+from fcaffe.output_files import reason_and_remedy, temporary_folder
 
 Record = tuple[bytes, bytes]  # key, value
 
@@ -43,7 +43,7 @@ class Database(ABC):
         if not os.path.exists(source):
             raise DataError(
                 f'{self.kind} "{source}" does not exist (looked for {os.path.abspath(source)}): make it first, or '
-                "correct data_param.source, which is relative to the folder that the command runs in"
+                "correct the path, which is relative to the folder that the command runs in"
             )
         if not os.path.isdir(source):
             folder = os.path.dirname(source) or "."
@@ -197,4 +197,4 @@ def new_folder(path: str, kind: str) -> Iterator[str]:
             yield temporary
             os.rename(temporary, path)
     except OSError as problem:
-        raise DataError(f'cannot write the {kind} "{path}": {problem}') from problem
+        raise DataError(f'cannot write the {kind} "{path}": {reason_and_remedy(problem, path)}') from problem

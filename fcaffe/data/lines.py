@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator
 
 from fcaffe.errors import DataError
@@ -24,6 +25,8 @@ def numbered_lines(source: str, noun: str) -> Iterator[tuple[int, bytes]]:
                     raise DataError(
                         f"{source}:{number}: this line has more than {LONGEST_LINE} bytes; give a text file"
                     )
+                if number == 1:
+                    line = line.removeprefix(codecs.BOM_UTF8)
                 if b"\0" in line:
                     raise DataError(f"{source}:{number}: this line has a NUL; give a text file")
                 if line.strip():

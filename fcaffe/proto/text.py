@@ -128,6 +128,7 @@ def write_text(path: str | os.PathLike[str], message: Any) -> None:
 
 _UNKNOWN_FIELD = re.compile(r'Message type "caffe\.(.+)" has no field named "(.+)"')
 _UNKNOWN_VALUE = re.compile(r'Enum type "caffe\.(.+)" has no value (?:named|with number) (.+)')
+_COMMA = re.compile(r"(?<=[:\s])\d+,\d+\b")
 _LONGEST = 200  # characters of protobuf's message, which quotes strings
 
 
@@ -139,13 +140,52 @@ def explain(text: str, error: text_format.ParseError) -> str:
     quoted = text.split("\n")[line - 1]
     said = str(error).removeprefix(f"{line}:{column} : ").removeprefix(f"'{quoted}': ").removeprefix("'': ")
     said = said.rstrip(".")
+    for match in _COMMA.finditer(quoted):
+        if match.start() < column <= match.end():
+            point, comma = match[0].replace(",", "."), match[0].replace(",", ", ")
+            return f"{line}:{column}: {match[0]} is no number; write {point}, or [{comma}] for a list"
     if match := _UNKNOWN_FIELD.fullmatch(said):
-        return f"{line}:{column}: {_unknown_field(_descriptor(match[1]), match[2])}"
+        message, name = _descriptor(match[1]), match[2]
+        said = _missing_brace(text, line, column, message, name) or _unknown_field(message, name)
+        return f"{line}:{column}: {said}"
     if match := _UNKNOWN_VALUE.fullmatch(said):
         return f"{line}:{column}: {_unknown_value(match[1], match[2])}"
-    if said in ('Expected "}"', 'Expected ">"'):
-        said += "; an opening brace before it is never closed"
+    if said in ('Expected "}"', 'Expected ">"') and (opened := _open_messages(text, line, column)):
+        said += f"; {opened[0][0]}, which begins on line {opened[0][1]}, is never closed"
+    if said.startswith("Couldn't parse integer: [") and (field := re.search(r"(\w+)\s*:\s*$", quoted[: column - 1])):
+        gpus = "; name several GPUs by --gpu 0,1" if field[1] == "device_id" else ""
+        said = f"{field[1]} takes one number, not a list{gpus}"
     return f"{line}:{column}: {' '.join(said.split())[:_LONGEST]}"
+
+
+_TOKEN = re.compile(r"""#.*|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|(\w+)\s*:?\s*[{<]|[}>]|\n""")
+
+
+def _open_messages(text: str, line: int, column: int) -> list[tuple[str, int]]:
+    """The messages that are open at a position, outermost first: name and line of each one's beginning."""
+    before = "\n".join([*text.split("\n")[: line - 1], text.split("\n")[line - 1][: column - 1]])
+    opened: list[tuple[str, int]] = []
+    for token in _TOKEN.finditer(before):
+        if token[1]:
+            opened.append((token[1], before.count("\n", 0, token.start()) + 1))
+        elif token[0] in "}>" and opened:
+            opened.pop()
+    return opened
+
+
+def _missing_brace(text: str, line: int, column: int, message: Any, name: str) -> str:
+    """The error about a field of an outer message, before which a brace is missing; "" for another error."""
+    opened = _open_messages(text, line, column)
+    is_message = re.match(r"\w+\s*:?\s*[{<]", text.split("\n")[line - 1][column - 1 :]) is not None
+    outer = (pb.NetParameter, pb.LayerParameter, pb.SolverParameter)
+    owners = [kind.DESCRIPTOR for kind in outer if kind.DESCRIPTOR is not message]
+    fields = [owner.fields_by_name[name] for owner in owners if name in owner.fields_by_name]
+    if not opened or not any((field.message_type is not None) == is_message for field in fields):
+        return ""
+    kind, began = opened[-1]
+    inside = f"the {opened[0][0]} that begins on line {opened[0][1]}"
+    where = f"{kind} of line {began}, in {inside}" if opened[1:] else inside
+    return f'{message.name} has no field named "{name}": a "}}" is missing before line {line}, at the end of {where}'
 
 
 def _descriptor(name: str) -> Any:

@@ -185,7 +185,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
     path = tmp_path / "old"
     path.write_bytes(b"as it was")
     said = subprocess.run([sys.executable, "-c", FULL_DISK, path], capture_output=True, text=True, check=True).stdout
-    assert said.startswith(f"cannot write {path}: File too large; make room")
+    assert said.startswith(f"cannot write {path}: File too large; raise the limit")
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("old", b"as it was")]
 
 

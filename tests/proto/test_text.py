@@ -27,9 +27,13 @@ ERRORS = {
     "layer { clip_param { min: 0 } }": " layer[0].clip_param.max is required, and missing",
     # Braces
     'layer {\n  name: "a"\n  pooling_param { pad: 1\n}': '4:1: Expected "}";'
-    " an opening brace before it is never closed",
-    "layer { convolution_param { pad: 3\n layer { }": '2:2: ConvolutionParameter has no field named "layer";'
-    ' is a "}" missing before it?',
+    " layer, which begins on line 1, is never closed",
+    "layer { convolution_param { pad: 3\n layer { }": '2:2: ConvolutionParameter has no field named "layer":'
+    ' a "}" is missing before line 2, at the end of convolution_param of line 1, in the layer that begins on line 1',
+    'layer {\n name: "a"\n\nlayer { name: "b" }': '4:1: LayerParameter has no field named "layer": a "}" is missing'
+    " before line 4, at the end of the layer that begins on line 1",
+    # Numbers
+    "layer { dropout_param { dropout_ratio: 0,5 } }": "1:42: 0,5 is no number; write 0.5, or [0, 5] for a list",
 }
 
 
