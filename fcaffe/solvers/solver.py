@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -13,7 +14,7 @@ from fcaffe.solvers.learning_rate import learning_rate, next_step
 from fcaffe.solvers.memory_need import memory_errors
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Options, Run
-from fcaffe.solvers.snapshot.paths import remove_temporary, temporary_prefix
+from fcaffe.solvers.snapshot.paths import paths, remove_temporary, temporary_prefix
 from fcaffe.solvers.update import Update
 from fcaffe.timeline import TEST, UPDATE
 
@@ -65,6 +66,9 @@ class Solver(Run):
         if (param.snapshot_after_train or action is Action.TERMINATE) and not self._is_due(param.snapshot):
             self.snapshot()
         if action is not Action.NONE:
+            _, state = paths(param.snapshot_prefix, self.iteration, param.snapshot_format == param.HDF5)
+            how = f"; --snapshot {state} goes on from there" if os.path.exists(state) else ""
+            log.info(f"Stopped at iteration {self.iteration} of {last}{how}")
             log.stopped_early()
             return
         if self._is_due(param.display):
