@@ -109,6 +109,7 @@ def spell(words: Iterable[str], params: Iterable[click.Parameter]) -> list[str]:
     return spelled
 
 
+# Fields of a solver by the names that other programs give them.
 _FIELDS = {
     "lr": "base_lr",
     "learning_rate": "base_lr",
