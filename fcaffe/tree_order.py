@@ -56,12 +56,9 @@ class Tree:
         """Add the sums of other nodes to `sums`, and replace siblings by their parent as long as there are any.
 
         Siblings are added in place, in the arrays of `sums`, or with `into_others` in those of `others`. Afterwards
-        `sums` may have arrays of both. Sums of one node, such as the root, are added in the order in which they come.
+        `sums` may have arrays of both.
         """
         for node, array in others.items():
-            if node in sums:
-                add(sums[node], array, out=sums[node])
-                continue
             while node != self.root and (other := self.sibling(node)) in sums:
                 beside = sums.pop(other)
                 left, right = (beside, array) if other < node else (array, beside)

@@ -64,9 +64,3 @@ def test_nodes_that_are_left() -> None:
     nodes: list[Node] = [(3, 4), (4, 5), (2, 3), (0, 1)]
     assert Tree(5).joined(nodes) == [(0, 1), (2, 4), (4, 5)]
     assert Tree(5).joined([*nodes, (1, 2)]) == [(0, 5)]
-
-
-def test_sums_of_the_same_node_are_added() -> None:
-    sums: Sums = {(0, 1): np.ones(3)}
-    Tree(1).join(sums, {(0, 1): np.full(3, 2.0)})
-    assert np.array_equal(sums[0, 1], [3, 3, 3])

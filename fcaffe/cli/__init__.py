@@ -28,7 +28,7 @@ from fcaffe.cli import gflags, glog, last_words, streams
 from fcaffe.cli.commands import CAFFE_COMMANDS, COMMANDS, OTHERS, TOOLS, module_of
 from fcaffe.errors import FcaffeError, RankError
 from fcaffe.interruption import INTERRUPTED
-from fcaffe.jobs.started import FATAL, LAUNCHED, started_as, wait_for_turn
+from fcaffe.jobs.started import CHANNEL, FATAL, started_as, wait_for_turn
 from fcaffe.onednn_library import find_onednn
 
 RUNS = ("train", "test", "time")  # commands whose results are in the log: they outlive standard output
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from fcaffe.cli.completion import answer
 
             return answer(tool, _load)
-        if arguments is None and words == ["rank"] and LAUNCHED in os.environ:
+        if arguments is None and words == ["rank"] and CHANNEL in os.environ:
             return _run_rank()
         code = _run(_command_first(words))
         sys.stdout.flush()

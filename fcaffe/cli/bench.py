@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from itertools import product
 from statistics import median
 from typing import Any
@@ -15,10 +15,10 @@ import numpy as np
 
 from fcaffe import log, pycaffe  # noqa: F401 - pycaffe registers the types of layers
 from fcaffe.cli.engine import find_devices
-from fcaffe.cli.flags import WORKERS, command, numbers, numbers_of_shape, options_of, with_options
+from fcaffe.cli.flags import WORKERS, command, numbers, numbers_of_shape, with_flags
 from fcaffe.cli.progress import Heartbeat
 from fcaffe.cli.table import print_table
-from fcaffe.cli.workers import LaunchFlags, SharingFlags, order_of_command
+from fcaffe.cli.workers import HostFlags, LaunchFlags, SharingFlags, order_of_command
 from fcaffe.engines import Engine, cpu_engine
 from fcaffe.engines.cuda import libraries
 from fcaffe.errors import NetError, UsageError
@@ -91,21 +91,20 @@ SHARING = SharingFlags(batch="global")
 @click.option("--rounds", default=7, metavar="N", help="step: rounds in which each variant has its turn (7).")
 @click.option("--iterations", default=0, metavar="N", help="step: of a turn (as many as take a quarter of a second).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@with_options(options_of(LaunchFlags)[1:6], WORKERS)  # neither --workers nor --elastic
-def bench(what: str, names: str, workers: str, as_json: bool, **more: Any) -> int:
-    launching = {field.name: more.pop(field.name) for field in fields(LaunchFlags) if field.name in more}
+@with_flags("hosts", HostFlags, WORKERS)
+def bench(what: str, names: str, workers: str, as_json: bool, hosts: HostFlags, **more: Any) -> int:
     counts = numbers("--workers", workers)
     chosen = [name for name in names.split(",") if name]
     run = _reduce(counts, chosen, as_json, **more) if what == "reduce" else _step(counts, chosen, as_json, **more)
-    world = join(launching["timeout"])
+    world, launching = join(hosts.timeout), LaunchFlags(**vars(hosts))
     if world.size == 1 and world.order is None:
-        alone = not (launching["hosts"] or launching["hostfile"])
+        alone = not (hosts.hosts or hosts.hostfile)
         most = max(counts, default=max(available_cpus(), 2) if alone else 0)
-        if plan := LaunchFlags(workers=most, **launching).plan():
+        if plan := replace(launching, workers=most).plan():
             return launch(plan, lambda path: order_of_command())
     with world:
         if world.order is None:
-            LaunchFlags(**launching).check(world)
+            launching.check(world)
         run(world)
     return 0
 

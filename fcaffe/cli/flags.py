@@ -234,7 +234,11 @@ class Command(click.Command):
         given = dict.fromkeys(getattr(param, "heading", OWN) for param in self.params)
         at = HEADINGS.index(OWN) + 1
         for heading in (*HEADINGS[:at], *(own for own in given if own not in HEADINGS), *HEADINGS[at:]):
-            shown = [param for param in self.params if getattr(param, "heading", OWN) == heading]
+            shown = [
+                param
+                for param in self.params
+                if getattr(param, "heading", OWN) == heading and not getattr(param, "without_effect", False)
+            ]
             records = [record for param in shown if (record := param.get_help_record(context))]
             if records:
                 with formatter.section(heading):

@@ -102,10 +102,32 @@ def spell(words: Iterable[str], params: Iterable[click.Parameter]) -> list[str]:
     for name, key in ((name, name.replace("-", "_")) for name in refused):
         known = [flag for flag, option in options.items() if not option.hidden]
         negates = key.removeprefix("no") in options  # a flag with a value, which has no negation
-        lines.append(f"unknown command line flag '{name}'{'' if negates else did_you_mean(key, known, '--')}")
+        hint = "" if negates else _field_instead(key) or did_you_mean(key, known, "--")
+        lines.append(f"unknown command line flag '{name}'{hint}")
     if lines:
         raise click.UsageError("\n".join(lines))
     return spelled
+
+
+# Fields of a solver by the names that other programs give them.
+_FIELDS = {
+    "lr": "base_lr",
+    "learning_rate": "base_lr",
+    "iterations": "max_iter",
+    "epochs": "max_iter",
+}  # names of others
+
+
+def _field_instead(name: str) -> str:
+    """The end of a message about a flag that is a field of a solver or of a data layer; '' if it is none."""
+    from fcaffe.proto import caffe_pb2 as pb
+
+    field = _FIELDS.get(name, name)
+    if field in pb.SolverParameter.DESCRIPTOR.fields_by_name:
+        return f" (set {field} in the solver's prototxt)"
+    if field in pb.DataParameter.DESCRIPTOR.fields_by_name:
+        return f" (set {field} in the data layer of the net's prototxt)"
+    return ""
 
 
 def _value(word: str, rest: Iterator[str], flags: Container[str] = ()) -> str:

@@ -218,7 +218,7 @@ def _cells(prediction: Prediction, row: Row) -> tuple[str, ...]:
 
 def _number(value: float) -> str:
     """Four significant digits, or all before the point."""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" if value >= 1e-3 else f"{value:.2g}"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" if value >= 1e-3 or not value else "<0.001"
 
 
 def _row_to_json(prediction: Prediction, row: Row, explained: bool) -> dict[str, Any]:

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
+import numpy as np
 
 from fcaffe import log
 from fcaffe.cli.flags import command, numbers_of_shape, phase_number, required
 from fcaffe.cli.table import print_table, say
+from fcaffe.engines.memory import obtainable_bytes
 from fcaffe.errors import UsageError
 from fcaffe.model_files import Model, read_model
 from fcaffe.proto import read_net
@@ -93,6 +95,8 @@ def _print(made: Summary) -> None:
     of_channels = f"; {made.channel_macs:,} of them BatchNorm, Scale and Bias" if made.channel_macs else ""
     say(f"Multiply-adds   {made.macs:,} (one batch forward{of_channels})")
     say(f"Memory          {made.memory_bytes:,} bytes (Caffe's 'Memory required for data')")
+    if made.memory_bytes > (free := obtainable_bytes(np) or made.memory_bytes):
+        say(f"                which do not fit into the {free:,} bytes that this machine has free: lower batch_size")
     if made.workers > 1:
         blobs, gradients = made.bytes_sent
         say(f"Sent            {gradients:,} bytes for gradients, {blobs:,} for blobs (each of {made.workers} workers)")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import base64
-import signal
+import os
 import sys
-import time
-from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
-from types import FrameType
+from functools import cached_property
 from typing import Any
 
 import click
@@ -17,6 +16,7 @@ from fcaffe import log, pycaffe  # noqa: F401 - pycaffe registers the types of l
 from fcaffe.cli.engine import EngineFlags, TrainingGpus, engine_flags
 from fcaffe.cli.flags import OWN, WORKERS, Flags, caffe_flags, command, flag, with_flags
 from fcaffe.cli.progress import TRACE, Heartbeat, Timing, progress_of, recorded
+from fcaffe.cli.signals import Signals
 from fcaffe.cli.workers import LaunchFlags, SharingFlags, check_same_flags, order_of_command
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
@@ -27,10 +27,9 @@ from fcaffe.net.workers import Workers
 from fcaffe.output_files import check_output, remove_leftovers
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_solver
-from fcaffe.solvers import Action, Solver
+from fcaffe.solvers import Solver
 from fcaffe.solvers.learning_rate import SCALES, scale_rate
-from fcaffe.solvers.snapshot.read import check_whole, restore_newest
-from fcaffe.solvers.snapshot.runs import new_number, newest
+from fcaffe.solvers.snapshot.paths import remove_temporary, states
 from fcaffe.tools.report import PAGE
 
 AUTO = "auto"
@@ -70,12 +69,32 @@ class SolverFlags:
     )
 
 
-def _refuse_growth(context: click.Context, param: click.Parameter, samples: str | None) -> None:
-    if samples is not None:
-        raise UsageError(
-            "--grow-batch no longer exists: leave it out, and the rate drops as lr_policy says. To let the batch grow, "
-            "end the training at the drop, and resume it by --snapshot with a larger iter_size at the same rate"
-        )
+GONE = {
+    "--grow-batch": "leave it out, and the rate drops as lr_policy says. To let the batch grow, end the training at "
+    "the drop, and resume it by --snapshot with a larger iter_size at the same rate",
+    "--mpi-args": "fcaffe starts the workers itself; for another MPI start them by its own mpirun, without --workers",
+}
+
+
+def _refuse_gone(context: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise UsageError(f"{param.opts[0]} no longer exists: {GONE[param.opts[0]]}")
+
+
+@dataclass(frozen=True)
+class OutputFlags:
+    """What a training writes besides Caffe's files."""
+
+    report: str = flag("FILE.html", "Write a page about the training, while it goes on.")
+    tensorboard: str = flag("DIR", "Write the curves for TensorBoard.")
+    trace: str = flag("FILE", "Write what each worker did when, for chrome://tracing.")
+    snapshot_every: float = flag(
+        "SECONDS",
+        "Also write temporary snapshots; the last two stay until the training has ended well.",
+        "--snapshot-every",
+        default=0.0,
+        type=float,
+    )
 
 
 @command(
@@ -86,92 +105,122 @@ def _refuse_growth(context: click.Context, param: click.Parameter, samples: str 
     flags=caffe_flags("solver", "weights", "snapshot", "gpu", "level", "stage", "sigint_effect", "sighup_effect"),
 )
 @with_flags("solving", SolverFlags, OWN)
-@click.option("--grow-batch", default=None, hidden=True, expose_value=False, callback=_refuse_growth)
-@click.option("--report", default="", metavar="FILE.html", help="Write a page about the training, while it goes on.")
-@click.option("--tensorboard", default="", metavar="DIR", help="Write the curves for TensorBoard.")
-@click.option("--trace", default="", metavar="FILE", help="Write what each worker did when, for chrome://tracing.")
-@click.option(
-    "--restarts",
-    default=0,
-    metavar="N",
-    help="Start again up to N times, from the newest snapshot, if a worker dies or hangs.",
-)
-@click.option(
-    "--snapshot-every",
-    type=float,
-    default=0.0,
-    metavar="SECONDS",
-    help="Also write temporary snapshots; the last two stay until the training has ended well.",
-)
-@click.option("--gpus", "gpu_count", default="", metavar="N", help="Train with N workers, each on a GPU of its own.")
+@click.option("--grow-batch", hidden=True, expose_value=False, callback=_refuse_gone)
+@click.option("--mpi-args", hidden=True, expose_value=False, callback=_refuse_gone)
+@with_flags("outputs", OutputFlags, OWN)
 @with_flags("launching", LaunchFlags, WORKERS)
 @with_flags("sharing", SharingFlags, WORKERS)
 @engine_flags
-def train(
-    flags: Flags,
-    engines: EngineFlags,
-    launching: LaunchFlags,
-    sharing: SharingFlags,
-    solving: SolverFlags,
-    gpu_count: str,
-    restarts: int,
-    snapshot_every: float,
-    report: str,
-    tensorboard: str,
-    trace: str,
-) -> int:
-    if not flags.solver:
-        raise UsageError("Need a solver definition to train. Give it as --solver FILE")
-    if flags.weights and flags.snapshot not in ("", AUTO):
-        raise UsageError("Give a snapshot to resume training or weights to finetune but not both.")
-    check_output(report, PAGE, flags.solver)
-    check_output(trace, TRACE, report)
-    gpus = TrainingGpus(flags.gpu, gpu_count)
-    gpus.check()
-    require_inputs(*flags.weights.split(","), flags.snapshot if flags.snapshot != AUTO else "")
-    if not snapshot_every >= 0:
-        raise UsageError(f"--snapshot-every must be 0 or more seconds, not {snapshot_every:g}")
-    sharing.check()
-    signals = Signals(flags.sigint_effect, flags.sighup_effect)
-    nodes = launching.on_nodes(restarts)
+def train(launching: LaunchFlags, **groups: Any) -> int:
+    given = Training(launching=launching, **groups)
+    given.check()
+    nodes = launching.on_nodes()
     if nodes is None:
         return 0
     world = World() if nodes.hosts and not launching.hosts else join(launching.timeout)
+    if world.size == 1 and world.order is None and (plan := nodes.plan(given.gpus, given.fits)):
+        return given.launch(plan)
+    with world:
+        return given.run(world)
 
-    batch = sys.maxsize  # the largest of a layer, once the solver is read
 
-    def with_all(workers: int) -> SharingFlags:
-        whole = {"--elastic": launching.elastic, "--report": report}  # the rest of a job, or worker 0, has all weights
-        return sharing.with_batch_of(gpus, workers).with_parallel(solving.rng, whole)
+@dataclass(frozen=True)
+class Training:
+    """A training as the flags describe it."""
 
-    def check(workers: int) -> None:
-        given = with_all(workers)
-        given.check_reproducible(solving.rng, workers, bool(gpus))
-        given.check_batch(batch, workers)
+    flags: Flags
+    engines: EngineFlags
+    launching: LaunchFlags
+    sharing: SharingFlags
+    solving: SolverFlags
+    outputs: OutputFlags
 
-    def fits(workers: int) -> bool:
+    @property
+    def gpus(self) -> TrainingGpus:
+        return TrainingGpus(self.flags.gpu, self.launching.gpus)
+
+    @cached_property
+    def signals(self) -> Signals:
+        return Signals(self.flags.sigint_effect, self.flags.sighup_effect)
+
+    @cached_property
+    def _largest_batch(self) -> int:
+        """The largest batch that a layer of the training net reads: workers share out that one, if it suffices."""
+        from fcaffe.net.build.filter import filter_net
+        from fcaffe.solvers.nets import train_net_param
+        from fcaffe.tools.shapes import READERS, reader_of
+
+        with log.quiet(3):  # each rank tells about its nets
+            param = train_net_param(_configure(read_solver(self.flags.solver), self.flags))[0]
+            layers = filter_net(param, to_run=False).layer
+        return max((reader_of(one).batch_size for one in layers if one.type in READERS), default=sys.maxsize)
+
+    def check(self) -> None:
+        """Raises UsageError for flags and files that are wrong for any number of workers."""
+        flags, outputs = self.flags, self.outputs
+        if not flags.solver:
+            raise UsageError("Need a solver definition to train. Give it as --solver FILE")
+        if flags.weights and flags.snapshot not in ("", AUTO):
+            raise UsageError("Give a snapshot to resume training or weights to finetune but not both.")
+        check_output(outputs.report, PAGE, flags.solver)
+        check_output(outputs.trace, TRACE, outputs.report)
+        self.gpus.check()
+        require_inputs(*flags.weights.split(","), flags.snapshot if flags.snapshot != AUTO else "")
+        if not outputs.snapshot_every >= 0:
+            raise UsageError(f"--snapshot-every must be 0 or more seconds, not {outputs.snapshot_every:g}")
+        self.sharing.check()
+        assert self.signals  # whose effects are checked
+
+    def shared_by(self, workers: int) -> SharingFlags:
+        """How so many workers share the work."""
+        whole = {"--elastic": self.launching.elastic, "--report": self.outputs.report}  # each needs all weights
+        return self.sharing.with_batch_of(self.gpus, workers).with_parallel(self.solving.rng, whole)
+
+    def check_workers(self, workers: int) -> None:
+        """Raises UsageError if so many workers cannot train."""
+        sharing = self.shared_by(workers)
+        sharing.check_reproducible(self.solving.rng, workers, bool(self.gpus))
+        sharing.check_batch(self._largest_batch, workers)
+
+    def fits(self, workers: int) -> bool:
         try:
-            check(workers)
+            self.check_workers(workers)
         except UsageError:
             return False
         return True
 
-    if world.size == 1 and world.order is None and (plan := nodes.plan(restarts, gpus, fits)):
-        param = read_solver(flags.solver)
-        batch = _largest_batch(_configure(param, flags))
-        check(plan.elastic.least if plan.elastic else plan.workers)
-        return _launch(plan, param, flags, signals)
-    with world:
+    def launch(self, plan: Plan) -> int:
+        """Start the workers of a plan; returns the job's exit code."""
+        from fcaffe.jobs.launch import launch
+
+        param = read_solver(self.flags.solver)
+        self.check_workers(plan.elastic.least if plan.elastic else plan.workers)
+        solver = base64.b64encode(param.SerializeToString()).decode()
+
+        def order(path: str | None) -> dict[str, Any]:
+            given = order_of_command(solver=solver)
+            given["params"] |= {"snapshot": path, "weights": ""} if path else {}
+            return given
+
+        states = StatesOfJob(param.snapshot_prefix, self.flags.snapshot)
+        code = launch(plan, order, self.signals.stopping(), states)
+        # The log's last line must stay the one that names a dead rank.
+        remove_leftovers(f"{param.snapshot_prefix}_", tell=False)
+        return code
+
+    def run(self, world: World) -> int:
+        """Train as one of the workers; returns the exit code."""
         if world.order is None:
-            launching.check(world, restarts)
-        signals.save_every = snapshot_every if world.rank == 0 else 0.0
+            self.launching.check(world)
         check_same_flags(world)
-        param = _solver_param(flags, world)
-        gpu = gpus.take(param, world, on_cpu=bool(engines.engine))
-        sharing = with_all(world.size)
+        solving, outputs, signals = self.solving, self.outputs, self.signals
+        signals.save_every = outputs.snapshot_every if world.rank == 0 else 0.0
+        param = _solver_param(self.flags, world)
+        gpu = self.gpus.take(param, world, on_cpu=bool(self.engines.engine))
+        sharing = self.shared_by(world.size)
         sharing.check_reproducible(solving.rng, world.size, gpu is not None)
-        engine = _create_engine(gpu, solving.rng, world, engines)
-        timing = Timing(trace, world)
+        engine = _create_engine(gpu, solving.rng, world, self.engines)
+        timing = Timing(outputs.trace, world)
         options = sharing.for_solver(world, timing.timeline, engine.xp)
         if solving.scale_lr:
             _scale_rate(param, solving.scale_lr, options.get("workers", Workers()))
@@ -185,14 +234,14 @@ def train(
             keep_best=solving.keep_best,
             patience=solving.patience,
             requested_action=signals.requested,
-            job=world.order["job"] if world.order else 0,
             **options,
         )
         _tell_sharing(solver, sharing, world)
         solver.observers.append(Heartbeat(solver, world.watchdog))
         try:
-            _restore(solver, flags)
-            with signals, progress_of(solver), recorded(solver, flags.solver, report, tensorboard):
+            _restore(solver, self.flags.snapshot)
+            files = recorded(solver, self.flags.solver, outputs.report, outputs.tensorboard)
+            with signals, progress_of(solver), files:
                 log.starting_optimization()
                 with timing.of(solver):
                     solver.solve()
@@ -203,45 +252,34 @@ def train(
         solver.leave_workers()
         done = solver.iteration >= solver.param.max_iter or param.snapshot_after_train
         if done and not terminated and world.rank == 0:
-            solver.identity.remove_temporary()
+            remove_temporary(param.snapshot_prefix)
         return TERMINATED if terminated else 0
 
 
-def _launch(plan: Plan, param: Any, flags: Flags, signals: Signals) -> int:
-    """Start the ranks of a plan, which get this solver; returns the job's exit code."""
-    from fcaffe.jobs.launch import launch
-
-    solver, job = base64.b64encode(param.SerializeToString()).decode(), new_number()
-
-    def order(path: str | None) -> dict[str, Any]:
-        given = order_of_command(solver=solver, job=job)
-        given["params"] |= {"snapshot": path, "weights": ""} if path else {}
-        return given
-
-    code = launch(plan, order, signals.stopping(), StatesOfJob(param.snapshot_prefix, flags.snapshot, job))
-    # The log's last line must stay the one that names a dead rank.
-    remove_leftovers(f"{param.snapshot_prefix}_", tell=False)
-    return code
-
-
 class StatesOfJob(Snapshots):
-    """The states under a prefix, of which this job's ranks write some; `given` is its --snapshot."""
+    """The states under a prefix, of which a job that begins now writes some; `given` is its --snapshot."""
 
-    def __init__(self, prefix: str, given: str, job: int) -> None:
-        self.prefix, self.given, self.job = prefix, given, job
+    def __init__(self, prefix: str, given: str) -> None:
+        self.prefix, self.given = prefix, given
+        self.before = self._stamps()
+
+    def _stamps(self) -> dict[str, int]:
+        found = {}
+        for path in states(self.prefix):
+            with suppress(OSError):  # another process has just removed it
+                found[path] = os.stat(path).st_mtime_ns
+        return found
 
     def newest(self) -> str | None:
-        return newest(self.prefix, check_whole, self.job, tell=False)
-
-    def _of_all(self) -> str | None:
-        return newest(self.prefix, check_whole, tell=False)
+        since = {path: stamp for path, stamp in self._stamps().items() if self.before.get(path) != stamp}
+        return max(since, key=lambda path: since[path], default=None)
 
     def source(self) -> str:
-        given = self._of_all() if self.given == AUTO else self.given
+        given = next(iter(states(self.prefix)), "") if self.given == AUTO else self.given
         return self.newest() or given or "the start"
 
     def remedy(self) -> str:
-        if path := self._of_all():
+        for path in states(self.prefix):
             return f"; --snapshot auto goes on from {path}"
         return "; there is no snapshot to go on from (--snapshot-every SECONDS writes some)"
 
@@ -251,17 +289,6 @@ def _solver_param(flags: Flags, world: World) -> Any:
     if world.order is None:
         return _configure(read_solver(flags.solver), flags)
     return _configure(pb.SolverParameter.FromString(base64.b64decode(world.order["solver"])), flags)
-
-
-def _largest_batch(param: Any) -> int:
-    """The largest batch that a layer of the training net reads: workers share out that one, if it suffices for them."""
-    from fcaffe.net.build.filter import filter_net
-    from fcaffe.solvers.nets import train_net_param
-    from fcaffe.tools.shapes import READERS, reader_of
-
-    with log.quiet(3):  # each rank tells about its nets
-        layers = filter_net(train_net_param(param)[0], to_run=False).layer
-    return max((reader_of(one).batch_size for one in layers if one.type in READERS), default=sys.maxsize)
 
 
 def _configure(solver: Any, flags: Flags) -> Any:
@@ -301,15 +328,14 @@ def _tell_sharing(solver: Solver, sharing: SharingFlags, world: World) -> None:
         )
 
 
-def _restore(solver: Solver, flags: Flags) -> None:
-    """Resume from the snapshot that the flags name, and spare other runs' files."""
-    if flags.snapshot == AUTO:
+def _restore(solver: Solver, snapshot: str) -> None:
+    if snapshot == AUTO:
+        from fcaffe.solvers.snapshot.read import restore_newest
+
         restore_newest(solver)
-    elif flags.snapshot:
-        log.resuming(flags.snapshot)
-        solver.restore(flags.snapshot)
-    if solver.workers.rank == 0:
-        solver.identity.begin(solver.param, f"fcaffe train --solver {flags.solver}")
+    elif snapshot:
+        log.resuming(snapshot)
+        solver.restore(snapshot)
 
 
 def _create_engine(gpu: int | None, rng: str, world: World, engines: EngineFlags) -> Engine:
@@ -339,53 +365,3 @@ def _scale_rate(param: Any, scale: str, workers: Workers) -> None:
     scale_rate(param, scale, workers.size)
     change = f"base_lr {before} becomes {log.number(param.base_lr)}"
     log.info(f"--scale-lr {scale}: {change}, since the batch is {workers.size} times the solver's")
-
-
-EFFECTS = {"stop": Action.STOP, "snapshot": Action.SNAPSHOT, "none": Action.NONE}
-
-
-class Signals:
-    """Within a `with`, signal handlers only record what was asked for; the training loop calls `requested`.
-
-    Batch systems send SIGTERM some time before they kill. A temporary snapshot is asked for every `save_every` seconds,
-    unless that is 0.
-    """
-
-    def __init__(self, sigint_effect: str, sighup_effect: str) -> None:
-        self._effects = {signal.SIGTERM: Action.TERMINATE}
-        for name, effect in (("sigint", sigint_effect), ("sighup", sighup_effect)):
-            if effect not in EFFECTS:
-                problem = f'Invalid signal effect "{effect}" was specified'
-                raise UsageError(f"{problem}; give --{name}_effect one of {', '.join(EFFECTS)}")
-            if hasattr(signal, name.upper()):  # Windows has no SIGHUP
-                self._effects[signal.Signals[name.upper()]] = EFFECTS[effect]
-        self._noted: deque[Action] = deque()  # appending is atomic, whenever a signal arrives
-        self._before: dict[signal.Signals, Any] = {}
-        self.terminated = False
-        self.save_every = 0.0
-        self._saved = time.monotonic()
-
-    def requested(self) -> Action:
-        """Return the most urgent effect of the signals since the last call."""
-        action = Action.NONE
-        if self.save_every and time.monotonic() > self._saved + self.save_every:
-            self._saved, action = time.monotonic(), Action.SAVE
-        while self._noted:
-            action = max(action, self._noted.popleft())
-        self.terminated |= action is Action.TERMINATE
-        return action
-
-    def stopping(self) -> list[signal.Signals]:
-        """Return the signals that end a training."""
-        return [number for number, action in self._effects.items() if action in (Action.STOP, Action.TERMINATE)]
-
-    def __enter__(self) -> Signals:
-        def note(number: int, frame: FrameType | None) -> None:
-            self._noted.append(self._effects[signal.Signals(number)])
-
-        self._before = {number: signal.signal(number, note) for number in self._effects}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)

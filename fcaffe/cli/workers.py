@@ -28,7 +28,7 @@ from fcaffe.jobs.hosts import (
     read_hostfile,
 )
 from fcaffe.jobs.nodes import nodes_of
-from fcaffe.jobs.started import LAUNCHED, started_as
+from fcaffe.jobs.started import CHANNEL, started_as
 from fcaffe.jobs.world import World
 from fcaffe.net.build.shards import MOST as MOST_SHARDS
 from fcaffe.net.build.shards import nodes_of_workers
@@ -39,16 +39,11 @@ REJOIN = 60.0  # seconds
 
 
 @dataclass(frozen=True)
-class LaunchFlags:
-    """The number of workers, their hosts, and what happens if one fails.
+class HostFlags:
+    """The hosts of the workers, and how long one may be in one operation."""
 
-    Without a number of workers: as many as a launcher has started, or as the hosts have room for, else one.
-    """
-
-    workers: int | None = flag("N", "Number of workers, each an MPI rank on CPUs.", default=None, type=int)
-    hosts: str = flag("HOST:N,...", "Start them on these hosts, N on each.")
+    hosts: str = flag("HOST:N,...", "Start workers on these hosts, N on each.")
     hostfile: str = flag("FILE", "The same from a file, a host on each line.")
-    mpi_args: str = flag("WORDS", "More arguments for the machine's mpiexec.", "--mpi-args")
     remote_shell: str = flag(
         "WORDS", 'What reaches other hosts, such as "kubectl exec -i" or a script (ssh).', "--remote-shell"
     )
@@ -60,6 +55,20 @@ class LaunchFlags:
     workers_per_host: int | None = flag(
         "N", "Workers on each host that does not say how many (1).", "--workers-per-host", default=None, type=int
     )
+
+
+@dataclass(frozen=True)
+class LaunchFlags(HostFlags):
+    """The number of workers, their hosts, and what happens if one fails.
+
+    Without a number of workers: as many as a launcher has started, or as the hosts have room for, else one.
+    """
+
+    workers: int | None = flag("N", "Number of workers, each an MPI rank on CPUs.", default=None, type=int)
+    gpus: str = flag("N", "Train with N workers, each on a GPU of its own.")
+    restarts: int = flag(
+        "N", "Start again up to N times, from the newest snapshot, if a worker dies or hangs.", default=0
+    )
     elastic: str = flag(
         "MIN:MAX",
         "Go on with fewer workers when a host is lost, and with more when it is back; from the newest snapshot.",
@@ -70,9 +79,7 @@ class LaunchFlags:
         default=REJOIN,
     )
 
-    def plan(
-        self, restarts: int = 0, gpus: TrainingGpus = NO_GPUS, fits: Callable[[int], bool] = lambda workers: True
-    ) -> Plan | None:
+    def plan(self, gpus: TrainingGpus = NO_GPUS, fits: Callable[[int], bool] = lambda workers: True) -> Plan | None:
         """The job that this process, which no launcher started, starts; None if it trains itself. Raises UsageError.
 
         With `restarts`, one worker gets a launcher and an agent too. `fits` returns whether this many workers can
@@ -82,7 +89,7 @@ class LaunchFlags:
             ("--workers", self.workers, 1),
             ("--workers-per-host", self.workers_per_host, 1),
             ("--timeout", self.timeout, 0),
-            ("--restarts", restarts, 0),
+            ("--restarts", self.restarts, 0),
         ):
             if number is not None and number < least:
                 raise UsageError(f"{name} must be {least} or more, not {number}")
@@ -96,33 +103,31 @@ class LaunchFlags:
             raise UsageError(f"{gpus} means {on_gpus} workers, not --workers {self.workers}: leave that out")
         wanted = self.workers or on_gpus or 0
         if alone:
-            if wanted <= 1 and self.mpi_args:
-                raise UsageError("--mpi-args is for mpiexec, which starts several workers: give --workers N as well")
             if given := [flag for flag, value in self._of_hosts().items() if value]:
                 raise UsageError(f"{given[0]} is for jobs on several hosts: give --hosts or --hostfile as well")
             wanted = max(wanted, 1)
-            return self._plan(wanted, (), restarts) if wanted > 1 or restarts else None
+            return self._plan(wanted, ()) if wanted > 1 or self.restarts else None
         if gpus.listed:
             wanted = self.workers or 0
         each = self.workers_per_host or (on_gpus if gpus.listed else 0)
         if self.elastic:
             least, most = self._range()
             elastic = Elastic(least, min(most, wanted or most), self.rejoin, lambda: self._rooms(each or 1), fits)
-            return self._plan(most, self._rooms(each or 1), restarts, elastic)
+            return self._plan(most, self._rooms(each or 1), elastic)
         hosts = ranks_of_hosts(wanted, [(name, count or each or None) for name, count in self._hosts()])
         workers = sum(count for _, count in hosts)
         if workers == 1:
             raise UsageError(f"One worker, on {hosts[0][0]}: start it there, without --hosts")
-        return self._plan(workers, hosts, restarts)
+        return self._plan(workers, hosts)
 
-    def _plan(self, workers: int, hosts: Hosts, restarts: int, elastic: Elastic | None = None) -> Plan:
-        return Plan(workers, hosts, self.mpi_args, self.timeout, restarts, elastic, self.remote_shell)
+    def _plan(self, workers: int, hosts: Hosts, elastic: Elastic | None = None) -> Plan:
+        return Plan(workers, hosts, self.timeout, self.restarts, elastic, self.remote_shell)
 
-    def on_nodes(self, restarts: int) -> LaunchFlags | None:
+    def on_nodes(self) -> LaunchFlags | None:
         """These flags with the hosts on which srun or mpiexec has started one process each for fcaffe's agents. None in
         all of these processes but the first; the flags as they are if that is not asked for. Raises UsageError."""
         start = started_as()
-        if start is None or LAUNCHED in os.environ or not (restarts or self.workers_per_host or self.elastic):
+        if start is None or CHANNEL in os.environ or not (self.restarts or self.workers_per_host or self.elastic):
             return self
         if self.hosts or self.hostfile:
             raise UsageError(f"{start}: it says on which hosts; leave out --hosts and --hostfile")
@@ -157,10 +162,10 @@ class LaunchFlags:
             )
         return least, most
 
-    def check(self, world: World, restarts: int = 0) -> None:
+    def check(self, world: World) -> None:
         """Raises UsageError for flags of fcaffe's own launcher if it has started nothing, and if another launcher has
         started another number of ranks than the flags say."""
-        own = {"--hosts": self.hosts, "--hostfile": self.hostfile, "--mpi-args": self.mpi_args, "--restarts": restarts}
+        own = {"--hosts": self.hosts, "--hostfile": self.hostfile, "--restarts": self.restarts}
         own |= self._of_hosts()
         if world.size == 1:
             own = {"--timeout": self.timeout != DEFAULT_TIMEOUT}

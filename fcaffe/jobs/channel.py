@@ -10,14 +10,11 @@ import contextlib
 import os
 import select
 import socket
-import sys
-import threading
 from typing import Any
 
 from fcaffe.jobs.frames import Frames, Message, frame
-from fcaffe.jobs.started import is_child_of_rank
+from fcaffe.jobs.started import CHANNEL, is_child_of_rank
 
-CHANNEL = "FCAFFE_CHANNEL"  # in a rank's environment: the descriptor of its socket
 PATIENCE = 60.0  # seconds until an order comes, or until the agent takes a message
 
 
@@ -50,27 +47,6 @@ class Channel:
         with contextlib.suppress(OSError):
             while rest and select.select([], [self.socket], [], PATIENCE)[1]:
                 rest = rest[self.socket.send(rest, socket.MSG_DONTWAIT) :]
-
-
-def order_of_mpiexec() -> Message:
-    """The order of the launcher for rank 0, by way of mpiexec. Signals come later, by the same way."""
-    frames, found = Frames(), list[Message | str]()
-
-    def read() -> list[Message | str] | None:
-        data = os.read(0, 1 << 16)
-        return frames.feed(data) if data else None
-
-    def pass_on_signals() -> None:
-        while (messages := read()) is not None:
-            for message in messages:
-                if isinstance(message, dict):
-                    os.kill(os.getpid(), message["signal"])
-
-    while not found:
-        found = read() or sys.exit("fcaffe's launcher has sent no order")
-    threading.Thread(target=pass_on_signals, daemon=True).start()
-    assert isinstance(found[0], dict)
-    return found[0]
 
 
 def open_channel() -> Channel | None:

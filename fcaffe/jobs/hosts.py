@@ -33,7 +33,6 @@ class Plan:
 
     workers: int
     hosts: Hosts = ()
-    mpi_args: str = ""
     timeout: float = DEFAULT_TIMEOUT
     restarts: int = 0
     elastic: Elastic | None = None

@@ -1,9 +1,8 @@
 """Starts the ranks of a job without a launcher of MPI, restarts them after a fault, and waits for their end.
 
-If the MPI is MPICH, an agent on each host starts the ranks there (`agent.py`). This process starts the agents
-(`launcher.py`), and exchanges the addresses of ranks on different hosts when MPI starts (`run.py`). With another MPI
-its mpiexec starts the ranks (`mpiexec.py`). However a run ends, nothing of it is left on this host when the next one
-starts.
+An agent on each host starts the ranks there (`agent.py`). This process starts the agents (`launcher.py`), and exchanges
+the addresses of ranks on different hosts when MPI starts (`run.py`). However a run ends, nothing of it is left on this
+host when the next one starts.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from fcaffe.jobs.elastic import run_generations
 from fcaffe.jobs.frames import Message
 from fcaffe.jobs.hosts import Plan, Snapshots
 from fcaffe.jobs.launcher import Launcher
-from fcaffe.jobs.mpiexec import MpiexecRun, find_mpiexec, run_mpiexec
+from fcaffe.jobs.mpi_start import require_mpich
 from fcaffe.jobs.ranks import TO_END
 from fcaffe.jobs.run import Run
 from fcaffe.jobs.started import host_name
@@ -56,18 +55,15 @@ def launch(
     """
     if sys.platform != "linux":
         raise UsageError("Several workers and --restarts need Linux: train with one worker, without these flags")
-    mpiexec = find_mpiexec() if plan.workers > 1 else None
+    if plan.workers > 1:
+        require_mpich(plan.workers)
     launcher = Launcher(plan, order, stops, snapshots)
     with _signals_to(launcher.take_signal):
         try:
-            if plan.elastic and (plan.mpi_args or (mpiexec and not mpiexec.speaks_pmi)):
-                raise UsageError("--elastic needs an MPICH whose ranks fcaffe starts itself: leave out --mpi-args")
             if plan.elastic:
                 code = run_generations(launcher, plan.elastic)
-            elif mpiexec is None or (mpiexec.speaks_pmi and not plan.mpi_args):
-                code = _restarting(launcher, partial(_run_agents, launcher))
             else:
-                code = _restarting(launcher, partial(run_mpiexec, launcher, mpiexec))
+                code = _restarting(launcher, partial(_run_agents, launcher))
         finally:
             launcher.dismiss()
     launcher.output.flush(patience=5)
@@ -81,7 +77,7 @@ def _run_agents(launcher: Launcher, path: str | None, last: bool) -> Run:
     return Run(launcher, hosts, [launcher.call(host) for host, _ in hosts], path, last).follow()
 
 
-def _restarting(launcher: Launcher, run: Callable[[str | None, bool], Run | MpiexecRun]) -> int:
+def _restarting(launcher: Launcher, run: Callable[[str | None, bool], Run]) -> int:
     """Run the ranks, and start them again after faults. A host that cannot be reached at the first start ends the job;
     later it has some minutes to come back."""
     restarts = launcher.plan.restarts

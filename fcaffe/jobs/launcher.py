@@ -18,9 +18,9 @@ from fcaffe.jobs.frames import Message
 from fcaffe.jobs.hosts import Plan, Snapshots, bare
 from fcaffe.jobs.member import GONE, Member
 from fcaffe.jobs.output import Output
-from fcaffe.jobs.processes import AGENT, FOLDER, JOB, KILLING, LAUNCHER, dies_with
+from fcaffe.jobs.processes import AGENT, FOLDER, JOB, KILLING, LAUNCHER
 from fcaffe.jobs.ranks import SILENCE
-from fcaffe.jobs.started import LAUNCHED, outside_environment
+from fcaffe.jobs.started import outside_environment
 
 TICK = 0.25  # seconds
 LEAST_SILENCE = 5.0  # seconds: agents send something twice a second
@@ -71,9 +71,9 @@ class Launcher:
         check()
         self._follows = False
 
-    def environment(self, workers: int) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """That of the ranks of one run."""
-        return {**self._environment, LAUNCHED: str(workers), JOB: secrets.token_hex(8)}
+        return {**self._environment, JOB: secrets.token_hex(8)}
 
     def rest(self, seconds: float) -> None:
         """Wait, and serve the members meanwhile."""
@@ -91,13 +91,10 @@ class Launcher:
         finally:
             os.close(stderr)
 
-    def run_mpiexec(self, command: Sequence[str], environment: dict[str, str]) -> Member:
-        return self._add(command, "", command[0], env=environment, preexec_fn=dies_with(os.getpid()))
-
-    def _add(self, words: Sequence[str], host: str, name: str = "", **settings: Any) -> Member:
+    def _add(self, words: Sequence[str], host: str, **settings: Any) -> Member:
         settings |= dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         process = subprocess.Popen(words, bufsize=0, start_new_session=True, **settings)  # Ctrl-C is for us alone
-        self.members.append(Member(process, self.selector, self.output, host, name))
+        self.members.append(Member(process, self.selector, self.output, host))
         return self.members[-1]
 
     def turn(self, seconds: float = TICK) -> None:
@@ -112,8 +109,7 @@ class Launcher:
         if now - self._beaten >= 1:
             self._beaten = now
             for member in self.members:
-                if member.host:
-                    member.link.send()
+                member.link.send()
         self.output.flush()
 
     def dismiss(self) -> None:

@@ -1,4 +1,4 @@
-"""The processes of a job that the launcher talks to: the agents of its hosts, or mpiexec."""
+"""The agents of a job's hosts, as the launcher sees them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ CALLING, READY, GONE = "calling", "ready", "gone"  # states of a member
 
 
 class Member:
-    """A process of the job: an agent, a remote shell to one, or mpiexec.
+    """An agent, or a remote shell to one.
 
     Attributes:
         state: CALLING until the agent is READY for an order; GONE after the end of the process.
-        host: Where the ranks run; empty for mpiexec, which messages call `name`.
+        host: Where the ranks run.
         here: The agent is on this host.
         problem: Why the agent cannot start ranks.
         quiet: What it prints outside of frames is not forwarded.
@@ -38,10 +38,9 @@ class Member:
         selector: selectors.BaseSelector,
         output: Output,
         host: str,
-        name: str = "",
     ) -> None:
         assert process.stdin and process.stdout and process.stderr
-        self.process, self.host, self.name, self.output = process, host, name, output
+        self.process, self.host, self.output = process, host, output
         self.state = CALLING
         self.here = self.quiet = False
         self.problem = ""
@@ -49,13 +48,10 @@ class Member:
         self.slots: list[Slot] = []
         self.unheard = 0.0
         self.values: dict[str, str] | None = None  # that its ranks have put, since they are in a barrier
-        own = None if host else Lines()
-        self.link = Link(selector, process.stdout.fileno(), process.stdin.fileno(), self._hear, own)
+        self.link = Link(selector, process.stdout.fileno(), process.stdin.fileno(), self._hear)
         self.errors = Link(selector, process.stderr.fileno(), None, self._print, Lines())
 
     def __str__(self) -> str:
-        if not self.host:
-            return f"{self.name} (process {self.process.pid})"
         return f"the agent (process {self.process.pid}) on {self.host}" if self.here else f"the agent on {self.host}"
 
     def _hear(self, message: Message | str | None) -> None:
@@ -114,7 +110,7 @@ class Member:
         return self.state == GONE or bool(self.problem) or self.unheard > (CALL if self.state == CALLING else SILENCE)
 
     def kill(self) -> None:
-        """End the agent, with which the kernel ends the ranks; or the remote shell or mpiexec, and what it has started
-        here. On other hosts the agents notice it, or MPI's processes."""
+        """End the agent, with which the kernel ends the ranks; or the remote shell, and what it has started here. On
+        other hosts the agents notice it."""
         with contextlib.suppress(OSError):
             os.killpg(self.process.pid, signal.SIGKILL)

@@ -1,21 +1,50 @@
-"""Starts MPI, and says what is wrong with it or with a launcher that it does not know."""
+"""Finds and starts MPI, and says what is wrong with it or with a launcher that it does not know."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 from fcaffe.errors import UsageError
-from fcaffe.jobs.started import REMEDY, Start, wait_for_turn
+from fcaffe.jobs.started import REMEDY, Start, outside_environment, wait_for_turn
 from fcaffe.parallel.waiting import end_sleeps_by
 from fcaffe.threads import ranks_on_host
 
 # UCX's own segments over TCP have 8 kB. Where TCP is its only transport, MPICH asserts that one fits its own buffers.
 SEGMENTS = {"UCX_TCP_TX_SEG_SIZE": "256k", "UCX_TCP_RX_SEG_SIZE": "512k", "MPIR_CVAR_CH4_PACK_BUFFER_SIZE": "262144"}
 NETWORK_INTERFACES = ("UCX_NET_DEVICES", "FI_TCP_IFACE", "FI_SOCKETS_IFACE", "NCCL_SOCKET_IFNAME")
+
+
+VERSION = """
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+print(MPI.Get_library_version().partition("\\n")[0])
+"""
+
+
+def require_mpich(workers: int) -> None:
+    """Raises UsageError if mpi4py's MPI is not MPICH, whose ranks fcaffe's agents can start (see `pmi.py`)."""
+    words = [sys.executable, "-c", VERSION]
+    done = subprocess.run(words, env=outside_environment(), capture_output=True, text=True)
+    version = done.stdout.strip()
+    if not version:
+        problem = done.stderr.strip().splitlines() or ["no answer"]
+        raise UsageError(
+            f"Workers are MPI ranks, but mpi4py cannot be used here ({problem[-1]}): pip install 'fcaffe[mpi]' "
+            "(or pip install mpi4py mpich); on a cluster, load its MPI module and pip install mpi4py"
+        )
+    if not version.startswith("MPICH"):
+        raise UsageError(
+            f"fcaffe can start workers with MPICH only, and mpi4py uses {version}: install MPICH's wheel (pip install "
+            f"mpich), or start the workers by your own mpirun (mpirun -n {workers} fcaffe train ..., without --workers "
+            "and --hosts)"
+        )
 
 
 def prepare_environment(start: Start) -> None:

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fcaffe.jobs import processes
-from fcaffe.jobs.channel import CHANNEL
 from fcaffe.jobs.frames import Frames, Message, frame
+from fcaffe.jobs.started import CHANNEL
 from fcaffe.parallel.watchdog import STARTING, WAITING, WORKING, described
 
 ENDING, FAILED, GONE = "ending", "failed", "gone"

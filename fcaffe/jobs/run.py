@@ -66,7 +66,7 @@ class Run:
         self.ends_early = ends_early
         self.counts = [count for _, count in hosts]
         self.hosts = [bare(host) for host, count in hosts for _ in range(count)]  # of each rank
-        self.environment = launcher.environment(len(self.hosts))
+        self.environment = launcher.environment()
         self.timeout = launcher.plan.timeout
         self.ready = self.started = self.fault = self.ended_early = self.asked_to_end = False
         self.iteration, self.advanced, self.code = -1, 0.0, FATAL

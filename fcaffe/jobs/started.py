@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from fcaffe.threads import environment_of_others
 
-LAUNCHED = "FCAFFE_LAUNCHED"  # set by `launch.py` to the number of ranks
-TIMEOUT = "FCAFFE_TIMEOUT"  # set for ranks that mpiexec starts, which get their order only when MPI has started
+CHANNEL = "FCAFFE_CHANNEL"  # set for the ranks of fcaffe's launcher to the descriptor of their socket
 # Set by a rank for its children, which inherit the launcher's variables, to the process number of the rank.
 RANK_PROCESS = "FCAFFE_RANK_PROCESS"
 
@@ -38,7 +37,6 @@ REMEDY = (
     "(pip install --no-binary mpi4py mpi4py)"
 )
 FATAL = 134  # exit code after an error or a fault: what a shell sees of Caffe, which aborts
-FAULT = 135  # exit code of a rank under mpiexec that has reported a fault, after which the job may start again
 TURN = 1.0  # seconds for which the others wait for rank 0 to report an error that all have
 
 
@@ -71,11 +69,7 @@ def started_as(environment: Mapping[str, str] | None = None) -> Start | None:
         rank, size = _number(environment, rank_variable), _number(environment, size_variable)
         if rank is None or (launcher == "Slurm" and size is None):
             continue
-        if LAUNCHED in environment:
-            size_variable, size = LAUNCHED, int(environment[LAUNCHED])
         return Start(launcher, size_variable, rank, size or 0) if size != 1 else None
-    if int(environment.get(LAUNCHED, "1")) > 1:
-        return Start("fcaffe", LAUNCHED, 0, int(environment[LAUNCHED]))
     return None
 
 

@@ -14,13 +14,13 @@ from typing import Any
 from fcaffe import log
 from fcaffe.errors import LostRankError, RankError
 from fcaffe.jobs import processes
-from fcaffe.jobs.channel import Channel, open_channel, order_of_mpiexec
+from fcaffe.jobs.channel import Channel, open_channel
 from fcaffe.jobs.frames import Message
 from fcaffe.jobs.hosts import DEFAULT_TIMEOUT
 from fcaffe.jobs.mpi_start import comm_world, load_mpi, prepare_environment
 from fcaffe.jobs.nodes import shorten_values
 from fcaffe.jobs.ranks import GRACE, LEAST, MARGIN, TO_END
-from fcaffe.jobs.started import FATAL, FAULT, LAUNCHED, RANK_PROCESS, TIMEOUT, Start, host_name, started_as
+from fcaffe.jobs.started import FATAL, RANK_PROCESS, Start, host_name, started_as
 from fcaffe.parallel.watchdog import STARTING, WAITING, Watchdog
 
 PASSED_ON = 0.3  # seconds that mpiexec has to pass on the output of a rank
@@ -110,8 +110,6 @@ class World:
             os._exit(code)
         if "message" in self.error and "logged" not in self.error:
             log.fatal(self.error["message"])
-        if "fault" in self.error and LAUNCHED in os.environ:
-            code = FAULT
         time.sleep(PASSED_ON)  # once a rank aborts mpiexec throws away what is still on its way
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # MPI's own words would follow ours
         self.comm.Abort(code)
@@ -139,7 +137,7 @@ class World:
                 why = "it waits for a rank that hangs or cannot be reached" if state == WAITING else ""
                 stuck = f"rank {self.rank} (process {os.getpid()}) on {host_name()} did not come out of {self.watchdog}"
                 log.fatal(f"{stuck} within {timeout:g} s (--timeout)" + (why and f": {why}"))
-                os._exit(FAULT if LAUNCHED in os.environ else FATAL)
+                os._exit(FATAL)
 
 
 _joined: list[World] = []  # at most one
@@ -166,10 +164,8 @@ def join(timeout: float = DEFAULT_TIMEOUT) -> World:
     _handle_signals(world.end_by_signal)
     if start is not None:
         if channel is None:
-            _without_agent(world, float(os.environ.get(TIMEOUT, timeout)))
+            _without_agent(world, timeout)
         _start_mpi(world, start)
-        if channel is None and LAUNCHED in os.environ:
-            world.order = world.comm.bcast(order_of_mpiexec() if world.rank == 0 else None)
     world.watchdog.beat("the start")
     return world
 

@@ -44,9 +44,6 @@ class GradientExchange:
         """Return a zeroed flat float32 buffer for so many gradients, in the memory that this exchange sums fastest."""
         return aligned_zeros(xp, count)
 
-    def agree_on_front(self, position: int) -> None:
-        """From the next iteration on, sum the front bucket after so many others. All workers must say the same."""
-
     def begin(self, gradients: Array) -> None:
         """Begin an iteration's exchange of these flat gradients, or of rows of them; row 0 then receives the sum."""
 
@@ -60,11 +57,6 @@ class GradientExchange:
     def final_until(self) -> float:
         """The offset up to which gradients are sums. A bucket whose sum failed is not summed."""
         return math.inf
-
-    @property
-    def front_position(self) -> int:
-        """Best position of the front bucket in the order of sums of the last iteration, as seen by this worker."""
-        return 0
 
     @property
     def seconds(self) -> float:

@@ -25,8 +25,7 @@ class ReducingExchange(GradientExchange):
     gradients are cut, so all ranks cut alike in every run.
 
     With `overlap` a thread sums one bucket after the other while the training goes on. Without it all are summed at the
-    end of backward. The front bucket, which the next forward pass needs first, may overtake others that still wait (see
-    Lane). The solver lets the ranks agree on its position, by the largest `front_position` of all.
+    end of backward.
 
     On a GPU `ready` may be called before the gradients are computed. The streams order each sum behind them. If the
     host waits for no sum of the reduction, there is no thread.
@@ -56,17 +55,9 @@ class ReducingExchange(GradientExchange):
         self._lane = Lane(reduction, self.timeline)
         self._end = 0  # offset of the end of the next bucket
         self._buckets: list[Bucket] = []  # of this iteration, from the end of the gradients to the front
-        self._front_after = math.inf  # position of the front bucket in the order of sums
 
     def allocate(self, xp: Any, count: int) -> Array:
         return self.reduction.allocate(count)
-
-    @property
-    def front_position(self) -> int:
-        return self._lane.front_position
-
-    def agree_on_front(self, position: int) -> None:
-        self._front_after = position
 
     def set_momentum(self, momentum: float, clip: float) -> None:
         self.reduction.set_momentum(momentum, clip)
@@ -80,7 +71,6 @@ class ReducingExchange(GradientExchange):
         self._buckets.clear()
         self.cut.clear()
         self._size = bucket_size(self._end, self.reduction.ranks) if self.bucket is None else self.bucket / 4
-        self._lane.begin(self._front_after)
 
     def ready(self, start: int) -> None:
         for begin in cuts(start, self._end, self._size):
@@ -158,4 +148,4 @@ class ReducingExchange(GradientExchange):
             self._lane.sum(bucket, TRAINING)
             bucket.sum.result()
         else:
-            self._lane.put(bucket, front=start == 0)
+            self._lane.put(bucket)

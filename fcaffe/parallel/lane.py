@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import queue
 import threading
 import time
-from collections import deque
 from concurrent.futures import Future
 from typing import Any
 
@@ -35,46 +33,25 @@ class Bucket:
 
 
 class Lane:
-    """Sums buckets by a reduction, in the same order on all ranks.
+    """Sums buckets by a reduction, in the order of `put`, which is the same on all ranks.
 
-    Buckets are summed in the order of `put`, except for the front bucket, that of the first layers. It is complete last
-    and needed first, so it overtakes buckets that wait. All ranks sum it after the same number of others. After an
-    error no more buckets are summed: they fail too.
+    After an error no more buckets are summed: they fail too.
 
     Attributes:
         seconds: Seconds that sums have taken so far.
-        front_after: Number of buckets that are summed before the front bucket in this iteration.
-        front_position: Best `front_after` for this rank in the last iteration: the number of sums that had begun when
-            the front bucket was put, plus one if the thread was waiting for it.
     """
 
     def __init__(self, reduction: Reduction, timeline: Timeline) -> None:
         self.reduction = reduction
         self.timeline = timeline
         self.seconds = 0.0
-        self.front_after: float = math.inf
-        self.front_position = 0
         self._error: BaseException | None = None
-        self._lock = threading.Lock()
-        self._buckets: deque[Bucket] = deque()
-        self._front: Bucket | None = None
-        self._begun = 0  # buckets of this iteration whose sum began before that of the front bucket
-        self._wakes: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False ends the thread
+        self._buckets: queue.SimpleQueue[Bucket | None] = queue.SimpleQueue()  # None ends the thread
         self._thread: threading.Thread | None = None
 
-    def begin(self, front_after: float) -> None:
-        """Begin an iteration, after all buckets of the last one are summed."""
-        self.front_after, self._begun = front_after, 0
-
-    def put(self, bucket: Bucket, front: bool) -> None:
+    def put(self, bucket: Bucket) -> None:
         """Let the thread sum this bucket."""
-        with self._lock:
-            if front:
-                self._front = bucket
-                self.front_position = self._begun + (self._begun >= self.front_after and bool(self._buckets))
-            else:
-                self._buckets.append(bucket)
-        self._wakes.put(True)
+        self._buckets.put(bucket)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="gradient exchange", daemon=True)
             self._thread.start()
@@ -98,24 +75,11 @@ class Lane:
     def close(self) -> None:
         """End the thread, and close the reduction. Collective."""
         if self._thread is not None:
-            self._wakes.put(False)
+            self._buckets.put(None)
             self._thread.join()
             self._thread = None
         self.reduction.close()
 
     def _run(self) -> None:
-        while self._wakes.get():
-            while (bucket := self._next()) is not None:
-                self.sum(bucket, EXCHANGE)
-
-    def _next(self) -> Bucket | None:
-        """Remove the bucket that is summed next, and return it; None if it has not been put yet."""
-        with self._lock:
-            front_is_due = self._begun >= self.front_after
-            if self._front is not None and (front_is_due or not self._buckets):
-                bucket, self._front, self.front_after = self._front, None, math.inf
-                return bucket
-            if front_is_due or not self._buckets:
-                return None
-            self._begun += 1
-            return self._buckets.popleft()
+        while (bucket := self._buckets.get()) is not None:
+            self.sum(bucket, EXCHANGE)

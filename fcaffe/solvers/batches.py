@@ -29,13 +29,11 @@ class Numbers(NamedTuple):
     Attributes:
         losses: The loss of each pass.
         action: The action that signals request.
-        front_position: See GradientExchange.
         outputs: The values of the training net's outputs, if they are scalars.
     """
 
     losses: np.ndarray
     action: np.ndarray
-    front_position: np.ndarray
     outputs: np.ndarray
 
     def gathered(self, workers: Workers) -> Numbers:
@@ -74,9 +72,8 @@ class Batches:
             run.net.backward(exchange=run.exchange)
         if own is not None:
             self._numbers = own.gathered(run.workers)
-            run.exchange.agree_on_front(int(self._numbers.front_position.max()))
         if not run.exchange.on_streams:
-            run.exchange.finish(1)  # of the front bucket; `update` waits for the others
+            run.exchange.finish(1)  # of the first layers; `update` waits for the others
         losses: Iterable[float] = map(self._sum, pending)
         if self._numbers is not None:
             losses = sum_in_tree_order(self._numbers.losses)
@@ -103,7 +100,6 @@ class Batches:
         return Numbers(
             np.array([loss.value() for loss in losses]),
             np.array([run.requested_action()]),
-            np.array([run.exchange.front_position]),
             np.concatenate([np.empty(0), *(run.output_values() if run.scalar_outputs else ())]),
         )
 

@@ -99,6 +99,8 @@ def check_same(workers: Workers, what: str, *messages: Any) -> None:
 
 def _read(param: Any, field: str) -> Source:
     value = getattr(param, field)
+    if not value:
+        raise SolverError(f'{field}: "" names no file; give the path of the net\'s prototxt')
     if field.endswith("_param"):
         return _upgraded(value, field), field
     return read_net(value), f"{field} file: {value}"

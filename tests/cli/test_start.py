@@ -26,7 +26,7 @@ OF_FCAFFE = {
     "output_files",
     "jobs",
 }
-OF_FCAFFE |= {"moved", "suggestions", "threads"}
+OF_FCAFFE |= {"moved", "shown", "suggestions", "threads"}
 
 
 def loaded(*words: str) -> tuple[set[str], int]:

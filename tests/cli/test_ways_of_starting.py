@@ -45,7 +45,7 @@ SAMPLES = {
     "snapshot": Sample("--snapshot net.prototxt"),
     "iterations": Sample("--iterations 3"),
     "gpu": Sample("--gpu 0"),
-    "gpu_count": Sample("--gpus 2"),
+    "gpus": Sample("--gpus 2"),
     "ap_version": Sample("--ap-version 11point"),
     "per_class": Sample("--per-class"),
     "phase": Sample("--phase TEST"),
@@ -56,6 +56,8 @@ SAMPLES = {
     "on_nan": Sample("--on-nan continue", solver="base_lr: 3e38"),
     "rng": Sample("--rng caffe"),
     "scale_lr": Sample("--scale-lr linear"),
+    "keep_best": Sample("--keep-best accuracy"),
+    "patience": Sample("--patience 1"),
     "recompute": Sample("--recompute"),
     "report": Sample("--report page.html"),
     "tensorboard": Sample("--tensorboard events"),
@@ -64,7 +66,6 @@ SAMPLES = {
     "workers": Sample("--workers 2"),
     "hosts": Sample("--hosts a:1,b:1"),
     "hostfile": Sample("--hostfile hosts"),
-    "mpi_args": Sample("--mpi-args=-v"),
     "remote_shell": Sample("--remote-shell rsh"),
     "timeout": Sample("--timeout 17"),
     "workers_per_host": Sample("--workers-per-host 2"),
@@ -97,7 +98,7 @@ SAMPLES = {
 }
 # How several workers share the work: with one worker they have nothing to say, and nonsense is refused all the same.
 OF_SEVERAL = {"batch", "reduce", "compress", "bucket_mb", "overlap", "bn", "parallel"}
-OF_THE_LAUNCHER = {"hosts", "hostfile", "mpi_args", "restarts", "workers_per_host", "elastic", "rejoin"}
+OF_THE_LAUNCHER = {"hosts", "hostfile", "restarts", "workers_per_host", "elastic", "rejoin"}
 OF_THE_LAUNCHER |= {"remote_shell"}
 NONSENSE = ["--batch x", "--reduce rong", "--compress x", "--compress topk:x=1", "--bucket-mb -1", "--bn x"]
 NONSENSE += ["--parallel x"]
@@ -242,7 +243,7 @@ def test_ranks_are_given_each_flag(way: str, flag: str, run: Run, inputs: Path, 
     assert list(order["imports"]) == (["mine"] if flag == "imports" else [])
     assert order["traceback"] is (flag == "traceback")
     assert pb.SolverParameter.FromString(base64.b64decode(order["solver"])) == read_solver("solver.prototxt")
-    assert (plan.restarts, plan.mpi_args) == (wanted["restarts"], wanted["mpi_args"])
+    assert plan.restarts == wanted["restarts"]
     assert plan.workers == 2 and plan.timeout == wanted["timeout"]
     assert bool(plan.hosts) is bool(wanted["hosts"] or wanted["hostfile"])
 
@@ -270,7 +271,7 @@ def test_under_mpiexec(flag: str, run: Run, inputs: Path, monkeypatch: pytest.Mo
         assert ("ReachedError" in result.err) is not own
 
 
-@pytest.mark.parametrize("words", ["--hosts a:1,b:1", "--hostfile hosts", "--mpi-args=-v"])
+@pytest.mark.parametrize("words", ["--hosts a:1,b:1", "--hostfile hosts"])
 def test_bench_under_mpiexec(words: str, run: Run, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_module("fcaffe.cli.bench"), "join", lambda _: World(size=2))
     monkeypatch.setattr(World, "__exit__", lambda *_: None)

@@ -20,7 +20,7 @@ from fcaffe.jobs import mpi_start
 from fcaffe.jobs.agent import remote_command
 from fcaffe.jobs.hosts import parse_hosts, ranks_of_hosts, read_hostfile
 from fcaffe.jobs.pmi import PmiServer, process_mapping
-from fcaffe.jobs.started import LAUNCHED, RANK_PROCESS, started_as
+from fcaffe.jobs.started import RANK_PROCESS, started_as
 from tests.parallel.conftest import MPIEXEC, ROOT, Job, needs_mpi
 
 pytestmark = pytest.mark.jobs
@@ -47,8 +47,6 @@ Start = Callable[..., Job]
         ("SLURM_NTASKS=2 SLURM_PROCID=1 PMIX_RANK=1", ("mpiexec or srun", 1, 0)),
         ("PMIX_RANK=1", ("mpiexec or srun", 1, 0)),
         ("OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 PMIX_RANK=1", ("Open MPI's mpiexec", 1, 2)),
-        (f"{LAUNCHED}=3 PMI_RANK=1 PMI_SIZE=1", ("mpiexec or srun", 1, 3)),
-        (f"{LAUNCHED}=3", ("fcaffe", 0, 3)),
     ],
 )
 def test_what_launchers_say(variables: str, expected: tuple[str, int, int] | None) -> None:

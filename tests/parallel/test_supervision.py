@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
-import stat
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from fcaffe.jobs import mpiexec
 from tests.parallel.conftest import MPIEXEC, Job, needs_mpi, until
 
 Start = Callable[..., Job]
@@ -38,8 +35,6 @@ class User(caffe.Layer):
     def forward(self, bottom, top):
         self.calls += 1
 """
-TWO_HOSTS = ["--hosts", "127.0.0.2,127.0.0.3", "--mpi-args", "-launcher fork"]
-WAYS = {"children": ["--workers", "2"], "mpiexec": TWO_HOSTS}
 
 
 @pytest.fixture
@@ -58,35 +53,24 @@ def user(folder: Path) -> Callable[[str], None]:
 
 
 @needs_mpi
-@pytest.mark.parametrize(
-    ("way", "end"),
-    [
-        ("children", "os._exit(15)"),
-        ("mpiexec", "os._exit(2)"),
-        ("mpiexec", "sys.exit(143)"),
-    ],
-)
-def test_an_exit_code_of_user_code_is_no_signal(start: Start, user: Callable[[str], None], way: str, end: str) -> None:
+@pytest.mark.parametrize("end", ["os._exit(15)", "sys.exit(143)"])
+def test_an_exit_code_of_user_code_is_no_signal(start: Start, user: Callable[[str], None], end: str) -> None:
     """It is a fault of that rank, after which the job starts again."""
     user(f"""
 if self.calls == 3 and self.rank == "1" and not os.path.exists("ended"):
     open("ended", "w").close()
     {end}
 """)
-    job = start(*WAYS[way], "--restarts", "1", "--timeout", "4")
+    job = start("--workers", "2", "--restarts", "1", "--timeout", "4")
     assert job.wait() == 0, job.text[-3000:]
     code = re.search(r"\d+", end)
     assert code and "Restart 1 of 1" in job.text
     (told,) = re.findall(r"\] (rank .*)", job.text)
-    if way == "children" or end.startswith("sys"):
-        assert told.startswith("rank 1 ") and f"code {code[0]}" in told, told
-    else:  # MPICH's mpiexec goes on, so the other rank tells
-        assert told.startswith("rank 0 ") and told.endswith("it waits for a rank that hangs or cannot be reached"), told
+    assert told.startswith("rank 1 ") and f"code {code[0]}" in told, told
 
 
 @needs_mpi
-@pytest.mark.parametrize("way", WAYS)
-def test_lines_like_fatal_ones_end_nothing(start: Start, user: Callable[[str], None], way: str) -> None:
+def test_lines_like_fatal_ones_end_nothing(start: Start, user: Callable[[str], None]) -> None:
     """Nor do they hide an error that comes later."""
     user("""
 if self.calls == 2:
@@ -94,7 +78,7 @@ if self.calls == 2:
 if self.calls == 200 and self.rank == "1":
     raise ValueError("no good")
 """)
-    job = start(*WAYS[way], solver="long.prototxt")
+    job = start("--workers", "2", solver="long.prototxt")
     assert job.wait() == 134
     assert job.text.count("a library's own words") >= 2
     assert "ValueError: no good" in job.fatal[-1] and job.fatal[-1].startswith("rank 1 on ")
@@ -174,25 +158,17 @@ def test_restarts_under_an_mpiexec_of_ones_own(start: Start) -> None:
     assert not job.processes()
 
 
-def test_arguments_for_mpiexec_need_workers(start: Start) -> None:
-    job = start("--mpi-args=-v")
+@pytest.mark.parametrize("flags", ["--workers 4", "--hosts a:2,b:2"])
+def test_another_mpi_than_mpich_is_refused_with_both_remedies(start: Start, folder: Path, flags: str) -> None:
+    (folder / "mpi4py").mkdir()
+    (folder / "mpi4py" / "__init__.py").write_text(
+        "from types import SimpleNamespace\nrc = SimpleNamespace()\n"
+        "MPI = SimpleNamespace(Get_library_version=lambda: 'Open MPI v5.0.3, package: Debian')\n"
+    )
+    job = start(*flags.split())
     assert job.wait() == 134
-    assert len(job.fatal) == 1 and "give --workers N as well" in job.fatal[0]
-
-
-@pytest.mark.parametrize("name", ["mpiexec", "mpiexec.mpich", "mpiexec.hydra"])
-def test_mpiexec_is_found_by_the_names_that_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    (tmp_path / name).write_text("#!/bin/sh\necho HYDRA build details:\n")
-    (tmp_path / name).chmod(stat.S_IRWXU)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    loaded = SimpleNamespace(stdout="MPICH Version: 4.0.2\n", stderr="")
-    run = mpiexec.subprocess.run
-    with monkeypatch.context() as context:
-        context.setattr(
-            mpiexec.subprocess, "run", lambda words, **more: loaded if "-c" in words else run(words, **more)
-        )
-        found = mpiexec.find_mpiexec()
-    assert found == mpiexec.Mpiexec(str(tmp_path / name), open_mpi=False, speaks_pmi=True)
+    assert len(job.fatal) == 1 and "mpi4py uses Open MPI v5.0.3" in job.fatal[0], job.text
+    assert "pip install mpich" in job.fatal[0] and "mpirun -n 4 fcaffe train" in job.fatal[0]
 
 
 # --- the environment --------------------------------------------------------------------------------------------------

@@ -40,8 +40,8 @@ class Hierarchical(Reduction):
         self.between = create_on_host(between if stream < self.streams and peers.size > 1 else "null", peers)
         peers.Free()
         self.counted = self.between.counted
-        ranks = self.hosts.comm.size
-        self.tree, self.nodes = Tree(ranks), [[(rank, rank + 1)] for rank in range(ranks)]
+        self.tree: Tree | None = None  # of a plain sum
+        self.nodes: list[list[Node]] = []  # of each rank of this host
 
     def keep_to_tree(self, tree: Tree, nodes: Sequence[list[Node]]) -> None:
         joined = [tree.joined(node for rank in ranks for node in nodes[rank]) for ranks in self.hosts.ranks]
@@ -85,23 +85,32 @@ class Hierarchical(Reduction):
         """
         rank = self.hosts.comm.rank
         mine = part_of(slice_, rank, self.streams) if rank < self.streams else slice(0, 0)
-        nodes = self.tree.joined(node for own in self.nodes for node in own)
-        joined = rows.own[None, mine] if len(nodes) == 1 else self.scratch_rows(len(nodes), mine.stop - mine.start)
+        nodes = self.tree.joined(node for own in self.nodes for node in own) if self.tree else []
+        joined = self.scratch_rows(len(nodes), mine.stop - mine.start) if len(nodes) > 1 else rows.own[None, mine]
         rows.barrier()
         for start in range(mine.start, mine.stop, BLOCK):
             block = slice(start, min(start + BLOCK, mine.stop))
-            sums: Sums = {}
-            for row, own in zip(rows.data, self.nodes, strict=True):
-                for index, node in enumerate(own):
-                    self.tree.join(sums, {node: row[index * distance :][block]})
-            for node, values in zip(nodes, joined[:, start - mine.start : block.stop - mine.start], strict=True):
-                values[:] = sums[node]
+            if self.tree is None:
+                for other in range(1, len(rows.data)):
+                    rows.own[block] += rows.data[(rank + other) % len(rows.data), block]
+            else:
+                self._join_rows(rows, block, distance, joined[:, start - mine.start : block.stop - mine.start])
             if self.hosts.count == 1:
                 rows.data[:, block] = rows.own[block]
         if self.hosts.count > 1:
             self.between.sum(joined)
             rows.data[:, mine] = joined[0]
         rows.barrier()
+
+    def _join_rows(self, rows: Rows, block: slice, distance: int, joined: np.ndarray) -> None:
+        """Add up a block in the order of the tree; `joined` receives the sums of the nodes that are left."""
+        assert self.tree is not None
+        sums: Sums = {}
+        for row, own in zip(rows.data, self.nodes, strict=True):
+            for index, node in enumerate(own):
+                self.tree.join(sums, {node: row[index * distance :][block]})
+        for node, values in zip(sorted(sums), joined, strict=True):
+            values[:] = sums[node]
 
 
 @register("shared")

@@ -10,13 +10,15 @@ from fcaffe.parallel.reductions.reduction import Reduction, rows_of
 from fcaffe.parallel.reductions.wire import wait
 from fcaffe.tree_order import Node, Sums, Tree, copy_into
 
+WHOLE: Node = (0, 1)  # the node of a plain sum
+
 
 class Ordered(Reduction):
-    """A reduction whose ranks send one another sums of nodes of a `Tree`, and join them.
+    """A reduction whose ranks send one another sums, and join them.
 
-    Usually the tree is a single node of which every rank has one summand, and sums are added as they come. After
-    `keep_to_tree` the leaves are the shards of a batch. Then a rank may have several sums: those of the nodes that
-    cover its shards, each in a row of its buffer. A message becomes one for each sum, until they can be added.
+    In a plain sum each rank has one summand, and sums are added as they come. After `keep_to_tree` they are added in
+    the order of a `Tree`, whose leaves are the shards of a batch. Then a rank may have several sums: those of the nodes
+    that cover its shards, each in a row of its buffer. A message becomes one for each sum, until they can be added.
 
     A subclass overrides `add_sums`.
     """
@@ -25,8 +27,8 @@ class Ordered(Reduction):
         super().__init__(*arguments, **named)
         self._used = 0  # floats of the scratch memory
         self._joined: dict[tuple[int, ...], list[Node]] = {}
-        self.tree = Tree(1)
-        self.nodes: Sequence[list[Node]] = [[self.tree.root]] * self.ranks
+        self.tree: Tree | None = None  # of a plain sum
+        self.nodes: Sequence[list[Node]] = [[WHOLE]] * self.ranks
 
     def keep_to_tree(self, tree: Tree, nodes: Sequence[list[Node]]) -> None:
         self.tree, self.nodes = tree, nodes
@@ -43,6 +45,8 @@ class Ordered(Reduction):
 
     def joined(self, ranks: Iterable[int]) -> list[Node]:
         """The nodes of these ranks after they have joined their sums."""
+        if self.tree is None:
+            return [WHOLE]
         key = tuple(ranks)
         if key not in self._joined:
             self._joined[key] = self.tree.joined(node for rank in key for node in self.nodes[rank])
@@ -57,9 +61,11 @@ class Ordered(Reduction):
         return dict(zip(nodes, rows, strict=True))
 
     def join(self, sums: Sums, received: Sums) -> None:
-        self.tree.join(sums, received)
-        if self.tree.root == (0, 1):
+        if self.tree is None:
+            sums[WHOLE] += received[WHOLE]
             self._used = 0
+        else:
+            self.tree.join(sums, received)
 
     def receive_all(self, received: Sums, source: int) -> None:
         wait([self.wire.start_receive(array, source) for array in arrays_of(received)])
@@ -68,8 +74,9 @@ class Ordered(Reduction):
         wait([self.wire.start_send(array, to) for array in arrays_of(sums)])
 
     def write_total(self, sums: Sums, total: Array) -> None:
-        """Bring the root's sum into `total`."""
-        copy_into(total, sums[self.tree.root])
+        """Copy the sum over all ranks into `total`."""
+        (found,) = sums.values()
+        copy_into(total, found)
 
 
 def arrays_of(sums: Sums) -> list[Array]:

@@ -47,7 +47,7 @@ class BinomialTree(Ordered):
                 segment = part_of_sums(sums, segments[step])
                 for received, requests in arriving:
                     wait(requests)
-                    self.tree.join(segment, received)
+                    self.join(segment, received)
                 if parent is None:
                     self.write_total(segment, total[segments[step]])
                 else:
