@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import os
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -29,7 +27,8 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_solver
 from fcaffe.solvers import Solver
 from fcaffe.solvers.learning_rate import SCALES, scale_rate
-from fcaffe.solvers.snapshot.paths import remove_temporary, states
+from fcaffe.solvers.snapshot.read import check_whole, restore_newest
+from fcaffe.solvers.snapshot.runs import new_number, newest
 from fcaffe.tools.report import PAGE
 
 AUTO = "auto"
@@ -195,14 +194,14 @@ class Training:
 
         param = read_solver(self.flags.solver)
         self.check_workers(plan.elastic.least if plan.elastic else plan.workers)
-        solver = base64.b64encode(param.SerializeToString()).decode()
+        solver, job = base64.b64encode(param.SerializeToString()).decode(), new_number()
 
         def order(path: str | None) -> dict[str, Any]:
-            given = order_of_command(solver=solver)
+            given = order_of_command(solver=solver, job=job)
             given["params"] |= {"snapshot": path, "weights": ""} if path else {}
             return given
 
-        states = StatesOfJob(param.snapshot_prefix, self.flags.snapshot)
+        states = StatesOfJob(param.snapshot_prefix, self.flags.snapshot, job)
         code = launch(plan, order, self.signals.stopping(), states)
         # The log's last line must stay the one that names a dead rank.
         remove_leftovers(f"{param.snapshot_prefix}_", tell=False)
@@ -234,12 +233,13 @@ class Training:
             keep_best=solving.keep_best,
             patience=solving.patience,
             requested_action=signals.requested,
+            job=world.order["job"] if world.order else 0,
             **options,
         )
         _tell_sharing(solver, sharing, world)
         solver.observers.append(Heartbeat(solver, world.watchdog))
         try:
-            _restore(solver, self.flags.snapshot)
+            _restore(solver, self.flags)
             files = recorded(solver, self.flags.solver, outputs.report, outputs.tensorboard)
             with signals, progress_of(solver), files:
                 log.starting_optimization()
@@ -252,34 +252,28 @@ class Training:
         solver.leave_workers()
         done = solver.iteration >= solver.param.max_iter or param.snapshot_after_train
         if done and not terminated and world.rank == 0:
-            remove_temporary(param.snapshot_prefix)
+            solver.identity.remove_temporary()
         return TERMINATED if terminated else 0
 
 
 class StatesOfJob(Snapshots):
-    """The states under a prefix, of which a job that begins now writes some; `given` is its --snapshot."""
+    """The states under a prefix, of which this job's ranks write some; `given` is its --snapshot."""
 
-    def __init__(self, prefix: str, given: str) -> None:
-        self.prefix, self.given = prefix, given
-        self.before = self._stamps()
-
-    def _stamps(self) -> dict[str, int]:
-        found = {}
-        for path in states(self.prefix):
-            with suppress(OSError):  # another process has just removed it
-                found[path] = os.stat(path).st_mtime_ns
-        return found
+    def __init__(self, prefix: str, given: str, job: int) -> None:
+        self.prefix, self.given, self.job = prefix, given, job
 
     def newest(self) -> str | None:
-        since = {path: stamp for path, stamp in self._stamps().items() if self.before.get(path) != stamp}
-        return max(since, key=lambda path: since[path], default=None)
+        return newest(self.prefix, check_whole, self.job, tell=False)
+
+    def _of_all(self) -> str | None:
+        return newest(self.prefix, check_whole, tell=False)
 
     def source(self) -> str:
-        given = next(iter(states(self.prefix)), "") if self.given == AUTO else self.given
+        given = self._of_all() if self.given == AUTO else self.given
         return self.newest() or given or "the start"
 
     def remedy(self) -> str:
-        for path in states(self.prefix):
+        if path := self._of_all():
             return f"; --snapshot auto goes on from {path}"
         return "; there is no snapshot to go on from (--snapshot-every SECONDS writes some)"
 
@@ -328,14 +322,15 @@ def _tell_sharing(solver: Solver, sharing: SharingFlags, world: World) -> None:
         )
 
 
-def _restore(solver: Solver, snapshot: str) -> None:
-    if snapshot == AUTO:
-        from fcaffe.solvers.snapshot.read import restore_newest
-
+def _restore(solver: Solver, flags: Flags) -> None:
+    """Resume from the snapshot that the flags name, and spare other runs' files."""
+    if flags.snapshot == AUTO:
         restore_newest(solver)
-    elif snapshot:
-        log.resuming(snapshot)
-        solver.restore(snapshot)
+    elif flags.snapshot:
+        log.resuming(flags.snapshot)
+        solver.restore(flags.snapshot)
+    if solver.workers.rank == 0:
+        solver.identity.begin(solver.param, f"fcaffe train --solver {flags.solver}")
 
 
 def _create_engine(gpu: int | None, rng: str, world: World, engines: EngineFlags) -> Engine:

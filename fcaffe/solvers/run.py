@@ -29,6 +29,7 @@ from fcaffe.solvers.nets import check_same, finetune, missing_fields, tell_unsha
 from fcaffe.solvers.packed_slices import PackedSlices
 from fcaffe.solvers.rules import Rule, create_rule
 from fcaffe.solvers.snapshot.paths import check_layer_names, check_writable
+from fcaffe.solvers.snapshot.runs import Identity
 from fcaffe.threads import shard_threads
 from fcaffe.timeline import Timeline
 
@@ -48,6 +49,7 @@ class Options:
         on_nan: See NanPolicy.
         keep_best, patience: See Best; "" keeps no best weights.
         requested_action: Returns the action that a signal requests.
+        job: See Identity.
     """
 
     noise: str = "caffe"
@@ -65,6 +67,7 @@ class Options:
     keep_best: str = ""
     patience: int = 0
     requested_action: Callable[[], Action] = lambda: Action.NONE
+    job: int = 0
 
 
 class Run:
@@ -89,6 +92,7 @@ class Run:
         self.workers, self.exchange, self.timeline = options.workers, options.exchange, options.timeline
         self.observers: list[Observer] = []
         self.requested_action = options.requested_action
+        self.identity = Identity(param.snapshot_prefix, options.job)
         self.iteration = self.current_step = 0
         self.rate = 0.0
         self.smoothed = SmoothedLoss(param.average_loss)

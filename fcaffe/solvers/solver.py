@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
 
 from fcaffe import log
 from fcaffe.engines import Engine
+from fcaffe.errors import SnapshotError
 from fcaffe.solvers.batches import Batches
 from fcaffe.solvers.control import Action, agree
 from fcaffe.solvers.learning_rate import learning_rate, next_step
 from fcaffe.solvers.memory_need import memory_errors
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Options, Run
-from fcaffe.solvers.snapshot.paths import paths, remove_temporary, temporary_prefix
+from fcaffe.solvers.snapshot.paths import temporary_prefix
 from fcaffe.solvers.update import Update
 from fcaffe.timeline import TEST, UPDATE
 
@@ -66,8 +66,8 @@ class Solver(Run):
         if (param.snapshot_after_train or action is Action.TERMINATE) and not self._is_due(param.snapshot):
             self.snapshot()
         if action is not Action.NONE:
-            _, state = paths(param.snapshot_prefix, self.iteration, param.snapshot_format == param.HDF5)
-            how = f"; --snapshot {state} goes on from there" if os.path.exists(state) else ""
+            state = next((one.path for one in self.identity.own() if one.iteration == self.iteration), "")
+            how = f"; --snapshot {state} goes on from there" if state else ""
             log.info(f"Stopped at iteration {self.iteration} of {last}{how}")
             log.stopped_early()
             return
@@ -188,10 +188,16 @@ class Solver(Run):
         return save(self, self._before_test, prefix)
 
     def save_temporarily(self) -> None:
-        """Write a temporary snapshot, and remove all of those but the last two."""
-        self.snapshot(temporary_prefix(self.param.snapshot_prefix))
+        """Write a temporary snapshot, and remove all of this run's but the last two.
+
+        If it cannot be written, as on a full disk, a warning says so, and the training goes on.
+        """
+        try:
+            self.snapshot(temporary_prefix(self.param.snapshot_prefix))
+        except SnapshotError as problem:
+            log.warning(f"There is no temporary snapshot of iteration {self.iteration}: {problem}")
         if self.workers.rank == 0:
-            remove_temporary(self.param.snapshot_prefix, but=2)
+            self.identity.remove_temporary(but=2)
 
     def restore(self, path: str) -> None:
         """Go on from a solver state. Raises SnapshotError, and changes nothing, if it is damaged or does not fit."""

@@ -218,3 +218,20 @@ def test_a_training_removes_what_killed_ones_left(run: Run) -> None:
     result = run("train -solver solver.prototxt -trace trace.json")
     assert result.code == 0 and not any(path.exists() for path in left)
     assert any(line.startswith("Removed unfinished files") and "trace.json" in line for line in result.messages)
+
+
+def test_training_again_in_the_same_folder(folder: Path, run: Run) -> None:
+    """A finished training may be repeated, as users of Caffe do. One that can still go on is spared."""
+    assert run("train --solver solver.prototxt").code == 0
+    again = run("train --solver solver.prototxt")
+    assert again.code == 0 and "--snapshot small_iter_8.solverstate goes on from the other run" in again.err
+    text = (folder / "solver.prototxt").read_text()
+    (folder / "solver.prototxt").write_text(text.replace("max_iter: 8", "max_iter: 12"))
+    refused = run("train --solver solver.prototxt")
+    assert (
+        refused.code == 134
+        and "small_iter_8.caffemodel and small_iter_8.solverstate are of another run" in refused.fatal
+    )
+    further = run("train --solver solver.prototxt --snapshot auto")
+    assert further.code == 0 and "Resuming from small_iter_8.solverstate" in further.err
+    assert "another run" not in further.err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,10 @@ import numpy as np
 import pytest
 
 from fcaffe.errors import SnapshotError, SolverError
-from fcaffe.output_files import temporary_name
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.binary import read_binary
 from fcaffe.solvers import Solver
-from fcaffe.solvers.snapshot.paths import paths, remove_temporary
+from fcaffe.solvers.snapshot.paths import paths
 from fcaffe.solvers.snapshot.read import restore_newest
 from tests.golden_values import blob_values
 from tests.solvers.training import INTEROP, NOISY, assert_near, losses_of, weights_of
@@ -168,18 +166,3 @@ def test_nan_names_the_blob_and_writes_nothing(interop: Any) -> None:
     with pytest.raises(SolverError, match=rf"iteration \d+: {what}; the first value that is not finite is in "):
         solver.step(8)
     assert not list(Path().glob("ours_iter_*"))
-
-
-def test_temporary_snapshots_are_removed_whole(tmp_path: Path) -> None:
-    """Also the model of a worker that was killed before it wrote the state, and an unfinished file of a killed worker.
-    Nothing of another prefix is removed."""
-    unfinished = re.sub(r"-\d+-\d+\.tmp$", f"-{2**22 + 1}-1.tmp", temporary_name("a_temporary_iter_4.caffemodel"))
-    names = [f"a_temporary_iter_{number}.{kind}" for number in (1, 2, 3) for kind in ("caffemodel", "solverstate")]
-    others = ["a_iter_1.caffemodel", "a_iter_1.solverstate", "a_temporary_iter_x.caffemodel"]
-    for name in [*names, "a_temporary_iter_9.caffemodel", unfinished, *others]:
-        (tmp_path / name).touch()
-    prefix = str(tmp_path / "a")
-    remove_temporary(prefix, but=2)
-    assert {path.name for path in tmp_path.iterdir()} == {*names[2:], *others}
-    remove_temporary(prefix)
-    assert {path.name for path in tmp_path.iterdir()} == set(others)

@@ -1,11 +1,7 @@
-"""Paths of snapshots: new ones, existing ones, and whether they are writable."""
+"""Paths of new snapshots, and whether they can be written."""
 
 from __future__ import annotations
 
-import contextlib
-import glob
-import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,42 +55,6 @@ def best_path(param: Any) -> str:
     return f"{param.snapshot_prefix}_best.caffemodel{suffix}"
 
 
-def states(prefix: str) -> list[str]:
-    """The states under a prefix and its temporary ones, latest iteration first; of one the newer file first."""
-    found = []
-    for each in (prefix, temporary_prefix(prefix)):
-        for path in _files(each, r"solverstate"):
-            with contextlib.suppress(OSError):  # removed meanwhile, or a broken link
-                found.append((_iteration(path), os.path.getmtime(path), path))
-    return [path for _, _, path in sorted(found, reverse=True)]
-
-
 def temporary_prefix(prefix: str) -> str:
     """The prefix of the snapshots that --snapshot-every writes, which stay until the training has ended well."""
     return f"{prefix}_temporary"
-
-
-def remove_temporary(prefix: str, but: int = 0) -> None:
-    """Remove the temporary states and models under a prefix, but for those of so many latest states.
-
-    A worker that was killed between the two files of a snapshot has left a model without a state, and one that was
-    killed in a file an unfinished one.
-    """
-    remove_leftovers(f"{temporary_prefix(prefix)}_iter_", tell=False)
-    files = sorted(_files(temporary_prefix(prefix), "solverstate|caffemodel"), reverse=True)  # a state before its model
-    latest = sorted({_iteration(path) for path in files if ".solverstate" in os.path.basename(path)}, reverse=True)
-    for path in files:
-        if _iteration(path) not in latest[:but]:
-            with contextlib.suppress(OSError):  # another worker was faster
-                os.unlink(path)
-
-
-def _files(prefix: str, kinds: str) -> list[str]:
-    """The files of snapshots under a prefix, of these kinds."""
-    pattern = re.compile(re.escape(os.path.basename(prefix)) + rf"_iter_\d+\.({kinds})(\.h5)?")
-    paths = glob.glob(f"{glob.escape(prefix)}_iter_*")
-    return [path for path in paths if pattern.fullmatch(os.path.basename(path))]
-
-
-def _iteration(path: str) -> int:
-    return int(os.path.basename(path).rpartition("_iter_")[2].partition(".")[0])

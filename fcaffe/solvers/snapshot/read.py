@@ -15,7 +15,7 @@ from fcaffe.net.weights import blob_sizes, copy_weights
 from fcaffe.solvers.run import Run
 from fcaffe.solvers.snapshot import carried
 from fcaffe.solvers.snapshot.made_with import made_with, refuse_other, tell_differences
-from fcaffe.solvers.snapshot.paths import states
+from fcaffe.solvers.snapshot.runs import newest, written
 from fcaffe.solvers.snapshot.state_files import State, read_state
 
 
@@ -36,6 +36,7 @@ def restore(run: Run, path: str) -> None:
     copy_weights(run.net, model, model_path)
     run.iteration = state.iteration
     run.current_step = state.current_step
+    run.identity.resume(written(path, state))
     run.smoothed.clear()
     parameters = run.net.parameters
     for flat, blobs in zip(run.history, _split(state.history, run.rule.histories), strict=True):
@@ -56,10 +57,10 @@ def restore(run: Run, path: str) -> None:
 
 
 def restore_newest(run: Run) -> str | None:
-    """Resume from the newest complete snapshot under the solver's prefix. Returns its path, or None.
+    """Resume from the newest whole snapshot under the solver's prefix. Returns its path, or None.
 
     Worker 0 chooses it for all, since on another host a file may appear later. Raises OtherRunError for a snapshot of
-    another run, since a new run under the same prefix would overwrite its files.
+    another net, since a new run under the same prefix would overwrite its files.
     """
     path, problem = run.workers.broadcast_object(_newest_whole(run) if run.workers.rank == 0 else None)
     if problem is not None:
@@ -73,27 +74,31 @@ def restore_newest(run: Run) -> str | None:
 
 
 def _newest_whole(run: Run) -> tuple[str | None, str | None]:
-    """The path of the newest complete snapshot, or the error for a state of another run."""
-    for path in states(run.param.snapshot_prefix):
-        try:
-            _read(run, path)
-            return path, None
-        except OtherRunError as problem:
-            return None, f"{problem}; or give this run another snapshot_prefix"
-        except SnapshotError as problem:
-            log.warning(f"Passing over {path}: {problem}")
-    return None, None
+    """The path of the newest whole snapshot, or the error for a state of another net."""
+    try:
+        return newest(run.param.snapshot_prefix, lambda path: _read(run, path)), None
+    except OtherRunError as problem:
+        return None, f"{problem}; or give this run another snapshot_prefix"
+
+
+def check_whole(path: str) -> None:
+    """Raise SnapshotError if a state or its model is damaged, or if they do not belong together."""
+    _model_of(_read_state(path), path)
+
+
+def _read_state(path: str) -> State:
+    state = read_state(path)
+    if min(state.iteration, state.current_step) < 0 or not state.learned_net:
+        raise SnapshotError(f"{path} has no iteration, or does not name its model; it is damaged, take an earlier one")
+    return state
 
 
 def _read(run: Run, path: str) -> tuple[State, Model, str]:
     """Read state and model, and check them against the solver and its net."""
     owned = run.net.parameters.owned
-    state = read_state(path)
-    if min(state.iteration, state.current_step) < 0 or not state.learned_net:
-        raise SnapshotError(f"{path} has no iteration, or does not name its model; it is damaged, take an earlier one")
-    made = state.resume.made_with if state.resume is not None and state.resume.HasField("made_with") else None
-    if made:
-        refuse_other(made, made_with(run), path)
+    state = _read_state(path)
+    if state.resume is not None and state.resume.HasField("made_with"):
+        refuse_other(state.resume.made_with, made_with(run), path)
     if len(state.history) != len(owned) * run.rule.histories:
         raise SnapshotError(
             f"{path}: not a state of this {run.param.type} solver: it has {len(state.history)} history blobs, "
@@ -106,18 +111,19 @@ def _read(run: Run, path: str) -> tuple[State, Model, str]:
                 f"{path}: a history blob of shape {blob.shape} belongs to a parameter of layer "
                 f'"{parameter.layer.name}" of shape {shape}; the net has changed'
             )
-    model, model_path = _model_of(state, path, made.weights if made else 0, blob_sizes(run.net))
+    model, model_path = _model_of(state, path, blob_sizes(run.net))
     stored = {layer.name for layer in model.layers}
     if missing := [parameter.layer.name for parameter in owned if parameter.layer.name not in stored]:
         raise SnapshotError(f'{model_path}: layer "{missing[0]}" is missing; the file is cut off or of another net')
     return state, model, model_path
 
 
-def _model_of(state: State, path: str, checksum: int, wanted: BlobSizes) -> tuple[Model, str]:
+def _model_of(state: State, path: str, wanted: BlobSizes | None = None) -> tuple[Model, str]:
     """Read the model of a state. Returns it with its path: the one in the state, or in the state's folder.
 
-    A checksum of 0 fits any model. Blobs that do not fit the sizes `wanted` are not read.
+    Blobs that do not fit the sizes `wanted` are not read.
     """
+    checksum = state.resume.made_with.weights if state.resume is not None else 0  # 0 fits any model
     if "\0" in state.learned_net:
         raise SnapshotError(f"{path}: the name of its model, {state.learned_net!r:.80}, has a NUL; it is damaged")
     beside = os.path.join(os.path.dirname(path), os.path.basename(state.learned_net))

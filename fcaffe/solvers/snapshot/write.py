@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fcaffe import log
+from fcaffe.errors import SnapshotError
 from fcaffe.model_files import write_model
 from fcaffe.net.weights import gathered, to_model
 from fcaffe.proto import StoredBlob
@@ -44,20 +45,29 @@ def save(run: Run, states: carried.States | None = None, prefix: str = "") -> st
 
 def _write(run: Run, prefix: str, resume: Any, arrays: list[CarriedArray]) -> str:
     """Worker 0 writes; if weights are split, the others send it their parts."""
-    hdf5 = run.param.snapshot_format == pb.SolverParameter.HDF5
+    is_writer, hdf5 = run.workers.rank == 0, run.param.snapshot_format == pb.SolverParameter.HDF5
+    if is_writer:
+        prefix = run.identity.prefix_for(prefix, run.iteration, hdf5)
     model_path, state_path = paths(prefix, run.iteration, hdf5)
     kind = "HDF5" if hdf5 else "binary proto"
     log.snapshotting_model(model_path, kind)
     model = to_model(run.net, run.param.snapshot_diff)
     resume.made_with.CopyFrom(made_with(run))
-    if run.workers.rank == 0:
-        write_model(model_path, model)
-        resume.made_with.weights = model.checksum() or 0
+    problem = None
+    if is_writer:
+        try:
+            write_model(model_path, model)
+            resume.made_with.weights = model.checksum() or 0
+        except SnapshotError as error:  # the other workers still send their parts of the history
+            problem = error
     log.snapshotting_state(state_path, kind)
     del model  # which has copies of the parts
     state = State(run.iteration, run.current_step, model_path, _history(run), resume, arrays)
-    if run.workers.rank:
+    if problem:
+        raise problem
+    if not is_writer:
         return ""
+    resume.origin.CopyFrom(run.identity.origin(run.param))
     if not hdf5 and size_of(state) > LARGEST - SLACK:
         state.carried = [array for array in arrays if (array.net, array.owner) != carried.EXCHANGE]
         log.warning(

@@ -20,7 +20,6 @@ from fcaffe.proto import read_solver
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import Observer, Solver
 from fcaffe.solvers.nets import test_net_params, train_net_param
-from fcaffe.solvers.snapshot.paths import states
 from fcaffe.tools.report.page import Content, Evaluation, Mistake, first_filters, net_content, prototxts, write_page
 
 EVERY = 5  # seconds between two pages
@@ -81,7 +80,7 @@ class Recorder(Observer):
         else:
             state = f"Ended by an error: {error} At" if isinstance(error, Exception) else "Interrupted. At"
         state += f" iteration {solver.iteration:,} of {last:,} after {_duration(took)}."
-        saved = [path for path in states(solver.param.snapshot_prefix) if os.path.getmtime(path) > time.time() - took]
+        saved = [one.path for one in solver.identity.own() if one.iteration > self._first]
         if stopped and saved:
             state += f" Go on by: fcaffe train --solver {self._solver_file} --snapshot {saved[0]}"
         self.content.refresh = 0
