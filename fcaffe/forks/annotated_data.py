@@ -12,7 +12,7 @@ from fcaffe.data.prefetch import Batch
 from fcaffe.data.transformer import Transformer
 from fcaffe.layers.data import Data
 from fcaffe.net import Blob, register
-from fcaffe.net.placements import LOCAL
+from fcaffe.net.placements import LOCAL, REPLICATE
 from fcaffe.proto import forks
 
 
@@ -58,7 +58,7 @@ class AnnotatedData(Data):
 
     def take_share(self, batch_size: int, top: list[Blob]) -> None:
         super().take_share(batch_size, top)
-        if self.has_boxes and not self._for_yolo and self.is_split:
+        if self.has_boxes and not self._for_yolo and top[0].placement != REPLICATE:
             top[1].placement = LOCAL
 
     @property

@@ -117,7 +117,7 @@ class CTCLoss(Sequences, GradientLoss):
     axes = {2: (1, 0), 3: (1, 1, 1), 4: (1, 0, 0, 1)}  # of the sequences, by the number of bottoms
 
     def rule(self, bottom: list[Blob]) -> Placements:
-        placement = common(bottom[:1], lambda shard: shard.axis == 1)
+        placement = common(self, bottom[:1], lambda shard: shard.axis == 1)
         axes = self.axes[len(bottom)]
         needed = [replace(placement, axis=axis) if isinstance(placement, Shard) else placement for axis in axes]
         return needed, [total_of(placement)]

@@ -112,7 +112,7 @@ class MarginInnerProduct(OfClasses):
     owner = "weights"
 
     def rule(self, bottom: list[Blob]) -> Placements:
-        placement = common(bottom, first_axis)
+        placement = common(self, bottom, first_axis)
         return [placement] * 2, [placement, REPLICATE]
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:

@@ -26,7 +26,7 @@ class MatMul(Layer):
         shapes = [self.context.whole_shape(blob) for blob in bottom]
         axes = max(map(len, shapes))
         longest = [blob for blob, shape in zip(bottom, shapes, strict=True) if len(shape) == axes]
-        placement = common(longest, lambda shard: shard.axis < axes - 2)
+        placement = common(self, longest, lambda shard: shard.axis < axes - 2)
         if not isinstance(placement, Shard):
             return [placement] * 2, [placement]
         repeated = (len(shape) < axes or shape[placement.axis] == 1 for shape in shapes)

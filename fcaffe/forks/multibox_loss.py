@@ -52,7 +52,7 @@ class MultiBoxLoss(GradientLoss):
     learning = 2
 
     def rule(self, bottom: list[Blob]) -> Placements:
-        placement = common(bottom[:2], first_axis)
+        placement = common(self, bottom[:2], first_axis)
         boxes = LOCAL if isinstance(placement, Shard) else placement
         return [placement, placement, REPLICATE, boxes], [total_of(placement)]
 

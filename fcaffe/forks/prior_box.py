@@ -27,7 +27,8 @@ class PriorBox(Layer):
     traits = Traits(bottoms=2, tops=1, reshapes_by_shape=True, repeatable=True, constants=ALL_BOTTOMS, reads="neither")
 
     def rule(self, bottom: list[Blob]) -> Placements:
-        return [common([blob], lambda shard: shard.axis < 2) for blob in bottom], [REPLICATE]  # sizes of images count
+        needed = [common(self, [blob], lambda shard: shard.axis < 2) for blob in bottom]  # sizes of images count
+        return needed, [REPLICATE]
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.sizes = self._sizes()  # (P, 2), widths and heights in pixels of the image

@@ -22,8 +22,6 @@ class Activation(Layer):
 class Pointwise(Activation):
     """Base of functions of one value at a time. The trait `reads` says what `slope` reads."""
 
-    keeps_split = True
-
     def slope(self, bottom: Blob, top: Blob) -> Array | float:
         """The derivative at each value of the bottom."""
         raise NotImplementedError

@@ -65,6 +65,7 @@ class BatchNorm(Layer):
         bottoms=1,
         tops=1,
         half=Half.SAME,
+        reads="bottoms",
         reshapes_by_shape=True,
         repeatable=True,
         copies_bottom="always",

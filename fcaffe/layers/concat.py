@@ -147,7 +147,7 @@ class Crop(Layer):
 
     def rule(self, bottom: list[Blob]) -> Placements:
         axis = bottom[0].canonical_axis(self.param.crop_param.axis)
-        needed = [common([blob], lambda shard: shard.axis < axis) for blob in bottom]  # the second one's shape counts
+        needed = [common(self, [blob], lambda shard: shard.axis < axis) for blob in bottom]  # one counts by its shape
         return needed, needed
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:

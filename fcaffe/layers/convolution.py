@@ -83,6 +83,7 @@ class Convolution(Sliding):
         bottoms=(1, None),
         tops=(1, None),
         half=Half.ANY,
+        reads="bottoms",
         reshapes_by_shape=True,
         repeatable=True,
         reads_before_writing=True,

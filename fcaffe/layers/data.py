@@ -22,7 +22,6 @@ from fcaffe.engines.base import Pending
 from fcaffe.errors import DataError
 from fcaffe.net import Blob, Context, Layer, Traits, register
 from fcaffe.net.layer import Held, State
-from fcaffe.net.placements import REPLICATE
 from fcaffe.rng import CaffeRandom
 from fcaffe.threads import renew_in_forks
 from fcaffe.timeline import DATA
@@ -65,7 +64,6 @@ class Reader(Layer):
     def take_share(self, batch_size: int, top: list[Blob]) -> None:
         """Find the `share` of each batch that this worker reads, and with it the placement of the tops."""
         self.share, placement = self.context.share_of(batch_size)
-        self.is_split = placement != REPLICATE
         for blob in top:
             blob.placement = placement
 

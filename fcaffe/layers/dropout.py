@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fcaffe.layers.activations import Activation
 from fcaffe.net import Array, Blob, Context, Half, register
-from fcaffe.net.placements import Placements, elementwise, with_noise
+from fcaffe.net.placements import Placements, Shard, elementwise, with_noise
 from fcaffe.proto import caffe_pb2 as pb
 
 
@@ -20,11 +20,10 @@ class Dropout(Activation):
     """
 
     traits = replace(Activation.traits, half=Half.SAME, reads="neither")
-    keeps_split = True
 
     def rule(self, bottom: list[Blob]) -> Placements:
-        p = self.param.dropout_param
-        return (with_noise if self.phase == pb.TRAIN or p.sample_weights_test else elementwise)(self, bottom)
+        drops = self.phase == pb.TRAIN or self.param.dropout_param.sample_weights_test
+        return (with_noise if drops and not has_part_of_rows(bottom[0]) else elementwise)(self, bottom)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.dropout_param
@@ -37,7 +36,7 @@ class Dropout(Activation):
         else:
             self.scale = 1.0 if self.drops else 1 - ratio
         self.mask = Blob(self.xp, (), channels_last=True, dtype=self.engine.mask_dtype)
-        self.has_part_of_rows = bottom[0].placement.home is not None
+        self.has_part_of_rows = has_part_of_rows(bottom[0])
         waits = self.drops and (self.context.noise == "caffe" or not self.is_split or self.has_part_of_rows)
         self.traits = replace(self.traits, needs_host=waits)
 
@@ -74,6 +73,11 @@ class Dropout(Activation):
                 self.xp.multiply(source, self.xp.float32(self.scale), out=target)
         elif target is not source:
             target[...] = source
+
+
+def has_part_of_rows(blob: Blob) -> bool:
+    """Whether each worker has a part of every row, so that it must draw whole rows."""
+    return isinstance(blob.placement, Shard) and blob.placement.axis > 0
 
 
 class PartOfRows:

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from fcaffe import log
 from fcaffe.net import Blob, Half, Layer, Traits, register
-from fcaffe.net.placements import REPLICATE, Partial, Placement, Placements, Shard, before
+from fcaffe.net.layer import is_layer
+from fcaffe.net.placements import PARTIAL, REPLICATE, Local, Partial, Placements, Replicate, Shard, before
 from fcaffe.proto import forks
 
 _rule = before(lambda layer, x: x.canonical_axis(layer.param.inner_product_param.axis))
@@ -26,28 +27,27 @@ class InnerProduct(Layer):
     """
 
     traits = Traits(
-        bottoms=1, tops=1, half=Half.ANY, reshapes_by_shape=True, repeatable=True, reads_before_writing=True
+        bottoms=1,
+        tops=1,
+        half=Half.ANY,
+        reads="bottoms",
+        reshapes_by_shape=True,
+        repeatable=True,
+        reads_before_writing=True,
     )
 
-    keeps_split = True
-    by_outputs: Shard | None = None  # how the outputs are split
-    by_inputs: Shard | None = None
-
     def rule(self, bottom: list[Blob]) -> Placements:
-        p, context, given = self.param.inner_product_param, self.context, bottom[0].placement
+        p, context, placement = self.param.inner_product_param, self.context, bottom[0].placement
         axis, shape = bottom[0].canonical_axis(p.axis), context.whole_shape(bottom[0])
         rows, inputs, workers = math.prod(shape[:axis]), math.prod(shape[axis:]), context.workers.size
         worth = context.split_below * inputs * p.num_output
-        self.by_outputs = self.by_inputs = None
-        is_whole = type(self) is not InnerProduct or p.normalize or any(spec.name for spec in self.param.param)
-        if isinstance(given, Shard) and not given.chosen_by and not is_whole:
-            if given.home and given.axis == axis and rows * p.num_output < worth:
-                self.by_inputs = given
-                return [given], [Partial(home=given.home)]
-            moved = rows * (inputs + p.num_output / workers)
-            if not given.home and given.axis < axis and p.num_output >= workers and moved < worth:
-                self.by_outputs = Shard(axis, p.num_output, home=given)
-                return [REPLICATE], [self.by_outputs]
+        is_whole = not is_layer(self, InnerProduct) or p.normalize or any(spec.name for spec in self.param.param)
+        if is_whole or isinstance(placement, Replicate | Local) or placement.chosen_by:
+            return _rule(self, bottom)
+        if isinstance(placement, Shard) and placement.axis == axis and rows * p.num_output < worth:
+            return [placement], [PARTIAL]
+        if p.num_output >= workers and rows * (inputs + p.num_output / workers) < worth:
+            return [REPLICATE], [Shard(axis, p.num_output)]
         return _rule(self, bottom)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -61,14 +61,14 @@ class InnerProduct(Layer):
         self.axis = bottom[0].canonical_axis(p.axis)
         self.inputs, self.outputs = math.prod(bottom[0].shape[self.axis :]), p.num_output
         inputs = math.prod(self.context.whole_shape(bottom[0])[self.axis :])
-        parts: Placement = REPLICATE
-        of_bias: Placement = REPLICATE
-        if self.by_outputs:
-            self.outputs = self.context.workers.part(p.num_output).count
+        source, target = bottom[0].placement, top[0].placement
+        parts = of_bias = way = None
+        if isinstance(target, Shard) and target.axis == self.axis:
+            way, self.outputs = "outputs", self.context.workers.part(p.num_output).count
             parts, of_bias = Shard(int(p.transpose), p.num_output), Shard(0, p.num_output)
-        if self.by_inputs:
-            parts = Shard(1 - int(p.transpose), self.by_inputs.samples)
-        if way := "outputs" if self.by_outputs else "inputs" if self.by_inputs else "":
+        elif isinstance(source, Shard) and isinstance(target, Partial):
+            way, parts = "inputs", Shard(1 - int(p.transpose), source.samples)
+        if way:
             size = self.context.workers.size
             spared = 8 * inputs * p.num_output * (size - 1) // size
             log.info(
@@ -76,11 +76,11 @@ class InnerProduct(Layer):
                 f"their gradients, {spared:,} bytes"
             )
         shape = (inputs, p.num_output) if p.transpose else (p.num_output, inputs)
-        self.add_blob(*shape, filler=p.weight_filler, placement=parts)
+        self.add_blob(*shape, filler=p.weight_filler, placement=parts or REPLICATE)
         if p.bias_term:
-            self.add_blob(p.num_output, filler=p.bias_filler, placement=of_bias)
+            self.add_blob(p.num_output, filler=p.bias_filler, placement=of_bias or REPLICATE)
         # Of tops that add up one has the bias.
-        self.adds_bias = p.bias_term and not (self.by_inputs and self.context.workers.rank)
+        self.adds_bias = p.bias_term and not (way == "inputs" and self.context.workers.rank)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         shape = bottom[0].shape
@@ -94,7 +94,7 @@ class InnerProduct(Layer):
         bias = self.blobs[1].data if self.adds_bias else None
         if p.normalize:
             self.normalize_weights()
-        if (wide := self.context.wide_products.get(self.key)) and self.context.workers.in_step:
+        if wide := self.context.wide_products.get(self.key):
             wide.forward(self.engine, x, self.blobs[0].data, rows)
             if bias is not None:
                 rows += bias

@@ -62,9 +62,7 @@ class DummyData(Layer):
         self._fill(top, drawn=False)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        workers = self.context.workers
-        self.is_split = workers.per_worker or workers.size == 1
-        if self.is_split or workers.rank == 0:
+        if self.is_split or self.context.workers.rank == 0:
             self._fill(top, drawn=True)
         for blob, filler in zip(top, self.fillers, strict=True):
             if _draws(filler) and not self.is_split:

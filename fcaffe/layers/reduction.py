@@ -22,7 +22,7 @@ class Reduction(Layer):
 
     def rule(self, bottom: list[Blob]) -> Placements:
         p = self.param.reduction_param
-        placement = common(bottom, lambda shard: not (p.operation == MEAN and shard.chosen_by))
+        placement = common(self, bottom, lambda shard: not (p.operation == MEAN and shard.chosen_by))
         is_summed = isinstance(placement, Shard) and placement.axis >= bottom[0].canonical_axis(p.axis)
         return [placement], [PARTIAL if is_summed else placement]
 

@@ -36,15 +36,8 @@ class Reshaping(Layer):
         self.traits = replace(self.traits, aliases=shares_memory(self.context))
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        shard = top[0].placement
-        if isinstance(shard, Shard):
-            whole = Blob(self.xp, self.context.whole_shape(bottom[0]))
-            shape = list(self.new_shape(whole))
-            own = self.context.own_part(shard, shape[shard.axis])
-            shape[shard.axis] = own.stop - own.start
-        else:
-            shape = list(self.new_shape(bottom[0]))
-        top[0].reshape(*shape)
+        shape = self.new_shape(Blob(self.xp, self.context.whole_shape(bottom[0])))
+        top[0].reshape(*self.context.own_shape(shape, top[0].placement))
         if self.traits.aliases:
             share(bottom[0], top[0])
 

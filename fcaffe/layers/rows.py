@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fcaffe.layers.labels import read_indices
 from fcaffe.net import ALL_BOTTOMS, Blob, Layer, Traits, placements, register
-from fcaffe.net.placements import Placement, Placements, Replicate, Shard, common, first_axis
+from fcaffe.net.placements import Placements, common, first_axis
 
 
 @register("Embed")
@@ -59,9 +59,8 @@ class Filter(Layer):
     traits = Traits(bottoms=(2, None), tops=(1, None), needs_host=True)
 
     def rule(self, bottom: list[Blob]) -> Placements:
-        placement = common(bottom, first_axis)
-        top: Placement = replace(placement, chosen_by=self) if isinstance(placement, Shard) else Replicate(varies=True)
-        return [placement] * len(bottom), [top]
+        placement = common(self, bottom, first_axis)
+        return [placement] * len(bottom), [replace(placement, chosen_by=self)]
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         if len(top) != len(bottom) - 1:

@@ -28,7 +28,8 @@ class Broadcasting(Layer):
         has_samples = bool(bottom[-1].shape) and bottom[0].canonical_axis(p.axis) == 0  # the operand, on its axis 0
         if has_samples and operand and not getattr(p, "bias_term", False):
             return by_sample(self, bottom)
-        placement = common(bottom[:1], lambda shard: shard.axis == 0 and not (has_samples and (operand or p.num_axes)))
+        keeps_rows = not (has_samples and (operand or p.num_axes))
+        placement = common(self, bottom[:1], lambda shard: shard.axis == 0 and keeps_rows)
         return [placement, *[REPLICATE] * len(operand)], [placement]
 
     def make_operand(self, bottom: Blob, filler: Any) -> None:

@@ -21,7 +21,6 @@ class Split(Layer):
     )
 
     rule = placements.unchanged
-    keeps_split = True
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         for blob in top:
@@ -45,7 +44,6 @@ class Silence(Layer):
 
     traits = Traits(bottoms=(1, None), tops=0, reads="tops")
     rule = placements.unchanged
-    keeps_split = True
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         pass

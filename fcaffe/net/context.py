@@ -96,6 +96,13 @@ class Context:
         part, each = self.workers.part(shard.samples), size // shard.samples
         return slice(each * part.first, each * (part.first + part.count))
 
+    def own_shape(self, whole: tuple[int, ...], placement: Placement) -> tuple[int, ...]:
+        """The shape of this worker's part of an array of a whole shape."""
+        if not isinstance(placement, Shard):
+            return whole
+        own = self.own_part(placement, whole[placement.axis])
+        return (*whole[: placement.axis], own.stop - own.start, *whole[placement.axis + 1 :])
+
     def part_of(self, whole: Any, placement: Placement) -> Any:
         """This worker's part of a whole array, as a view."""
         if not isinstance(placement, Shard):

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -15,12 +15,13 @@ from fcaffe.errors import LayerError, LayerMemoryError, NetError
 from fcaffe.net.blob import MAX_AXES, Blob
 from fcaffe.net.context import Context
 from fcaffe.net.fillers import fill_blob
-from fcaffe.net.placements import REPLICATE, Placement, Replicate, Shard, replicated
+from fcaffe.net.placements import REPLICATE, Placement, Replicate, Shard, differs, replicated
 from fcaffe.net.workers import Workers
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 
 Result = TypeVar("Result")
+Kind = TypeVar("Kind", bound="Layer")
 State = dict[str, np.ndarray]  # arrays of the host's memory, of any type, by names of their owner's choice
 
 
@@ -102,8 +103,7 @@ class Layer:
     traits: Traits = Traits()
     fork: str | None = None  # the fork of Caffe whose layer this is, a name in fcaffe/proto/forks.py; None: BVLC Caffe
     may_be_fused = False  # set by a subclass that rules of rewriting may treat as the class that it derives from
-    keeps_split = False  # it can take the outputs of a layer whose weights are split, and its tops are split alike
-    is_split = True  # each worker has a part of its bottoms, or reads a part of a batch
+    is_split = True  # each worker has a part of its bottoms, or reads a part of a batch: set by `Graph` from placements
     rule: Any = replicated  # see fcaffe.net.placements; called before `setup` where a batch is split
 
     def __init__(self, param: Any, context: Context) -> None:
@@ -263,6 +263,19 @@ class Layer:
         blob.reshape(*shape[:axes])
         blob.data[...] = workers.sum_array(blob.data if workers.rank == 0 else self.xp.zeros_like(blob.data))
 
+    def keeps(self, placement: Placement, like: Blob) -> bool:
+        """Whether `rule` leaves a first bottom in this placement, and gives it to the top.
+
+        All bottoms are taken to have the whole shape of the blob `like`. If they cannot, the answer is True.
+        """
+        blob = Blob(self.xp, self.context.own_shape(self.context.whole_shape(like), placement))
+        blob.placement = placement
+        try:
+            needed, tops = self.rule([blob] * len(self.param.bottom))
+        except NetError:
+            return True
+        return not (differs(placement, needed[0]) or differs(placement, tops[0]))
+
     def share_loss_weights(self, top: list[Blob]) -> None:
         """Divide the weights of losses that every worker computes whole: the losses of all workers add up."""
         per_worker = self.context.workers.per_worker
@@ -277,8 +290,7 @@ class Layer:
         whole = blob = Blob(self.xp, shape, channels_last)
         random = self.context.random
         if isinstance(placement, Shard):
-            own = self.context.own_part(placement, shape[placement.axis])
-            blob = Blob(self.xp, (*shape[: placement.axis], own.stop - own.start, *shape[placement.axis + 1 :]))
+            blob = Blob(self.xp, self.context.own_shape(shape, placement))
             blob.placement = placement
             random.set_state(self.context.as_worker_0(random.state()))  # the parts are of the same values
         self.blobs.append(blob)
@@ -350,3 +362,8 @@ class Layer:
                 f"loss_weight must be given once per top or not at all: {len(weights)} weight(s) for {len(top)} top(s)"
             )
         self.loss_weights = weights
+
+
+def is_layer(layer: Layer, kind: type[Kind]) -> TypeGuard[Kind]:
+    """Whether the layer computes what this class computes: it is no subclass, unless that says so itself."""
+    return type(layer) is kind or (isinstance(layer, kind) and "may_be_fused" in vars(type(layer)))

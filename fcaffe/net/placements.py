@@ -21,11 +21,10 @@ from typing import Any
 class Placement:
     """Base. Its text is how the log and `fcaffe summary` name it.
 
-    `home`: of the outputs of a layer with split weights, the placement that they have without. They get it back before
-    a layer that does not keep what it is given (`Layer.keeps_split`).
+    `chosen_by`: the layer that chooses the rows by their values, if one does. Their number changes from pass to pass.
     """
 
-    home: Placement | None = field(default=None, compare=False, kw_only=True)
+    chosen_by: Any = field(default=None, kw_only=True)
 
     def __str__(self) -> str:
         return type(self).__name__
@@ -35,13 +34,12 @@ class Placement:
 class Shard(Placement):
     """Each worker has a contiguous part along `axis`, by rank.
 
-    The parts are those of `samples`, each of which has equally many entries along the axis. If a layer chooses entries
-    by their values, `chosen_by` is this layer, and the parts may have any length.
+    The parts are those of `samples`, each of which has equally many entries along the axis. With `chosen_by` the parts
+    may have any length.
     """
 
     axis: int
     samples: int
-    chosen_by: Any = None
 
     def __str__(self) -> str:
         return f"Shard({self.axis})"
@@ -49,9 +47,7 @@ class Shard(Placement):
 
 @dataclass(frozen=True)
 class Replicate(Placement):
-    """Every worker has all of it. `varies`: its shape may change from pass to pass."""
-
-    varies: bool = False
+    """Every worker has all of it."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +71,30 @@ def first_axis(shard: Shard) -> bool:
     return shard.axis == 0
 
 
-def common(bottom: list[Any], accepts: Callable[[Shard], bool] = lambda shard: True) -> Placement:
-    """The one placement in which a layer can take all of these bottoms: the first acceptable Shard, or Replicate."""
-    given = [blob.placement for blob in bottom]
-    shards = [one for one in given if isinstance(one, Shard) and accepts(one)]
-    varies = any(one.chosen_by if isinstance(one, Shard) else getattr(one, "varies", False) for one in given)
-    if shards and (not varies or all(one == shards[0] for one in given)):
+def common(layer: Any, bottom: list[Any], accepts: Callable[[Shard], bool] = lambda shard: True) -> Placement:
+    """The one placement in which a layer can take all of these bottoms.
+
+    The first acceptable Shard that one of them has. If none has any, and workers have parts along another axis or of a
+    sum, Shard(0): a transposition or a sum of parts moves fewer values than a gathering. Else Replicate.
+    """
+    placements = [blob.placement for blob in bottom]
+    shards = [one for one in placements if isinstance(one, Shard) and accepts(one)]
+    if chosen_by := next((one.chosen_by for one in placements if one.chosen_by), None):
+        of_one_choice = shards and all(one == shards[0] for one in placements)
+        return shards[0] if of_one_choice else Replicate(chosen_by=chosen_by)
+    if shards:
         return shards[0]
-    return Replicate(varies)
+    for blob in bottom:
+        moves = isinstance(blob.placement, Partial) or (isinstance(blob.placement, Shard) and blob.placement.axis > 0)
+        rows = split(layer, blob, 0) if moves and blob.shape else REPLICATE
+        if isinstance(rows, Shard) and accepts(rows) and all(_numbers(rows, layer, other) for other in bottom):
+            return rows
+    return REPLICATE
+
+
+def _numbers(shard: Shard, layer: Any, blob: Any) -> bool:
+    """Whether the samples of a Shard of axis 0 can number the rows of a blob."""
+    return bool(blob.shape) and layer.context.whole_shape(blob)[0] % shard.samples == 0
 
 
 def of_all(placement: Placement, bottom: list[Any]) -> Placements:
@@ -94,17 +106,17 @@ def of_all(placement: Placement, bottom: list[Any]) -> Placements:
 
 def replicated(layer: Any, bottom: list[Any], /) -> Placements:
     """The layer may combine any values, so every worker computes it on whole bottoms."""
-    return of_all(common(bottom, lambda shard: False), bottom)
+    return of_all(common(layer, bottom, lambda shard: False), bottom)
 
 
 def elementwise(layer: Any, bottom: list[Any], /) -> Placements:
     """Each value depends on the values of the same position."""
-    return of_all(common(bottom), bottom)
+    return of_all(common(layer, bottom), bottom)
 
 
 def by_sample(layer: Any, bottom: list[Any], /) -> Placements:
     """Sample i of each top, on axis 0, depends only on sample i of the bottoms."""
-    return of_all(common(bottom, first_axis), bottom)
+    return of_all(common(layer, bottom, first_axis), bottom)
 
 
 def with_noise(layer: Any, bottom: list[Any], /) -> Placements:
@@ -112,11 +124,7 @@ def with_noise(layer: Any, bottom: list[Any], /) -> Placements:
     (x,), context = bottom, layer.context
     rows = context.whole_shape(x)[:1]
     in_order = context.workers.per_worker or (context.share is not None and rows == (context.share.total,))
-
-    def fits(shard: Any) -> bool:
-        return (shard.axis, shard.samples) == (0, *rows) or (shard.home is not None and fits(shard.home))
-
-    return of_all(common(bottom, lambda shard: in_order and fits(shard)), bottom)
+    return of_all(common(layer, bottom, lambda shard: in_order and (shard.axis, shard.samples) == (0, *rows)), bottom)
 
 
 def unchanged(layer: Any, bottom: list[Any], /) -> Placements:
@@ -129,7 +137,7 @@ def between(axes: Callable[[Any, Any], Collection[int]]) -> Rule:
 
     def rule(layer: Any, bottom: list[Any]) -> Placements:
         combined = axes(layer, bottom[0])
-        return of_all(common(bottom, lambda shard: shard.axis not in combined), bottom)
+        return of_all(common(layer, bottom, lambda shard: shard.axis not in combined), bottom)
 
     return rule
 
@@ -139,10 +147,15 @@ def before(axis: Callable[[Any, Any], int]) -> Rule:
 
     def rule(layer: Any, bottom: list[Any]) -> Placements:
         first = axis(layer, bottom[0])
-        placement = common(bottom, lambda shard: shard.axis < first)
+        placement = common(layer, bottom, lambda shard: shard.axis < first)
         return of_all(split(layer, bottom[0], 0) if first > 0 and placement == REPLICATE else placement, bottom)
 
     return rule
+
+
+def differs(placement: Placement, needed: Placement) -> bool:
+    """Whether a blob of this placement must be redistributed."""
+    return placement != needed and not (isinstance(placement, Replicate) and isinstance(needed, Replicate))
 
 
 def split(layer: Any, blob: Any, axis: int) -> Placement:
@@ -155,7 +168,7 @@ def split(layer: Any, blob: Any, axis: int) -> Placement:
 
 def summed(layer: Any, bottom: list[Any], /) -> Placements:
     """A loss or another sum over the samples on axis 0; further tops have values for each sample."""
-    placement = common(bottom, first_axis)
+    placement = common(layer, bottom, first_axis)
     return [placement] * len(bottom), [total_of(placement), placement]
 
 
@@ -178,7 +191,7 @@ def positions_summed(axis: Callable[[Any], int], of_classes: bool = False, alike
             end = shard.axis + 1
             return shard.axis < among and all(other[:end] == scores[:end] for other in others)
 
-        placement = common(bottom[:alike], fits)
+        placement = common(layer, bottom[:alike], fits)
         total = total_of(placement)
         needed = [placement] * min(len(bottom), alike) + [REPLICATE] * (len(bottom) - alike)
         return needed, [total, total if of_classes else placement, placement]
@@ -188,7 +201,7 @@ def positions_summed(axis: Callable[[Any], int], of_classes: bool = False, alike
 
 def streams(layer: Any, bottom: list[Any], /) -> Placements:
     """A recurrent layer: axis 1, that of the streams, is worth splitting. A static input has them on axis 0."""
-    placement = common(bottom[:2], lambda shard: shard.axis == 1)
+    placement = common(layer, bottom[:2], lambda shard: shard.axis == 1)
     if placement == REPLICATE and len(bottom[0].shape) > 1:
         placement = split(layer, bottom[0], 1)
     needed = [placement] * len(bottom)

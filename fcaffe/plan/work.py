@@ -12,6 +12,7 @@ from fcaffe.errors import UsageError
 from fcaffe.layers.inner_product import InnerProduct
 from fcaffe.net import Blob, Net
 from fcaffe.net.build.graph import Node
+from fcaffe.net.placements import Shard
 from fcaffe.plan.machine import MEMORY_SUSTAINED, Machine
 from fcaffe.solvers.rules import create_rule
 from fcaffe.tools.nets import read_training
@@ -107,7 +108,7 @@ def _work(net: Net, path: str) -> Work:
         follows = split_by.get(node.bottoms[0], "") if node.bottoms else ""
         layers.append(layer := replace(_layer(node, final_from, batch, trained), follows=follows))
         for blob in node.tops:
-            split_by[blob] = node.name if layer.product else follows if node.layer.keeps_split else ""
+            split_by[blob] = node.name if layer.product else follows if follows and _keeps_outputs(node) else ""
     return Work(
         name=net.name,
         path=path,
@@ -116,6 +117,12 @@ def _work(net: Net, path: str) -> Work:
         parameters=net.parameters.count,
         activations=net.memory().peak / batch,
     )
+
+
+def _keeps_outputs(node: Node) -> bool:
+    """Whether a layer takes outputs of an InnerProduct that are split over the workers as they are."""
+    outputs = node.bottoms[0]
+    return node.layer.keeps(Shard(len(outputs.shape) - 1, outputs.shape[-1]), outputs)
 
 
 def _layer(node: Node, final_from: int, batch: int, trained: bool) -> LayerWork:

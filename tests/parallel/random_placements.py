@@ -162,6 +162,22 @@ class PlacedNet:
             in_place = bottom in self.unread and bottom not in DATA and self.random.random() < 0.3
             self._layer("Softmax", [bottom], f"softmax_param {{ axis: {self._axis(shape)} }}", shape, in_place)
 
+    def _do_chain(self) -> None:
+        """Layers in place on one blob, of which some combine samples."""
+        if bottom := self._pick(range(1, 5)):
+            shape, top = self.shapes[bottom], self._learn(bottom) if self.random.random() < 0.5 else ""
+            kinds = ["ReLU", "Sigmoid", "TanH", "ELU", "Softmax", "Softmax", "Centred", "Doubled", "Scale"]
+            for kind in self.random.sample(kinds, 3):
+                shape = self.shapes[top] if top else shape
+                field = ""
+                if kind == "Softmax":
+                    field = f"softmax_param {{ axis: {self._axis(shape)} }}"
+                if kind == "Scale":
+                    field = f"scale_param {{ axis: {self._axis(shape)} }}"
+                if kind in ("Centred", "Doubled"):
+                    kind, field = "Python", f'python_param {{ module: "placed_layers" layer: "{kind}" }}'
+                top = self._layer(kind, [top or bottom], field, shape, in_place=bool(top))
+
     def _do_slice(self) -> None:
         bottom = self._pick(range(1, 6))
         if not bottom:

@@ -11,14 +11,25 @@ from fcaffe import log
 from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob, Storage
 from fcaffe.net.build.filter import filter_net
-from fcaffe.net.build.redistribute import Redistribute, differs
+from fcaffe.net.build.redistribute import Redistribute
 from fcaffe.net.build.splits import insert_splits, unsplit_names
 from fcaffe.net.context import Context
 from fcaffe.net.layer import Half, Layer
 from fcaffe.net.node import Node
 from fcaffe.net.parameters import Parameters
-from fcaffe.net.placements import LOCAL, REPLICATE, Local, Placement, Replicate, Shard
-from fcaffe.net.registry import create_layer, registered
+from fcaffe.net.placements import (
+    LOCAL,
+    REPLICATE,
+    Local,
+    Placement,
+    Placements,
+    Replicate,
+    Shard,
+    differs,
+    of_all,
+    split,
+)
+from fcaffe.net.registry import create_layer
 
 AUTOMATIC = "(automatic)"  # Caffe's name for a top that the prototxt left out
 
@@ -51,11 +62,14 @@ class Graph:
         self._unread: dict[str, None] = {}  # a set in the order of the layers, which is the same on all workers
         self._blob_needs_backward: list[bool] = []
 
-        for index, layer_param in enumerate(param.layer):
-            self._later = param.layer[index + 1 :]
+        for layer_param in param.layer:
             if not layer_param.HasField("phase"):
                 layer_param.phase = self.phase
-            self._append_layer(layer_param)
+        self._params = list(param.layer)
+        self._created: dict[int, Layer] = {}
+        self._in_place_behind = _in_place_behind(self._params) if context.workers.size > 1 else []
+        for index, layer_param in enumerate(self._params):
+            self._append_layer(layer_param, index)
         _plan_backward(self.nodes, param.force_backward)
         if context.workers.size > 1 and not context.workers.per_worker:
             self._gather_outputs()
@@ -86,7 +100,7 @@ class Graph:
         """Name, blob and loss weight of every output, in alphabetical order."""
         return [(self.blob_names[i], self.blobs[i], self.blob_loss_weights[i]) for i in self.output_ids]
 
-    def _append_layer(self, param: Any) -> None:
+    def _append_layer(self, param: Any, index: int) -> None:
         if param.propagate_down and len(param.propagate_down) != len(param.bottom):
             raise NetError(
                 f'layer "{param.name}": propagate_down must be given once per bottom or not at all: '
@@ -94,11 +108,11 @@ class Graph:
             )
         key = self._new_key(param.name)
         reader = self.context.readers.get(key)
-        layer = reader.layer if reader else create_layer(param, self.context)
+        layer = reader.layer if reader else self._layer(index)
         layer.key = key
         layer.bottom_names = [self._unsplit.get(name, name) for name in param.bottom]
         log.creating_layer(param.name)
-        placements = self._redistribute(layer, param) if self.context.workers.size > 1 else []
+        placements = self._redistribute(layer, param, index) if self.context.workers.size > 1 else []
         node = Node(len(self.nodes), layer, param.name, [], [], [])
         for index in range(len(param.bottom)):
             self._append_bottom(node, param, index)
@@ -120,6 +134,8 @@ class Graph:
         self._append_node(node)
         if self.context.workers.size > 1 and not reader:
             layer.share_loss_weights(node.tops)
+            if not (node.bottoms or self.context.workers.per_worker):
+                layer.is_split = any(isinstance(blob.placement, Shard | Local) for blob in node.tops)
         needs = any(self._blob_needs_backward[i] for i in node.bottom_ids)
         if len(layer.param.param) > len(layer.blobs):
             raise layer.error(f"has {len(layer.blobs)} parameter blob(s), but {len(layer.param.param)} param entries")
@@ -151,34 +167,45 @@ class Graph:
             self.memory_bytes += 4 * blob.count
         log.memory_required(self.memory_bytes)
 
-    def _redistribute(self, layer: Layer, param: Any) -> Sequence[Placement]:
+    def _redistribute(self, layer: Layer, param: Any, index: int) -> Sequence[Placement]:
         """Insert nodes that give the bottoms of a layer the placements which it needs. Returns those of its tops."""
         bottom = [self.blobs[self._ids[name]] for name in param.bottom]
         if not (bottom or layer.traits.runs_user_code):
             return []
         layer.check_count(len(bottom), layer.traits.bottoms, "bottom", "input")
-        needed, tops, changed = _needed(layer, bottom)
-        if any(blob.placement.home for blob in bottom) and (changed or not self._keeps_split(layer)):
-            for name, blob in zip(param.bottom, bottom, strict=True):
-                if blob.placement.home and self.blobs[self._ids[name]] is blob:
-                    self._append_redistribute(name, layer, blob.placement.home)
-            bottom = [self.blobs[self._ids[name]] for name in param.bottom]
-            needed, tops, changed = _needed(layer, bottom)
+        needed, tops = layer.doing(layer.rule, bottom)
+        if not all(one.keeps(tops[0], bottom[0]) for one in self._overwriting(layer, index)):
+            needed, tops = self._of_chain(layer, index, bottom)
+        changed = [index for index, blob in enumerate(bottom) if differs(blob.placement, needed[index])]
         if self.context.workers.per_worker:  # each has a batch of its own, so its layers are as on one worker
             is_mean = layer.traits.runs_user_code and layer.param.loss_weight
-            return [REPLICATE] if is_mean else [Shard(0, 1, layer)] if changed else tops
+            return [REPLICATE] if is_mean else [Shard(0, 1, chosen_by=layer)] if changed else tops
         layer.is_split = any(isinstance(placement, Shard | Local) for placement in needed)
         for index in changed:
             self._append_redistribute(param.bottom[index], layer, needed[index])
         return tops
 
-    def _keeps_split(self, layer: Layer) -> bool:
-        """Whether a layer, and all that work in place on its tops, take the outputs of a layer with split weights.
+    def _layer(self, index: int) -> Layer:
+        """The layer of this index in the prototxt, which is created when it is first asked for."""
+        if index not in self._created:
+            self._created[index] = create_layer(self._params[index], self.context)
+        return self._created[index]
 
-        Else backward would not read what a layer in place has left, as it does in Caffe.
+    def _overwriting(self, layer: Layer, index: int) -> list[Layer]:
+        """The later layers that overwrite what backward of this one reads, as they do in Caffe.
+
+        They must work in the very memory of its top, so its top must have a placement that all of them keep.
         """
-        in_place = [one.type for one in self._later if not {*layer.param.top}.isdisjoint({*one.top} & {*one.bottom})]
-        return layer.keeps_split and all(getattr(registered(kind), "keeps_split", False) for kind in in_place)
+        traits, in_place = layer.traits, layer.param.top[:1] == layer.param.bottom[:1]
+        reads_bottom = traits.reads == "bottoms" and in_place and traits.copies_bottom == "never"
+        reads = traits.reads in ("tops", "both") or reads_bottom
+        return [self._layer(later) for later in self._in_place_behind[index]] if reads else []
+
+    def _of_chain(self, layer: Layer, index: int, bottom: list[Blob]) -> Placements:
+        """Placements for a layer whose own ones the layers that overwrite its top do not keep."""
+        rows = split(layer, bottom[0], 0) if bottom[0].shape else REPLICATE
+        keep = len(bottom) == 1 and all(one.keeps(rows, *bottom) for one in [layer, *self._overwriting(layer, index)])
+        return of_all(rows if keep else REPLICATE, bottom)
 
     def _append_redistribute(self, name: str, reader: Layer, placement: Placement) -> None:
         """Give the blob of this name another placement, for this layer and later ones."""
@@ -203,7 +230,7 @@ class Graph:
             blob = self.blobs[self._ids[name]]
             if blob.placement == LOCAL or (isinstance(blob.placement, Shard) and blob.placement.chosen_by):
                 maker = next(node.layer for node in reversed(self.nodes) if blob in node.tops)
-                self._append_redistribute(name, maker, Replicate(varies=True))
+                self._append_redistribute(name, maker, Replicate(chosen_by=maker))
                 self.nodes[-1].needs_backward, self.nodes[-1].bottom_need_backward = False, [False]
                 self._unread[name] = None
 
@@ -246,10 +273,15 @@ class Graph:
             self.input_ids.append(blob_id)
 
 
-def _needed(layer: Layer, bottom: list[Blob]) -> tuple[Sequence[Placement], Sequence[Placement], list[int]]:
-    """What the rule of a layer returns, and the indices of the bottoms that have another placement."""
-    needed, tops = layer.doing(layer.rule, bottom)
-    return needed, tops, [index for index, blob in enumerate(bottom) if differs(blob.placement, needed[index])]
+def _in_place_behind(params: Sequence[Any]) -> list[list[int]]:
+    """For each layer the indices of the later layers that work in place on its tops."""
+    on_blob: dict[str, list[int]] = {}
+    behind: list[list[int]] = [[] for _ in params]
+    for index, param in reversed(list(enumerate(params))):
+        behind[index] = [later for top in param.top for later in on_blob.get(top, ())]
+        in_place = {*param.top} & {*param.bottom}
+        on_blob.update({top: [index, *on_blob.get(top, ())] if top in in_place else [] for top in param.top})
+    return behind
 
 
 def _plan_backward(nodes: Sequence[Node], force: bool) -> None:

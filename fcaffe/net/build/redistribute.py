@@ -52,7 +52,7 @@ class Redistribute(Layer):
             )
         if not isinstance(self.source, Replicate):
             workers.run_shards_in_step()
-        self._set_shape(whole, top[0])
+        top[0].reshape(*self.context.own_shape(whole, self.target))
         does = {Shard: "is gathered", Partial: "is summed", Replicate: "is cut"}[type(self.source)]
         if isinstance(self.source, Shard) and isinstance(self.target, Shard):
             does = "is transposed"
@@ -77,21 +77,14 @@ class Redistribute(Layer):
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         if not (isinstance(self.source, Shard) and self.source.chosen_by):  # else forward sets the shape
-            self._set_shape(self.context.whole_shape(bottom[0]), top[0])
-
-    def _set_shape(self, whole: tuple[int, ...], top: Blob) -> None:
-        shape = list(whole)
-        if isinstance(self.target, Shard):
-            own = self._parts(self.target, whole)[self.context.workers.rank][-1]
-            shape[self.target.axis] = own.stop - own.start
-        top.reshape(*shape)
+            top[0].reshape(*self.context.own_shape(self.context.whole_shape(bottom[0]), self.target))
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         source, x = self.source, bottom[0].data
         if isinstance(source, Shard) and source.chosen_by:
             own = np.array([x.shape[source.axis]])
             self.rows = [int(count) for count in self.context.workers.gather_array(own).reshape(-1)]
-            self._set_shape(self._whole_shape(x, source), top[0])
+            top[0].reshape(*self._whole_shape(x, source))
         top[0].data[...] = self._moved(x, source, self.target)
 
     def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -146,8 +139,3 @@ class Redistribute(Layer):
 def adjoint(placement: Placement) -> Placement:
     """The placement of the gradient of a blob that has this one."""
     return {Replicate: PARTIAL, Partial: REPLICATE}.get(type(placement), placement)
-
-
-def differs(given: Placement, needed: Placement) -> bool:
-    """Whether a bottom of the placement `given` must be redistributed."""
-    return given != needed and not (isinstance(given, Replicate) and isinstance(needed, Replicate))

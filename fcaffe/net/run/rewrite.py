@@ -22,10 +22,9 @@ import functools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeGuard, TypeVar
 
 from fcaffe.net.blob import Blob, Storage
-from fcaffe.net.layer import Layer, Traits
+from fcaffe.net.layer import Layer, Traits, is_layer
 from fcaffe.net.node import Node
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -51,7 +50,6 @@ class Want:
 
 
 Rule = Callable[[list[Node], Want], list[Node]]
-Kind = TypeVar("Kind", bound=Layer)
 
 LONGEST = 8  # nodes of a chain that becomes one
 
@@ -105,11 +103,6 @@ def saves(node: Node, storage: Storage) -> bool:
 
 def _overwrites(node: Node, storage: Storage) -> bool:
     return not node.layer.traits.aliases and any(blob.data_storage is storage for blob in node.tops)
-
-
-def is_layer(layer: Layer, kind: type[Kind]) -> TypeGuard[Kind]:
-    """Whether a rule may treat the layer as one of this class: no subclass, unless that says so itself."""
-    return type(layer) is kind or (isinstance(layer, kind) and "may_be_fused" in vars(type(layer)))
 
 
 class FusedLayer(Layer):
