@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,10 @@ LARGEST_FILE = 1 << 30  # bytes
 PNG = b"\x89PNG\r\n\x1a\n"
 CHUNK = struct.Struct(">I4s")  # of a PNG: the length of the content, the name
 CHECK_SUM = 4  # bytes after each chunk
+PNG_START = struct.Struct(">16xIIxB")  # width, height, kind of pixels
+JPEG = b"\xff\xd8\xff"
+FRAME = struct.Struct(">HHB")  # of a JPEG: height, width, channels
+SHORT = struct.Struct(">H")
 
 
 class Color(enum.Enum):
@@ -57,26 +61,95 @@ def decode_pixels(data: bytes, what: str, color: Color = Color.AS_STORED) -> np.
         Color.GRAY: cv2.IMREAD_GRAYSCALE,
     }[color]
     try:
-        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flag) if data and not _is_cut(data) else None
+        is_cut = data.startswith(PNG) and not header_of(data).is_whole  # OpenCV would allocate what a chunk claims
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flag) if data and not is_cut else None
     except cv2.error as problem:
         raise DataError(
             f"{what} cannot be decoded as a picture: it is damaged, or has more pixels than OpenCV allows (see "
             "OPENCV_IO_MAX_IMAGE_PIXELS)"
         ) from problem
     if pixels is None:
-        raise DataError(f"{what} cannot be decoded as a picture ({len(data)} bytes)")
+        damage = damage_of(data) or "no picture of a kind that OpenCV reads, or damaged"
+        raise DataError(f"{what} cannot be decoded as a picture ({len(data)} bytes): it is {damage}")
     return pixels
 
 
-def _is_cut(data: bytes) -> bool:
-    """Whether a chunk of a PNG is longer than the file. OpenCV would allocate its length first."""
+class Header(NamedTuple):
+    """The header of a picture file: its size as stored, its channels, and the EXIF orientation (1: upright).
+
+    `is_whole` is whether the file goes on to its end. The sizes are 0 if they are unknown.
+    """
+
+    height: int = 0
+    width: int = 0
+    channels: int = 0
+    orientation: int = 1
+    is_whole: bool = True
+
+
+def header_of(data: bytes) -> Header:
+    """The header of a JPEG or PNG file; all unknown for other kinds."""
+    if data.startswith(PNG):
+        return _png_header(data)
+    return _jpeg_header(data) if data.startswith(JPEG) else Header()
+
+
+def damage_of(data: bytes) -> str:
+    """What is wrong with a picture file, as far as its bytes show without decoding: "truncated", "empty", or ""."""
+    return "empty" if not data else "" if header_of(data).is_whole else "truncated"
+
+
+def _png_header(data: bytes) -> Header:
     offset, name = len(PNG), b""
-    while data.startswith(PNG) and name != b"IEND" and offset + CHUNK.size <= len(data):
+    while name != b"IEND" and offset + CHUNK.size <= len(data):
         length, name = CHUNK.unpack_from(data, offset)
-        if length > len(data):
-            return True
         offset += CHUNK.size + length + CHECK_SUM
-    return False
+    is_whole = name == b"IEND" and offset <= len(data)
+    if len(data) < PNG_START.size:
+        return Header(is_whole=False)
+    width, height, kind = PNG_START.unpack_from(data)
+    return Header(height, width, {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}.get(kind, 0), 1, is_whole)
+
+
+def _jpeg_header(data: bytes) -> Header:
+    header, offset = Header(is_whole=False), len(JPEG) - 1
+    while offset + 4 <= len(data) and data[offset] == 0xFF:
+        marker, (length,) = data[offset + 1], SHORT.unpack_from(data, offset + 2)
+        if marker == 0xFF:  # a filler
+            offset += 1
+            continue
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC) and offset + 10 <= len(data):
+            height, width, channels = FRAME.unpack_from(data, offset + 5)
+            header = header._replace(height=height, width=width, channels=channels)
+        elif marker == 0xE1 and data.startswith(b"Exif\0\0", offset + 4):
+            header = header._replace(orientation=_orientation(data[offset + 10 : offset + 2 + length]))
+        elif marker == 0xDA:  # compressed data follow, in which 0xFF 0xD9 stands at the end only
+            return header._replace(is_whole=data.find(b"\xff\xd9", offset) > 0)
+        offset += 2 + length
+    return header
+
+
+def _orientation(exif: bytes) -> int:
+    """The orientation in EXIF data, from 1 (upright) to 8."""
+    order = "<" if exif.startswith(b"II") else ">"
+    try:
+        (start,) = struct.unpack_from(order + "I", exif, 4)
+        (count,) = struct.unpack_from(order + "H", exif, start)
+        for index in range(count):
+            tag, kind, _, value = struct.unpack_from(order + "HHIH", exif, start + 2 + 12 * index)
+            if tag == 0x0112 and kind == 3 and 1 <= value <= 8:
+                return int(value)
+    except struct.error:
+        pass
+    return 1
+
+
+def upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
+    """Pixels (height x width [x channels]) turned as an EXIF orientation says."""
+    if orientation > 4:
+        pixels = pixels.swapaxes(0, 1)
+    rows, columns = (-1 if orientation in which else 1 for which in ((3, 4, 7, 8), (2, 3, 6, 7)))
+    return pixels[::rows, ::columns]
 
 
 def read_file(path: str) -> bytes:
