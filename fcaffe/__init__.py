@@ -27,6 +27,10 @@ def __getattr__(name: str) -> Any:
             return importlib.import_module(f"{__name__}.{name}")
     if name.startswith("__") and name != "__all__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "Predictor":
+        from fcaffe.tools.predictor import Predictor
+
+        return Predictor
     interface = importlib.import_module("fcaffe.pycaffe.interface")
     names = [*interface.__all__, "layers"]
     if name != "__all__" and name not in (*names, "coord_map", "draw", "_caffe"):

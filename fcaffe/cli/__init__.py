@@ -25,7 +25,7 @@ import click
 import fcaffe
 from fcaffe import log
 from fcaffe.cli import gflags, glog, last_words, streams
-from fcaffe.cli.commands import CAFFE_COMMANDS, COMMANDS, OTHERS, TOOLS, module_of
+from fcaffe.cli.commands import CAFFE_COMMANDS, COMMANDS, FLOW, OTHERS, TOOLS, module_of
 from fcaffe.errors import FcaffeError, RankError
 from fcaffe.interruption import INTERRUPTED
 from fcaffe.jobs.started import CHANNEL, FATAL, started_as, wait_for_turn
@@ -188,7 +188,12 @@ def _load(name: str) -> click.Command:
 def _usage() -> str:
     formatter = click.HelpFormatter(width=100)
     formatter.write_usage(glog.program(), "<command> <flags>", prefix="usage: ")
-    for heading, commands in (("commands", CAFFE_COMMANDS), ("Caffe's tools", TOOLS), ("more", OTHERS)):
+    for heading, commands in (
+        ("commands", CAFFE_COMMANDS),
+        ("from pictures to predictions", FLOW),
+        ("Caffe's tools", TOOLS),
+        ("more", OTHERS),
+    ):
         with formatter.section(heading):
             formatter.write_dl(list(commands.items()))
     formatter.write_paragraph()

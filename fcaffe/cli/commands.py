@@ -28,6 +28,12 @@ TOOLS = {  # separate programs in Caffe
     "summarize": "print a net's prototxt, a line for each layer: NET",
     "resize_and_crop_images": "resize and crop pictures to squares: --input LIST --input_folder IN --output_folder OUT",
 }
+FLOW = {  # from a folder of pictures to predictions
+    "dataset": "build databases, mean and names of a folder of pictures: PICTURES OUT [--size HxW]",
+    "new": "write net, solver and deploy net for a data set: NAME --data FOLDER --net NET",
+    "predict": "name what is in pictures: --solver FILE PICTURE... [--top N]",
+    "deploy": "write the deploy net of a train_val net: TRAIN_VAL OUT",
+}
 OTHERS = {
     "summary": "show layers, shapes and costs of a net: NET [--phase TRAIN|TEST] [--json]",
     "solver": "show a solver's fields and learning rate: SOLVER [--json]",
@@ -43,13 +49,14 @@ OTHERS = {
     "plan": "predict what more workers would buy: --solver FILE|--net FILE --machine NAME [--workers N,...]",
     "completion": "print the shell's completion of commands and flags: bash|zsh|fish",
 }
-COMMANDS = {**CAFFE_COMMANDS, **TOOLS, **OTHERS}
+COMMANDS = {**CAFFE_COMMANDS, **FLOW, **TOOLS, **OTHERS}
 
 _SHARED = {  # modules of several commands, or under other names
     "cli.convert_data": [name for name in TOOLS if name.endswith("_data")] + ["compute_image_mean"],
     "cli.convert_imageset": ["convert_annoset", "resize_and_crop_images"],
     "cli.engine": ["device_query"],
     "cli.logs": ["extract_seconds", "parse_log", "plot", "plot_training_log", "report"],
+    "cli.new": ["deploy"],
     "cli.net_files": [name for name in TOOLS if name.startswith("upgrade")] + ["draw_net", "merge-bn"],
     "cli.pictures": ["classify", "detect"],
     "cli.run_net": ["extract_features", "test", "time"],

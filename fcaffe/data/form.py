@@ -32,6 +32,9 @@ class Form(NamedTuple):
     size: tuple[int, int] | None = None
     mode: str = MODES[0]
 
+    def __str__(self) -> str:
+        return f"{self.channels} x {' x '.join(map(str, self.size or ()))}, {self.mode}"
+
     @property
     def color(self) -> Color:
         return Color.GRAY if self.channels == 1 else Color.COLOR

@@ -30,7 +30,8 @@ def test_layers(param: Any) -> Any:
     net = pb.NetParameter()
     net.CopyFrom(param)
     net.state.phase = pb.TEST
-    return filter_net(net, to_run=False)
+    with log.quiet():
+        return filter_net(net, to_run=False)
 
 
 def is_source(layer: Any) -> bool:
@@ -152,14 +153,12 @@ def _outputs(net: Any, labels: set[str]) -> Iterator[str]:
         if _is_scoring(layer):
             if layer.type not in ENDS and "Accuracy" not in layer.type:
                 yield from (blob for blob in layer.bottom if blob not in labels)
-            continue
-        for top in layer.top:
-            if (
-                top not in labels
-                and not is_source(layer)
-                and not any(top in one.bottom for one in net.layer[index + 1 :])
-            ):
-                yield top
+        elif not is_source(layer):
+            later = net.layer[index + 1 :]
+            if layer.type in ENDS.values():  # probabilities that are there for scores
+                later = [one for one in later if not _is_scoring(one)]
+            read = {blob for one in later for blob in one.bottom}
+            yield from (top for top in layer.top if top not in read | labels)
     if not any("Loss" in layer.type for layer in net.layer):
         yield from (layer.bottom[0] for layer in net.layer if "Accuracy" in layer.type)
 

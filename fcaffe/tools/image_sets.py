@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,16 +19,19 @@ from fcaffe.data.batches import decoding_threads
 from fcaffe.data.database import Record
 from fcaffe.data.datum import array_to_datum, set_labels
 from fcaffe.data.image_list import ListedImage
-from fcaffe.data.images import Color, decode_image, encode_image, opencv, read_file, resize_image
+from fcaffe.data.images import Color, damage_of, decode_image, encode_image, opencv, read_file, resize_image
 from fcaffe.errors import DataError
 from fcaffe.input_files import read_input, reading
 from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2 as pb
 
-CHUNK = 256  # pictures decoded at a time, which limits memory
+AHEAD = 128  # pictures decoded ahead, which limits memory
 REPORT = 1000  # records between two log lines
 NO_LABEL = -1  # of a picture with an annotation
 INT = 2**31
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,24 @@ class PictureForm:
         return height, width
 
 
+def pooled(work: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[tuple[Item, Made]]:
+    """Yields each item and the result of `work` on it, in order. Several threads work on some items ahead."""
+    waiting = iter(items)
+    with ThreadPoolExecutor(decoding_threads()) as pool:  # OpenCV releases the interpreter's lock
+        ahead: deque[tuple[Item, Future[Made]]] = deque()
+        try:
+            for item in waiting:
+                ahead.append((item, pool.submit(work, item)))
+                if len(ahead) >= AHEAD:
+                    first, result = ahead.popleft()
+                    yield first, result.result()
+            while ahead:
+                first, result = ahead.popleft()
+                yield first, result.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
 def picture_records(
     root: str,
     images: Sequence[ListedImage],
@@ -76,24 +97,21 @@ def picture_records(
     opencv()  # raises if it is missing
     first: tuple[int, ...] = ()
     count = 0
-    numbered = enumerate(images)
-    with ThreadPoolExecutor(decoding_threads()) as pool:  # OpenCV releases the interpreter's lock
-        while chunk := list(itertools.islice(numbered, CHUNK)):
-            made = pool.map(lambda image: _value(root, image, form, record), (image for _, image in chunk))
-            for (index, image), (value, shape) in zip(chunk, made, strict=True):
-                if not value:
-                    continue
-                first = first or shape
-                if check_size and shape != first:
-                    sizes = " x ".join(map(str, shape)), " x ".join(map(str, first))
-                    raise DataError(
-                        f'"{root}{image.path}" is {sizes[0]} (channels x height x width), the pictures before it are '
-                        f"{sizes[1]}: give --resize_height and --resize_width, or leave --check_size out"
-                    )
-                yield f"{index:08d}_{image.path}".encode(errors="surrogateescape"), value
-                count += 1
-                if count % REPORT == 0:
-                    log.converted(count)
+    made = pooled(lambda image: _value(root, image, form, record), images)
+    for index, (image, (value, shape)) in enumerate(made):
+        if not value:
+            continue
+        first = first or shape
+        if check_size and shape != first:
+            sizes = " x ".join(map(str, shape)), " x ".join(map(str, first))
+            raise DataError(
+                f'"{root}{image.path}" is {sizes[0]} (channels x height x width), the pictures before it are '
+                f"{sizes[1]}: give --resize_height and --resize_width, or leave --check_size out"
+            )
+        yield f"{index:08d}_{image.path}".encode(errors="surrogateescape"), value
+        count += 1
+        if count % REPORT == 0:
+            log.converted(count)
     if count == 0:
         path = f"{root}{images[0].path}"
         if "," in images[0].path and not os.path.exists(path):
@@ -107,6 +125,8 @@ def picture_records(
         )
     if count % REPORT:
         log.all_converted(count)
+    if count < len(images):
+        log.warning(f"{len(images) - count} of {len(images)} pictures skipped; the lines above name them")
 
 
 def _value(
@@ -117,8 +137,9 @@ def _value(
     try:
         content = read_file(path)
         pixels = decode_image(content, f'"{path}"', Color.GRAY if form.gray else Color.COLOR)
-    except DataError:
-        log.unreadable_image(path)
+    except DataError as problem:
+        is_damaged = os.path.isfile(path) and damage_of(read_file(path))
+        (log.error(str(problem)) if is_damaged else log.unreadable_image(path))
         return b"", ()
     _, height, width = pixels.shape
     size = form.size(height, width)

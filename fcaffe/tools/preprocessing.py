@@ -19,12 +19,12 @@ from fcaffe import log
 from fcaffe.data.backends import open_database
 from fcaffe.data.datum import datum_to_array, parse_datum
 from fcaffe.data.form import INFO, LABELS, MEAN, Form, labels_beside, read_form, read_labels
-from fcaffe.data.images import Color, header_of, read_file, upright
+from fcaffe.data.images import header_of, opencv, read_file, upright
 from fcaffe.data.transformer import Decision, Transformer
 from fcaffe.errors import ArgumentError, DataError, UsageError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.deploy import is_source, test_layers
-from fcaffe.tools.shapes import READERS, reader_of
+from fcaffe.tools.shapes import reader_of
 
 CENTRE = Decision(0, 0, 0, 0)
 ORDERS = ("BGR", "RGB")
@@ -50,6 +50,13 @@ class Preprocessing:
         with log.quiet():
             self._centre = Transformer(self.transform, pb.TEST)
             self._anywhere = Transformer(self.transform, pb.TRAIN)
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The shape of the net's input, channels x height x width; None if it is that of each picture."""
+        crop = self._centre.crop if all(self._centre.crop) else None
+        size = self.form.size or crop or ((1, 1) if self._centre.resizes else None)
+        return None if size is None else self.apply(np.zeros((self.form.channels, *size), np.uint8)).shape
 
     def pixels(self, picture: Any, order: str = "") -> np.ndarray:
         """A picture as the data set stores it: uint8, channels x height x width, of blue, green, red or gray.
@@ -80,8 +87,6 @@ class Preprocessing:
                 raise ArgumentError('say in which order the channels of the arrays are: order="RGB", or "BGR" (OpenCV)')
             pixels = pixels[:, :, ::-1] if order == "RGB" else pixels
         if pixels.shape[2] != self.form.channels:
-            from fcaffe.data.images import opencv
-
             cv2 = opencv()
             code = cv2.COLOR_BGR2GRAY if self.form.channels == 1 else cv2.COLOR_GRAY2BGR
             pixels = cv2.cvtColor(np.ascontiguousarray(pixels), code)
@@ -189,10 +194,7 @@ def _form_of_database(source: str, path: str, layer: Any) -> Form:
         key, value = database.peek()
         if layer.type == "AnnotatedData":
             value = pb.AnnotatedDatum.FromString(value).datum.SerializeToString()
-        force = (
-            Color.GRAY if layer.transform_param.force_gray else Color.COLOR if layer.transform_param.force_color else 0
-        )
-        image = datum_to_array(parse_datum(key, value), key, force or Color.AS_STORED)
+        image = datum_to_array(parse_datum(key, value), key, Transformer(layer.transform_param, pb.TEST).color)
     if image.dtype != np.uint8 or image.shape[0] not in (1, 3):
         raise DataError(f"{source} holds no pictures but {image.dtype} of the shape {image.shape}; use a script")
     resizes = bool(layer.transform_param.resize_param)
@@ -232,8 +234,8 @@ def _of_deploy(layer: Any, path: str) -> Preprocessing:
     if form is None:
         if crop and not transform.resize_param:
             raise UsageError(
-                f"{path} crops pictures, and {INFO} is neither beside it nor beside its mean file, so their size before "
-                "the crop is unknown: give --size HxW"
+                f"{path} crops pictures, and {INFO} is neither beside it nor beside its mean file, so their size "
+                "before the crop is unknown: give --size HxW"
             )
         form = Form(dims[1], None if transform.resize_param else (dims[2], dims[3]))
     named = os.path.join(folder, fields.get("labels file") or LABELS)

@@ -68,7 +68,7 @@ def digits(tmp_path_factory):
 
 def test_every_fifth_digit_is_held_out(digits):
     _, train, test = digits
-    with np.load(ROOT / "scripts" / "data" / "uci_digits" / "digits.npz") as stored:
+    with np.load(ROOT / "fcaffe" / "samples" / "uci_digits" / "digits.npz") as stored:
         images, labels = stored["images"], stored["labels"]
     index = {image.tobytes(): number for number, image in enumerate(images)}
     assert len(index) == len(images) == 1797

@@ -86,6 +86,11 @@ def check_whole(path: str) -> None:
     _model_of(_read_state(path), path)
 
 
+def model_of(state: State, path: str) -> str:
+    """The path of the model of the state at `path`. Raises SnapshotError if it is damaged or of another state."""
+    return _model_of(state, path)[1]
+
+
 def _read_state(path: str) -> State:
     state = read_state(path)
     if min(state.iteration, state.current_step) < 0 or not state.learned_net:

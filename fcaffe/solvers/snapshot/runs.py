@@ -100,6 +100,11 @@ def _written(path: str, changed: int, size: int) -> Written:
     return written(path, read_state(path))
 
 
+def models(prefix: str) -> list[str]:
+    """The paths of the models under a prefix, the newest file first, for a run without states."""
+    return sorted(_files(prefix, "caffemodel"), key=os.path.getmtime, reverse=True)
+
+
 def newest(prefix: str, check: Callable[[str], object], of: int = 0, tell: bool = True) -> str | None:
     """The path of the newest whole state under a prefix, in the order of `states`; None if there is none.
 

@@ -6,4 +6,5 @@ the style and the script of `page.html`.
 
 from fcaffe.output_files import starting
 
+PREDICTIONS = starting("page of predictions", rb"<!doctype html>.*<!-- predictions -->", ".html", ".htm")
 PAGE = starting("page about a training", rb"<!doctype html>.*^:root \{\n  --page:", ".html", ".htm")

@@ -1,0 +1,98 @@
+"""`fcaffe dataset`: builds databases from a folder of pictures."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+from fcaffe.cli.flags import command, required
+from fcaffe.cli.progress import counted
+from fcaffe.cli.table import print_table
+from fcaffe.data.form import MODES, Form, read_labels
+from fcaffe.errors import UsageError
+from fcaffe.tools.dataset import COLUMNS, build, rows, told, unpack_sample
+from fcaffe.tools.listing import list_pictures
+
+SAMPLES = ["digits"]
+
+
+@command(
+    example="dataset pictures/ data --size 96x96",
+    help="Build the data set OUT of the pictures in PICTURES: a folder with a folder for each class; or folders train "
+    "and val (and test) of such folders; or a list (.txt: a path, a blank, a label) or table (.csv: path,label). The "
+    "new folder OUT gets train_lmdb, test_lmdb, mean.binaryproto, labels.txt, info.json, train.txt and test.txt.",
+)
+@click.argument("words", nargs=-1, metavar="PICTURES OUT")
+@click.option("--size", default="", metavar="HxW", help="Height and width of the stored pictures (theirs, if equal).")
+@click.option(
+    "--resize",
+    type=click.Choice(MODES),
+    default=MODES[0],
+    help="How a picture gets this size: squash changes its aspect ratio, crop cuts it, fill adds a border (squash).",
+)
+@click.option("--gray", is_flag=True, help="Store grey values instead of blue, green and red.")
+@click.option("--test", "share", default="20%", metavar="N%", help="Share of each class to hold out for tests (20%).")
+@click.option("--seed", default=1, metavar="N", help="Seed of the split and of the order (1).")
+@click.option("--classes", default="", metavar="FILE", help="Names of the classes, in the order of their numbers.")
+@click.option("--label-column", default="", metavar="NAME", help="The column of a table with the class.")
+@click.option("--encode", type=click.Choice(["png", "jpg"]), help="Store picture files instead of pixels.")
+@click.option("--limit", default=0, metavar="N", help="Take at most N pictures of each class, for a try.")
+@click.option("--sample", type=click.Choice(SAMPLES), help="Instead, write sample pictures to OUT, by classes.")
+def dataset(
+    words: tuple[str, ...],
+    size: str,
+    resize: str,
+    gray: bool,
+    share: str,
+    seed: int,
+    classes: str,
+    label_column: str,
+    encode: str | None,
+    limit: int,
+    sample: str | None,
+) -> int:
+    if sample:
+        (out,) = required(words, 1)
+        count = unpack_sample(sample, out)
+        print(f"{out}: {count:,} pictures in 10 folders\nNext: fcaffe dataset {out} data --size 32x32")
+        return 0
+    source, out = required(words, 2)
+    form = Form(1 if gray else 3, size_of(size), resize)
+    held_out = _share(share)
+    listing = list_pictures(source, read_labels(classes) if classes else (), label_column)
+    if limit:
+        listing.shuffle(seed)
+        listing.limit(limit)
+    listing.split(held_out, seed)
+    listing.shuffle(seed)
+    seen = build(out, listing, form, encode or "", counted)
+    print_table(out, COLUMNS, list(rows(listing, seen)), numbers_from=1)
+    for line in told(listing, seen):
+        print(line)
+    assert seen.form.size is not None
+    counts = [len(images) for images in listing.parts.values()]
+    print(f"{out}: {counts[0]:,} pictures to train with, {counts[1]:,} to test with, {seen.form}")
+    print(f"Next: fcaffe new NAME --data {out} --net squeezenet_v1.1")
+    return 0
+
+
+def size_of(text: str) -> tuple[int, int] | None:
+    """Height and width of a --size flag, such as 96x96; None for "". Raises UsageError."""
+    if not text:
+        return None
+    sides = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", text)
+    if sides is None or not int(sides[1]) or sides[2] == "0":
+        raise UsageError(f"--size takes a height and a width, such as 96x96, not '{text}'")
+    return int(sides[1]), int(sides[2] or sides[1])
+
+
+def _share(text: str) -> float:
+    """The share of a --test flag: 20%, or 0.2. Raises UsageError."""
+    try:
+        share = float(text.rstrip("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise UsageError(f"--test takes a share of the pictures, such as 20% or 0.2, not '{text}'")
+    return share

@@ -1,0 +1,224 @@
+"""Lists of pictures and their classes: from folders of classes, from lists, and from tables (CSV)."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from fcaffe.data.image_list import ListedImage
+from fcaffe.errors import DataError
+from fcaffe.input_files import read_input, reading
+
+TRAIN, TEST = "train", "test"
+HELD_OUT = ("val", "valid", "validation")  # folders of pictures for the tests during a training
+JUNK = frozenset({"thumbs.db", "desktop.ini", "ehthumbs.db", "__macosx", "@eadir"})
+LARGEST = 1 << 30  # bytes of a list
+SHOWN = 5  # names in a message
+
+
+@dataclass
+class Listing:
+    """The pictures of a data set: their paths within `root`, and the index of the class of each in `names`.
+
+    `unused` are folders that stay out, and `junk` counts files such as Thumbs.db.
+    """
+
+    root: str
+    names: list[str]
+    parts: dict[str, list[ListedImage]] = field(default_factory=dict)
+    unused: list[str] = field(default_factory=list)
+    junk: int = 0
+
+    def split(self, share: float, seed: int) -> None:
+        """Hold out a share of the pictures of each class for tests, unless there are some."""
+        if TEST in self.parts:
+            return
+        draw, kept, held_out = random.Random(seed), list[ListedImage](), list[ListedImage]()
+        by_class: dict[int, list[ListedImage]] = {}
+        for image in self.parts[TRAIN]:
+            by_class.setdefault(image.label, []).append(image)
+        for _, images in sorted(by_class.items()):
+            draw.shuffle(images)
+            count = min(max(round(share * len(images)), 1), len(images) - 1)
+            held_out += images[:count]
+            kept += images[count:]
+        self.parts = {TRAIN: kept, TEST: held_out}
+
+    def shuffle(self, seed: int) -> None:
+        for part in self.parts.values():
+            random.Random(seed).shuffle(part)
+
+    def limit(self, most: int) -> None:
+        """Retain at most so many pictures of each class in each part."""
+        for name, images in self.parts.items():
+            seen = [0] * len(self.names)
+            some = []
+            for image in images:
+                seen[image.label] += 1
+                if seen[image.label] <= most:
+                    some.append(image)
+            self.parts[name] = some
+
+
+def list_pictures(source: str, classes: Sequence[str] = (), label_column: str = "") -> Listing:
+    """The pictures of a folder, or of a list or table. `classes` gives the names in the order of their numbers.
+
+    Raises DataError for a source without classes, and for a picture of another class than these.
+    """
+    if os.path.isdir(source):
+        return _list_folder(source, classes)
+    return _list_file(source, classes, label_column)
+
+
+def _list_folder(source: str, classes: Sequence[str]) -> Listing:
+    top = _folders(source)
+    lower = {name.lower(): name for name in top}
+    is_divided = TRAIN in lower and lower.keys() <= {TRAIN, TEST, *HELD_OUT} and _folders(_join(source, lower[TRAIN]))
+    if not is_divided:
+        folders, unused = {TRAIN: ""}, []
+    else:
+        tests = [name for name in (*HELD_OUT, TEST) if name in lower]
+        folders = {TRAIN: lower[TRAIN]} | ({TEST: lower[tests[0]]} if tests else {})
+        unused = [lower[name] for name in tests[1:]]
+    found = {part: _folders(_join(source, folder)) for part, folder in folders.items()}
+    names = list(classes) or found[TRAIN]
+    if not names:
+        raise DataError(
+            f"{source} has no folders of classes: put the pictures of each class into a folder of its name, or give a "
+            "list with a path and a label on each line"
+        )
+    listing = Listing(os.path.join(source, ""), names, unused=unused)
+    for part, folder in folders.items():
+        where = _join(source, folder)
+        if foreign := [name for name in found[part] if name not in names]:
+            known = "the list of classes" if classes else _join(source, folders[TRAIN])
+            raise DataError(f"{where} has the class {_some(foreign)}, and {known} has none of that name")
+        images = listing.parts.setdefault(part, [])
+        for label, name in enumerate(names):
+            for path in _files(_join(source, folder, name), listing):
+                images.append(ListedImage(os.path.relpath(path, source), label))
+    return listing
+
+
+def _join(*parts: str) -> str:
+    return os.path.join("", *(part for part in parts if part))
+
+
+def _folders(path: str) -> list[str]:
+    """The names of the folders in a folder, in bytewise order, without hidden ones."""
+    with reading(path, DataError, "folder of pictures"):
+        found = [entry.name for entry in os.scandir(path) if entry.is_dir() and not _is_junk(entry.name)]
+    return sorted(found, key=os.fsencode)
+
+
+def _is_junk(name: str) -> bool:
+    return name.startswith(".") or name.lower() in JUNK
+
+
+def pictures_in(folder: str) -> list[str]:
+    """The paths of the files in a folder and in the folders within, in order, without hidden ones and Thumbs.db."""
+    return list(_files(folder, Listing(folder, [])))
+
+
+def _files(folder: str, listing: Listing) -> Iterator[str]:
+    """Yields the paths of the files in a folder and in the folders within, in order. Links to folders are followed."""
+    visited = set()
+    for where, folders, files in os.walk(folder, followlinks=True):
+        status = os.stat(where)
+        if (status.st_dev, status.st_ino) in visited:
+            folders.clear()
+            continue
+        visited.add((status.st_dev, status.st_ino))
+        folders[:] = sorted((name for name in folders if not _is_junk(name)), key=os.fsencode)
+        for name in sorted(files, key=os.fsencode):
+            if _is_junk(name):
+                listing.junk += 1
+            else:
+                yield os.path.join(where, name)
+
+
+def _list_file(source: str, classes: Sequence[str], label_column: str) -> Listing:
+    """The pictures of a list, whose paths begin in its own folder if they are there, else in the present one."""
+    with reading(source, DataError, "list of pictures"):
+        text = read_input(source, LARGEST).decode("utf-8-sig", "surrogateescape")
+    rows = list(_rows(text, source, label_column))
+    if not rows:
+        raise DataError(f"{source} names no pictures: a line is a path and a label, or in a .csv path,label")
+    words = [label for _, label in rows]
+    names = list(classes) or _names_of(words)
+    index = {name: number for number, name in enumerate(names)}
+    numbered = bool(classes) and not set(words) <= index.keys()
+    if numbered:  # the labels are numbers in the list of classes
+        index = {str(number): number for number in range(len(names))}
+    if foreign := sorted(set(words) - index.keys()):
+        raise DataError(f"{source} has the class {_some(foreign)}, and the list of classes has none of that name")
+    beside = os.path.join(os.path.dirname(source), "")
+    root = beside if os.path.exists(_path(beside, rows[0][0])) or not os.path.exists(rows[0][0]) else ""
+    images = [ListedImage(_path(root, path)[len(root) :], index[label]) for path, label in rows]
+    return Listing(root, names, {TRAIN: images})
+
+
+def _names_of(words: Sequence[str]) -> list[str]:
+    """The names of classes in bytewise order; numbers in the order of their values."""
+    names = set(words)
+    if all(name.isdecimal() for name in names):
+        return sorted(names, key=int)
+    return sorted(names, key=os.fsencode)
+
+
+def _path(root: str, path: str) -> str:
+    """The path of a picture. A backslash of Windows becomes a slash if there is no such file."""
+    if "\\" in path and not os.path.exists(root + path):
+        path = path.replace("\\", "/")
+    return root + path
+
+
+def _rows(text: str, source: str, label_column: str) -> Iterator[tuple[str, str]]:
+    """Yields path and label of each row of a list or table. Raises DataError."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    is_table = source.lower().endswith((".csv", ".tsv")) or bool(label_column)
+    if not is_table:
+        for number, line in enumerate(lines, 1):
+            path, *label = line.strip().rsplit(None, 1)
+            if not label:
+                raise DataError(f'{source}: line {number}, "{path}", has no label: a line is a path, a blank, a label')
+            yield path, label[0]
+        return
+    table = list(csv.reader(io.StringIO("\n".join(lines)), delimiter=_delimiter(source, lines[0] if lines else "")))
+    folder, column = os.path.dirname(source), 1
+    table = [[cell.strip() for cell in row] for row in table]
+    beside = os.path.join(folder, "")
+    if table and not any(os.path.exists(_path(root, table[0][0])) for root in (beside, "")):
+        header = table[0]
+        if is_header := len(table) > 1 and header[0] not in [row[0] for row in table[1:]] and "." not in header[0]:
+            table = table[1:]
+        labels = [name for name in header[1:] if name] if is_header else []
+        if label_column:
+            if label_column not in labels:
+                raise DataError(f'{source} has no column "{label_column}"; its columns are {", ".join(header)}')
+            column = header.index(label_column)
+        elif len(labels) > 1:
+            raise DataError(f"{source} has the columns {', '.join(labels)}: say by --label-column which is the class")
+    elif label_column:
+        raise DataError(f'{source} has no line with the names of columns, such as "{label_column}"; add one')
+    for number, row in enumerate(table, 1):
+        if len(row) <= column or not row[column]:
+            raise DataError(f"{source}: row {number} ({', '.join(row)}) has no label; a row is path,label")
+        if len(row) > 2 and not label_column and any(row[2:]):
+            raise DataError(f"{source}: row {number} has {len(row)} columns: say by --label-column which is the class")
+        yield row[0], row[column]
+
+
+def _delimiter(source: str, first: str) -> str:
+    if source.lower().endswith(".tsv"):
+        return "\t"
+    return ";" if first.count(";") > first.count(",") else ","
+
+
+def _some(names: Sequence[str]) -> str:
+    quoted = ", ".join(f'"{name}"' for name in names[:SHOWN])
+    return f"{quoted} and {len(names) - SHOWN} more" if len(names) > SHOWN else quoted
