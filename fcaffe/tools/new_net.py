@@ -98,9 +98,8 @@ def read_data(folder: str) -> Data:
 def models_folder() -> Path:
     """The folder of fcaffe's nets: in the package, or in the repository that it lies in."""
     package = Path(__file__).parents[1]
-    return next(
-        path for path in (package / "models", package.parent / "models") if path.is_dir() or path.parent != package
-    )
+    inner = package / "models"
+    return inner if inner.is_dir() else package.parent / "models"
 
 
 def read_template(net: str) -> Template:
