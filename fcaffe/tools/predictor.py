@@ -72,7 +72,9 @@ def weights_of_run(param: Any, path: str) -> str:
     if os.path.exists(best):
         if any(one.owner == "best" and one.name == "iteration" and int(one.values) >= 0 for one in state.carried):
             return best
-        log.warning(f"{best} is of an earlier run than {state_path}, and is not taken; give it as --weights if you want it")
+        log.warning(
+            f"{best} is of an earlier run than {state_path}, and is not taken; give it as --weights if you want it"
+        )
     return model_of(state, state_path)
 
 

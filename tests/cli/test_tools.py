@@ -119,7 +119,7 @@ def test_pictures_that_cannot_be_read_are_told_and_passed_over(run: Run) -> None
     assert "Could not open or find file from/gray/001.png" in result.messages
     assert result.messages[-2] == "Processed 2 files." and result.messages[-1].startswith("1 of 3 pictures skipped")
     assert [key for key, _ in records("made")] == [b"00000000_gray/000.png", b"00000002_gray/002.png"]
-    assert "looked for; give the folder with a / at its end" in run("convert_imageset from list.txt none").fatal
+    assert "give the folder with a / at its end" in run("convert_imageset from list.txt none").fatal
     assert not Path("none").exists()
 
 
