@@ -111,6 +111,8 @@ def convert(
         raise UsageError("--forks is --target forks; give one of the two")
     toolchain = "forks" if forks else toolchain
     check_output(target, target_kind(target), source, net, weights or "", *inputs)
+    if inputs and not check:
+        raise UsageError("--input is for --check, which runs both sides on it")
     if weights is not None:
         check_output(weights, target_kind(weights), source)
         if net or mean or scale != 1 or swap_channels or opset or to != "bvlc":
@@ -130,8 +132,10 @@ def convert(
             f"{target}: PyTorch loads OUT.safetensors (--to torchvision for torchvision's names), or OUT.onnx by "
             "onnx2torch; docs/ways-out.md shows both"
         )
-    if inputs and not check:
-        raise UsageError("--input is for --check, which runs both sides on it")
+    if inputs and not net:
+        raise UsageError("--input is for a net, and --check compares weights without one: give it as --model")
+    if check and target.endswith(".prototxt"):
+        raise UsageError(f"--check compares models, and {target} is a net or solver: leave it out")
     if check and (to == "torchvision" or (os.path.isfile(source) and is_state_dict(source))):
         raise UsageError("--check cannot run a state dict: it has no net; leave it out")
     preprocessing = None
@@ -140,7 +144,7 @@ def convert(
 
         preprocessing = Preprocessing(read_mean(mean) if mean else None, scale, swap_channels)
     to_onnx = ToOnnx(preprocessing, fold_bn, opset or OPSET) if preprocessing is not None or fold_bn or opset else None
-    noun = convert_file(source, target, net or None, to, to_onnx)
+    noun = convert_file(source, target, net or None, to, to_onnx, check)
     say(f"{target}: {noun} from {source}")
     if not check:
         return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -13,12 +14,12 @@ from fcaffe.net import Net
 from fcaffe.onnx.library import onnx, onnxruntime
 from fcaffe.onnx.preprocessing import Preprocessing
 
-_TYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(float16)": np.float16}  # of inputs
+_DECIDES = {"Softmax", "LogSoftmax", "Sigmoid", "TanH", "Tanh"}  # operators and types whose values may be saturated
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of an output: the largest |ours - theirs|, and the largest |ours|.
+    """The difference of an output: the largest |ours - theirs|, the largest |ours|, and max(ours) - min(ours).
 
     It is infinite where values are not finite on one side only.
     """
@@ -26,6 +27,11 @@ class Difference:
     output: str
     largest: float
     magnitude: float
+    spread: float
+
+    def too_far(self, allowed: float) -> bool:
+        """Whether it exceeds a part of the spread. Rounding may take a tenth of that part of the magnitude."""
+        return not self.largest <= allowed * (self.spread + self.magnitude / 10)
 
 
 def random_inputs(net: Net, seed: int = 0) -> dict[str, np.ndarray]:
@@ -58,8 +64,42 @@ def run_net(
             values, pending = pending.apply(values), None
         blob.data[...] = blob.xp.asarray(values)
     net.forward()
-    to_numpy = net.context.engine.to_numpy
-    return {name: np.array(to_numpy(blob.data)) for name, blob, _ in net.outputs()}
+    return {
+        name: array_of(net, index)
+        for name, index in zip((name for name, *_ in net.outputs()), net.output_ids, strict=True)
+    }
+
+
+def array_of(net: Net, index: int) -> np.ndarray:
+    """A copy of the values of a blob."""
+    return np.array(net.context.engine.to_numpy(net.blobs[index].data))
+
+
+def behind_outputs(net: Net) -> dict[str, int]:
+    """The blobs that the Softmax or Sigmoid of an output reads, by a description."""
+    last = {index: node for node in net.nodes for index in node.top_ids}
+    found = {index: last[index] for index in net.output_ids if index in last}
+    return {
+        _described(net.blob_names[index], node.layer.type): node.bottom_ids[0]
+        for index, node in found.items()
+        if node.layer.type in _DECIDES and node.bottom_ids[0] != index
+    }
+
+
+def behind_onnx(path: str, outputs: Sequence[str] = ()) -> dict[str, str]:
+    """The values that the Softmax or Sigmoid of an output of an ONNX file reads, by a description."""
+    graph = onnx().load(path, load_external_data=False).graph
+    makers = {name: node for node in graph.node for name in node.output}
+    named = {name: makers[name] for name in outputs or [one.name for one in graph.output] if name in makers}
+    return {
+        _described(name, node.op_type.replace("Tanh", "TanH")): node.input[0]
+        for name, node in named.items()
+        if node.op_type in _DECIDES
+    }
+
+
+def _described(output: str, kind: str) -> str:
+    return f"{output} before its {kind}"
 
 
 def run_onnx(
@@ -71,7 +111,7 @@ def run_onnx(
     """
     runtime = onnxruntime()
     options = runtime.SessionOptions()
-    options.log_severity_level = 3  # its warnings are about constants that it could fold
+    options.log_severity_level = 4  # its errors are raised, and its warnings are about constants that it could fold
     model: str | bytes = os.fspath(path)
     if inner:
         loaded = onnx().load(model)
@@ -79,26 +119,32 @@ def run_onnx(
         loaded.graph.output.extend(onnx().ValueInfoProto(name=name) for name in inner if name not in known)
         model = loaded.SerializeToString()
     session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    types = {given.name: _TYPES.get(given.type, np.float32) for given in session.get_inputs()}
+    types = {given.name: _dtype(given.type) for given in session.get_inputs()}
     named = dict(zip(types, inputs.values(), strict=False)) if types.keys() - inputs.keys() else inputs
     feed = {name: np.ascontiguousarray(named[name], dtype) for name, dtype in types.items()}
     return dict(zip((output.name for output in session.get_outputs()), session.run(None, feed), strict=True))
 
 
+def _dtype(kind: str) -> np.dtype[Any]:
+    """The type of `tensor(float16)`, say."""
+    name = kind[kind.find("(") + 1 : -1]
+    return np.dtype({"float": "float32", "double": "float64"}.get(name, name))
+
+
 def differences(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray | None]) -> list[Difference]:
     """The differences of all outputs. Outputs of other names are matched by their order."""
     others = theirs if ours.keys() == theirs.keys() else dict(zip(ours, theirs.values(), strict=False))
-    return [Difference(name, _largest(values, others.get(name)), _magnitude(values)) for name, values in ours.items()]
+    return [_difference(name, values, others.get(name)) for name, values in ours.items()]
 
 
-def _largest(ours: np.ndarray, theirs: np.ndarray | None) -> float:
+def _difference(name: str, ours: np.ndarray, theirs: np.ndarray | None) -> Difference:
+    finite = ours[np.isfinite(ours)].astype(np.float64)
+    magnitude = float(abs(finite).max(initial=0))
+    spread = float(finite.max() - finite.min()) if finite.size > 1 else magnitude
     if theirs is None or theirs.shape != ours.shape:
-        return float("inf")
+        return Difference(name, float("inf"), magnitude, spread)
     with np.errstate(invalid="ignore"):
         distance = np.abs(ours.astype(np.float64) - theirs)
     same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
-    return float(np.where(same, 0, np.where(np.isnan(distance), np.inf, distance)).max(initial=0))
-
-
-def _magnitude(values: np.ndarray) -> float:
-    return float(np.abs(values, where=np.isfinite(values), out=np.zeros_like(values)).max(initial=0))
+    largest = float(np.where(same, 0, np.where(np.isnan(distance), np.inf, distance)).max(initial=0))
+    return Difference(name, largest, magnitude, spread)

@@ -10,7 +10,16 @@ from fcaffe import log
 from fcaffe.input_files import asking
 from fcaffe.model_files import read_model
 from fcaffe.net import Net
-from fcaffe.onnx.check import Difference, differences, random_inputs, run_net, run_onnx
+from fcaffe.onnx.check import (
+    Difference,
+    array_of,
+    behind_onnx,
+    behind_outputs,
+    differences,
+    random_inputs,
+    run_net,
+    run_onnx,
+)
 from fcaffe.onnx.files import deploy_net
 from fcaffe.onnx.library import onnx
 from fcaffe.onnx.preprocessing import Preprocessing
@@ -20,7 +29,7 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.nets import read_net_for
 from fcaffe.tools.numpy_files import load_numpy
 
-ALLOWED = 1e-4  # of the largest value: float32 rounding of a deep net
+ALLOWED = 1e-4  # of the spread of the values: float32 rounding of a deep net
 ALLOWED_FP16 = 1e-2  # where ONNX Runtime computes in float16
 RANDOM = 2  # random inputs
 
@@ -34,8 +43,9 @@ def compare(
 ) -> dict[str, Difference]:
     """Compare two model or ONNX files: by the outputs of their net, a prototxt, or without a net by their blobs.
 
-    The inputs are random values, and those of the files `inputs`. `preprocessing` is the one in the ONNX file. Returns
-    for each input, by its description, the output or blob that differs most. Raises SnapshotError or UsageError if a
+    The inputs are random values, and those of the files `inputs`. `preprocessing` is the one in the ONNX file. What a
+    Softmax or Sigmoid of an output reads is compared, too. Returns for each input, by its description, the output or
+    blob that differs most. Raises SnapshotError or UsageError if a
     file cannot be read or does not fit the net.
     """
     if net is None:
@@ -47,14 +57,32 @@ def compare(
         nets = {path: deploy_net(param, read_model(path), path) for path in models}
         first = nets[models[0]] if models else deploy_net(param)
     random = {f"random values {seed}": random_inputs(first, seed) for seed in range(RANDOM)}
+    behind = [behind_outputs(nets[path]) if path in nets else behind_onnx(path) for path in (source, target)]
+    both = [key for key in behind[0] if key in behind[1]]
     found = {}
     for what, values in (random | {path: read_inputs(path, [*random_inputs(first)]) for path in inputs}).items():
-        ours, theirs = (
-            run_net(nets[path], values, preprocessing) if path in nets else run_onnx(path, values)
-            for path in (source, target)
-        )
-        found[what] = differences(ours, theirs)
+        sides = []
+        for path, names in zip((source, target), behind, strict=True):
+            if path in nets:
+                arrays = run_net(nets[path], values, preprocessing)
+                sides.append(arrays | {key: array_of(nets[path], int(names[key])) for key in both})
+            else:
+                arrays = run_onnx(path, values, [str(names[key]) for key in both])
+                inner = {key: arrays.pop(str(names[key])) for key in both}
+                sides.append(arrays | inner)
+        found[what] = differences(*sides)
+    warn_of_constants(list(found.values()))
     return _worst(found)
+
+
+def warn_of_constants(runs: Sequence[Sequence[Difference]]) -> None:
+    """Warn of outputs with equal values, which a comparison says nothing of."""
+    for each in zip(*runs, strict=True):
+        if all(one.spread == 0 for one in each):
+            log.warning(
+                f"all values of {each[0].output} are {each[0].magnitude:g}: nothing was compared; give inputs by "
+                "--input for which they differ"
+            )
 
 
 def _worst(found: Mapping[str, list[Difference]]) -> dict[str, Difference]:
@@ -73,9 +101,9 @@ def read_inputs(path: str, names: list[str]) -> Mapping[str, np.ndarray]:
     return content if isinstance(content, dict) else {names[0]: content}
 
 
-def too_far(difference: Difference, least: float = 1, allowed: float = ALLOWED) -> bool:
-    """Whether a difference exceeds what is allowed for the largest value, or for `least` if that is larger."""
-    return not difference.largest <= allowed * max(least, difference.magnitude)
+def too_far(difference: Difference, allowed: float = ALLOWED) -> bool:
+    """Whether a difference is more than rounding."""
+    return difference.too_far(allowed)
 
 
 def check_net(path: str, made: Converted, files: Sequence[str] = ()) -> tuple[list[Difference], str]:
@@ -89,23 +117,38 @@ def check_net(path: str, made: Converted, files: Sequence[str] = ()) -> tuple[li
     constants = onnx().load(path, load_external_data=False).graph.initializer
     half = any(tensor.data_type == onnx().TensorProto.FLOAT16 for tensor in constants)
     allowed = ALLOWED_FP16 if half else ALLOWED
-    rows = min((node.layer.param.embed_param.input_dim for node in net.nodes if node.layer.type == "Embed"), default=2)
-    inputs: list[Mapping[str, np.ndarray]] = []
-    for seed in range(RANDOM):
-        values, random = random_inputs(net, seed), np.random.default_rng(seed)
-        indices = {name: random.integers(0, rows, values[name].shape).astype(np.float32) for name in made.integers}
-        inputs.append(values | indices)
+    inputs: list[Mapping[str, np.ndarray]] = [_random(net, made, seed) for seed in range(RANDOM)]
     inputs += [read_inputs(name, list(inputs[0])) for name in files]
-    worst: dict[str, Difference] = {}
+    ends = made.ends or [name for name, *_ in net.outputs()]
+    index_of = {made.values.get(name, name): index for index, name in enumerate(net.blob_names)}
+    behind = {key: name for key, name in behind_onnx(path, ends).items() if name in index_of}
+    runs: list[list[Difference]] = []
     for given in inputs:
         with asking():
-            theirs = run_onnx(path, given, made.ends)
-            theirs = {name: theirs[name] for name in made.ends or theirs}
-        for one in differences(theirs, run_net(net, given)):
-            worst[one.output] = max(worst.get(one.output, one), one, key=lambda one: one.largest)
-        if any(too_far(one, 0, allowed) for one in worst.values()):
-            return list(worst.values()), _first_difference(path, net, made, given, allowed)
-    return list(worst.values()), ""
+            theirs = run_onnx(path, given, [*ends, *behind.values()])
+        ours = run_net(net, given) | {key: array_of(net, index_of[name]) for key, name in behind.items()}
+        wanted = {name: theirs[name] for name in ends}
+        wanted |= {key: theirs[name].reshape(ours[key].shape) for key, name in behind.items()}
+        runs.append(differences(wanted, ours))
+        if any(too_far(one, allowed) for one in runs[-1]):
+            return runs[-1], _first_difference(path, net, made, given, allowed)
+    warn_of_constants(runs)
+    return [max(each, key=lambda one: one.largest) for each in zip(*runs, strict=True)], ""
+
+
+def _random(net: Net, made: Converted, seed: int) -> dict[str, np.ndarray]:
+    """Random inputs of the types that the ONNX file declares. Indices are within the tables that Embed has."""
+    values, random = random_inputs(net, seed), np.random.default_rng(seed)
+    tables = [node.layer.param.embed_param.input_dim for node in net.nodes if node.layer.type == "Embed"]
+    for name, kind in made.types.items():
+        dtype = np.dtype(onnx().helper.tensor_dtype_to_np_dtype(kind))
+        if dtype.kind == "f":
+            values[name] = values[name].astype(dtype).astype(np.float32)
+        else:
+            whole = dtype.kind in "iu" and dtype.itemsize < 4  # pixels, say
+            low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max + 1) if whole else (0, min(tables, default=2))
+            values[name] = random.integers(low, high, values[name].shape).astype(np.float32)
+    return values
 
 
 def _first_difference(path: str, net: Net, made: Converted, inputs: Mapping[str, np.ndarray], allowed: float) -> str:
@@ -113,11 +156,10 @@ def _first_difference(path: str, net: Net, made: Converted, inputs: Mapping[str,
     theirs = run_onnx(path, inputs, list(made.values.values()))
     for node in net.nodes:
         for index in node.top_ids:
-            value = theirs.get(made.values.get(net.blob_names[index], ""))
-            ours = np.array(net.context.engine.to_numpy(net.blobs[index].data))
+            value, ours = theirs.get(made.values.get(net.blob_names[index], "")), array_of(net, index)
             if value is None or value.size != ours.size or node.layer.type == "Split":
                 continue
             (one,) = differences({"": value.reshape(ours.shape).astype(np.float32)}, {"": ours})
-            if too_far(one, 0, allowed):
+            if too_far(one, allowed):
                 return node.name
     return net.nodes[-1].name

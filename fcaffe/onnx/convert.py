@@ -56,7 +56,14 @@ def target_kind(path: str) -> Kind:
     return _KINDS.get(ending, MODEL)
 
 
-def convert(source: str, target: str, net: str | None = None, to: str = "bvlc", to_onnx: ToOnnx | None = None) -> str:
+def convert(
+    source: str,
+    target: str,
+    net: str | None = None,
+    to: str = "bvlc",
+    to_onnx: ToOnnx | None = None,
+    check: bool = False,
+) -> str:
     """Read `source`, upgrade it to the current notation, and write it as `target`.
 
     Args:
@@ -67,6 +74,7 @@ def convert(source: str, target: str, net: str | None = None, to: str = "bvlc", 
         to: "bvlc"; "nvidia" for a .caffemodel with blobs as in NVIDIA's fork; "torchvision" for a .safetensors file
             with a state dict.
         to_onnx: options of an ONNX file.
+        check: whether the caller compares both files, which only models allow.
 
     Returns:
         The kind of the source, in a few words.
@@ -83,6 +91,8 @@ def convert(source: str, target: str, net: str | None = None, to: str = "bvlc", 
     else:
         found = _read(source)
     noun, endings = _FORMS[type(found)]
+    if check and noun != "model":
+        raise UsageError(f"--check compares models, and {source} is a {noun}: leave it out")
     ending = next((ending for ending in endings if target.endswith(ending)), None)
     if ending is None:
         raise UsageError(f"{source} is a {noun}, which is written to a file that ends in {' or '.join(endings)}")

@@ -11,6 +11,7 @@ from fcaffe.onnx.check import differences, run_net, run_onnx
 from fcaffe.onnx.files import deploy_net
 from fcaffe.onnx.library import onnx
 from fcaffe.onnx.reading.convert import Converted, from_onnx
+from fcaffe.onnx.reading.rules import FLOATS
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.target import read_target
 from tests.tools.bvlc import check_net
@@ -48,8 +49,9 @@ def largest_difference(made: Converted, path: Path, seed: int = 1) -> float:
     net_param.state.phase = pb.TEST
     net, random = deploy_net(net_param, made.model, str(path)), np.random.default_rng(seed)
     inputs = {net.blob_names[i]: random.standard_normal(net.blobs[i].shape) for i in net.input_ids}
-    for name in made.integers:
-        inputs[name] = random.integers(0, 3, inputs[name].shape)
+    for name, kind in made.types.items():
+        if kind not in FLOATS:
+            inputs[name] = random.integers(0, 3, inputs[name].shape)
     ours, theirs = run_net(net, inputs), run_onnx(path, inputs)
     assert ours.keys() == theirs.keys()
     assert all(ours[name].shape == theirs[name].shape for name in ours)

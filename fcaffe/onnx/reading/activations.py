@@ -11,20 +11,31 @@ import numpy as np
 
 from fcaffe.engines.elementwise import FLT_MAX
 from fcaffe.onnx.elementwise import FUNCTIONS, LEAKY, LRN
-from fcaffe.onnx.reading.graph import Step, Value, reads
+from fcaffe.onnx.reading.graph import Step, Value
 
 # erfc(z) = exp(-z^2) * P(t) with t = 1 / (1 + RATE * z), for z of 0 and more: coefficients of t, t^2, ...
 RATE = 0.3275911
 ERFC = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 ROOT = math.sqrt(0.5)
 NEAR = 1e-4  # of constants in a formula
+LARGE = 1e3  # a limit beyond which values hardly are
 
 _FUNCTIONS: dict[str, tuple[str, str, dict[str, str]]] = {
     operator: (kind, message, fields)
     for kind, (operator, message, fields) in {**FUNCTIONS, "ReLU": LEAKY, "LRN": LRN}.items()
-    if operator != "Softmax"  # which is over several axes before version 13
 }
 _FUNCTIONS |= {"Relu": ("ReLU", "", {}), "Exp": ("Exp", "", {}), "Log": ("Log", "", {})}
+
+
+def function(step: Step) -> Value:
+    """A layer with the attributes as its fields."""
+    kind, message, fields = _FUNCTIONS[step.op]
+    if kind == "LRN" and step.attribute("size") % 2 == 0:
+        raise step.refuse(f"it normalises over {step.attribute('size')} channels", "use an odd number of channels")
+    given = {message: {field: step.attribute(attribute) for attribute, field in fields.items()}} if fields else {}
+    return step.layer(kind, step.x, **given)
+
+
 _FORMULAS: dict[str, Callable[[Step], Value]] = {
     "Neg": lambda step: step.power(step.x, scale=-1),
     "Sqrt": lambda step: step.power(step.x, power=0.5),
@@ -40,21 +51,10 @@ _FORMULAS: dict[str, Callable[[Step], Value]] = {
 }
 
 
-for operator, formula in _FORMULAS.items():
-    reads(operator)(formula)
+def formula(step: Step) -> Value:
+    return _FORMULAS[step.op](step)
 
 
-@reads(*_FUNCTIONS)
-def function(step: Step) -> Value:
-    """A layer with the attributes as its fields."""
-    kind, message, fields = _FUNCTIONS[step.op]
-    if kind == "LRN" and step.attribute("size") % 2 == 0:
-        raise step.refuse(f"it normalises over {step.attribute('size')} channels", "use an odd number of channels")
-    given = {message: {field: step.attribute(attribute) for attribute, field in fields.items()}} if fields else {}
-    return step.layer(kind, step.x, **given)
-
-
-@reads("Pow")
 def power(step: Step) -> Value:
     exponent = step.constant(1)
     if exponent is None or exponent.size != 1:
@@ -62,40 +62,34 @@ def power(step: Step) -> Value:
     return step.power(step.x, power=float(exponent.flat[0]))
 
 
-@reads("PRelu")
-def prelu(step: Step) -> Value:
-    slope, shape = step.weights(1, "slopes"), step.x.shape
-    if slope.size == 1:
-        return step.layer("PReLU", step.x, blobs=[slope.reshape(())], prelu_param={"channel_shared": True})
-    if slope.size != shape[1] or np.broadcast_shapes(slope.shape, (1,) * len(shape))[1] != shape[1]:
-        raise step.refuse("its slopes are not one for each channel, or one for all", "use nn.PReLU")
-    return step.layer("PReLU", step.x, blobs=[slope.reshape(-1)])
-
-
-@reads("Clip")
 def clip(step: Step) -> Value:
     return clipped(step, step.x, step.number(1, "min", -math.inf), step.number(2, "max", math.inf))
 
 
 def clipped(step: Step, x: Value, low: float, high: float) -> Value:
-    """Limits by ReLU: max(x, low) = x + ReLU(low - x), and min(x, high) = x - ReLU(x - high), exact between them."""
+    """Limits by ReLU: max(x, low) = low + ReLU(x - low), and min(x, high) = high - ReLU(high - x).
+
+    That rounds to the precision of the limit. Large limits, which are hardly reached, are exact within instead:
+    max(x, low) = x + ReLU(low - x), and min(x, high) = x - ReLU(x - high).
+    """
     if low == 0 and high == 6 and (y := step.layer_if_taken("ReLU6", x)):
         return y
     if low == 0:
         x = step.layer("ReLU", x)
+    elif low >= -LARGE:
+        x = step.power(step.layer("ReLU", step.power(x, shift=-low)), shift=low)
     elif low > -FLT_MAX:
         x = step.sum(x, step.layer("ReLU", step.power(x, scale=-1, shift=low)))
-    if high < FLT_MAX:
-        x = step.sum(x, step.layer("ReLU", step.power(x, shift=-high)), coefficients=(1, -1))
-    return x
+    if high <= LARGE:
+        return step.power(step.layer("ReLU", step.power(x, scale=-1, shift=high)), scale=-1, shift=high)
+    return step.sum(x, step.layer("ReLU", step.power(x, shift=-high)), coefficients=(1, -1)) if high < FLT_MAX else x
 
 
 # --- GELU ---
 
 
-@reads("Gelu")
 def gelu(step: Step) -> Value:
-    if step.attribute("approximate", "none") == "none":
+    if step.attribute("approximate") == "none":
         return error_gelu(step, step.x)
     x, rate = step.x, math.sqrt(2 / math.pi)  # 0.5 x (1 + tanh(rate * (x + 0.044715 x^3)))
     inner = step.sum(x, step.power(x, power=3), coefficients=(rate, 0.044715 * rate))

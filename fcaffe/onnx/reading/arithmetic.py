@@ -13,13 +13,14 @@ import math
 import numpy as np
 
 from fcaffe.onnx.reading.activations import clipped, gelu_behind, match, number_of
-from fcaffe.onnx.reading.graph import Made, Shape, Step, Value, reads
+from fcaffe.onnx.reading.graph import Made, Shape, Step, Value
 from fcaffe.onnx.reading.reorder import tiled
 from fcaffe.proto import caffe_pb2 as pb
 
 TINY = 1e-12  # a limit of norms, which keeps a division from being one by 0
 Operand = Value | np.ndarray
 SAME = 1e-6  # a product of factors this near to 1 is one that undoes another
+_MERGED = {"Scale": ["Scale"], "Bias": ["Scale", "InnerProduct", "Convolution"]}  # layers that take one behind them
 
 
 def _repeated(step: Step, x: Value, y: Operand, kind: str) -> Value:
@@ -41,7 +42,12 @@ def _repeated(step: Step, x: Value, y: Operand, kind: str) -> Value:
 
 
 def with_constant(step: Step, x: Value, constant: np.ndarray, kind: str) -> Value:
-    """A Power, or a Scale or Bias, which is merged with the layer before if that has a blob along the same axes."""
+    """A Power, or a Scale or Bias, which is merged with the layer before if that has a blob along the same axes.
+
+    A mask that leaves nothing of a row is refused, for a Softmax of it is no number.
+    """
+    if kind == "Bias" and constant.ndim and np.isneginf(constant).all(-1).any():
+        raise step.refuse("its mask leaves nothing of a row", "leave out such rows, or mask them by a large number")
     if constant.size and (constant == constant.flat[0]).all():
         value = float(constant.flat[0])
         x = tiled(step, x, np.broadcast_shapes(x.shape, constant.shape))
@@ -49,13 +55,24 @@ def with_constant(step: Step, x: Value, constant: np.ndarray, kind: str) -> Valu
             return step.power(x, scale=value) if kind == "Scale" else step.power(x, shift=value)
         constant = np.full(x.shape[-1:], value, np.float32)
     y = _repeated(step, x, constant, kind)
-    made, before = y.maker, y.maker.bottoms[0].maker
-    if before.kind not in _MERGED[kind] or len(before.bottoms) != 1 or len(before.blobs) != 1 or before.fixed:
-        return y
+    if (merged := _merged(step, y.maker)) is not None:
+        return merged
+    p, blobs = y.maker.param.bias_param, y.maker.blobs
+    if kind == "Bias" and not step.takes("Bias"):
+        whole = {"axis": p.axis, "num_axes": p.num_axes, "bias_term": True}
+        return step.layer("Scale", y.maker.bottoms[0], blobs=[np.ones_like(blobs[0]), *blobs], scale_param=whole)
+    return y
+
+
+def _merged(step: Step, made: Made) -> Value | None:
+    """One layer for a Scale or Bias and the layer before it, if that has a blob along the same axes."""
+    before = made.bottoms[0].maker
+    if before.kind not in _MERGED[made.kind] or len(before.bottoms) != 1 or len(before.blobs) != 1 or before.fixed:
+        return None
     if _block(before) != _block(made):
-        return y
+        return None
     blobs, bottom = [before.blobs[0], made.blobs[0]], before.bottoms[0]
-    if kind == "Scale":
+    if made.kind == "Scale":
         blobs = [blobs[0] * blobs[1]]
         if np.abs(blobs[0] - 1).max() <= SAME:
             return bottom
@@ -63,12 +80,9 @@ def with_constant(step: Step, x: Value, constant: np.ndarray, kind: str) -> Valu
     field, message = next((field, one) for field, one in before.param.ListFields() if field.name.endswith("_param"))
     changed = copy.deepcopy(message)
     changed.ClearField("bias_term")  # which is true by default, but not for a Scale
-    if kind == "Bias" and before.kind == "Scale":
+    if made.kind == "Bias" and before.kind == "Scale":
         changed.bias_term = True
     return step.layer(before.kind, bottom, blobs=blobs, name=before.wanted, **{field.name: changed})
-
-
-_MERGED = {"Scale": ["Scale"], "Bias": ["Scale", "InnerProduct", "Convolution"]}
 
 
 def _block(made: Made) -> tuple[int, Shape]:
@@ -96,10 +110,10 @@ def combined(step: Step, x: Operand, y: Operand, kind: str, sign: float = 1) -> 
     return _repeated(step, x, y, kind) if isinstance(y, Value) else with_constant(step, x, y, kind)
 
 
-@reads("Add", "Sub", "Mul", "Div")
 def arithmetic(step: Step) -> Value:
     found = gelu_behind(step) or _normalized(step) or _response_normalized(step)
     if found is not None:
+        step.seen.update(range(len(step.node.inputs)))
         return found
     x = step.value(0) if step.constant(0) is None or step.constant(1) is not None else step.weights(0, "operands")
     y: Operand = step.value(1) if step.constant(1) is None else step.weights(1, "operands")
@@ -159,14 +173,12 @@ def _behind_reshapes(x: Value) -> Made:
     return x.maker
 
 
-@reads("Sum", "Mean")
 def total(step: Step) -> Value:
     terms = [step.value(index) for index in range(len(step.node.inputs))]
     y = functools.reduce(lambda one, other: combined(step, one, other, "Bias"), terms)
     return step.power(y, scale=1 / len(terms)) if step.op == "Mean" else y
 
 
-@reads("Max", "Min")
 def extreme(step: Step) -> Value:
     """The minimum is the maximum of what has the other sign. One with a single constant is a ReLU."""
     constants = [step.constant(index) for index in range(len(step.node.inputs))]
@@ -182,11 +194,11 @@ def extreme(step: Step) -> Value:
     return step.power(y, scale=sign)
 
 
-@reads("Where")
 def where(step: Step) -> Value:
     """A mask of constants, or Softplus as PyTorch exports it: x above a threshold of 20, where it equals x."""
     softplus = match(step, ("Where", ("Greater", "x", "limit"), "x", ("Softplus", "x")), step.node.outputs[0], {})
     if softplus and (number_of(step, softplus["limit"]) or 0) >= 20:
+        step.seen.update(range(3))
         return step.layer("BNLL", step.value(1))
     mask, constant = step.constant(0), 1 if step.constant(1) is not None else 2
     if mask is None:
@@ -195,3 +207,15 @@ def where(step: Step) -> Value:
     y = with_constant(step, step.value(3 - constant), np.float32(chosen), "Scale")
     others = np.where(chosen, np.float32(0), step.weights(constant, "values"))
     return with_constant(step, y, others, "Bias") if others.any() else y
+
+
+def prelu(step: Step) -> Value:
+    """A PReLU for a slope for each channel, or one for all; else ReLU(x) - slope * ReLU(-x)."""
+    slope, x = step.weights(1, "slopes"), step.x
+    if slope.size == 1:
+        return step.layer("PReLU", x, blobs=[slope.reshape(())], prelu_param={"channel_shared": True})
+    own = (1,) * (len(x.shape) - slope.ndim) + slope.shape
+    if own == (1, *x.shape[1:2], *(1,) * (len(x.shape) - 2)):
+        return step.layer("PReLU", x, blobs=[slope.reshape(-1)])
+    negative = step.layer("ReLU", step.power(x, scale=-1))
+    return step.sum(step.layer("ReLU", x), with_constant(step, negative, -slope, "Scale"))

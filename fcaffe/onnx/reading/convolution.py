@@ -8,27 +8,29 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.onnx.reading.arithmetic import with_constant
-from fcaffe.onnx.reading.graph import Step, Value, reads, sizes
+from fcaffe.onnx.reading.arithmetic import Operand, combined
+from fcaffe.onnx.reading.graph import Step, Value, sizes
+from fcaffe.onnx.reading.load import as_float
 from fcaffe.onnx.reading.reorder import permuted
 
 
-@reads("Conv", "ConvTranspose")
 def convolution(step: Step) -> Value:
     """A layer that pads both sides by the larger of the paddings.
 
     What a side has too much is made up for by zeros on that side of the kernel. They let a Convolution begin, or end,
     with zeros that count for nothing. They make the output of a Deconvolution longer by what its padding cuts off.
     """
-    x, weights, group, transposed = step.x, step.weights(1, "weights"), step.attribute("group", 1), step.op != "Conv"
+    x, weights, group, transposed = step.x, step.weights(1, "weights"), step.attribute("group"), step.op != "Conv"
     count = len(x.shape) - 2
     strides, dilations = each(step, "strides", count), each(step, "dilations", count)
-    begins, ends = padding(step, spread(weights.shape[2:], dilations), strides)
+    kernel = spread(weights.shape[2:], dilations)
+    if (*step.attribute("kernel_shape", weights.shape[2:]),) != weights.shape[2:]:
+        raise step.error(f"its kernel_shape is {step.attribute('kernel_shape')}, and its weights are {weights.shape}")
     if transposed:
-        if step.attribute("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in step.node.attributes:
-            raise step.refuse("its padding follows from the size of its output", "export it with numbers as padding")
-        ends = [end - more for end, more in zip(ends, step.attribute("output_padding", [0] * count), strict=True)]
-    elif x.unpadded is not None:
+        begins, ends = _transposed_padding(step, kernel, strides)
+    else:
+        begins, ends = padding(step, kernel, strides)
+    if x.unpadded is not None and not transposed:
         x, first, last = x.unpadded
         begins, ends = ([a + b for a, b in zip(*two, strict=True)] for two in ((begins, first), (ends, last)))
     if min(*begins, *ends) < 0 and not transposed:
@@ -81,40 +83,82 @@ def spread(kernel: Sequence[int], dilations: Sequence[int]) -> list[int]:
 
 def padding(step: Step, kernel: Sequence[int], strides: list[int]) -> tuple[list[int], list[int]]:
     """The padding at the beginning and at the end of each axis for windows with this kernel."""
-    auto, size, count = step.attribute("auto_pad", "NOTSET"), step.x.shape[2:], len(step.x.shape) - 2
-    pads = list(step.attribute("pads", [0] * 2 * count)) if auto == "NOTSET" else [0] * 2 * count
+    size, count = step.x.shape[2:], len(step.x.shape) - 2
+    auto, pads = step.attribute("auto_pad"), list(step.attribute("pads", [0] * 2 * count))
     if auto in ("SAME_UPPER", "SAME_LOWER"):
-        totals = [max(0, (-(-n // s) - 1) * s + k - n) for n, k, s in zip(size, kernel, strides, strict=True)]
-        less, more = [total // 2 for total in totals], [total - total // 2 for total in totals]
-        pads = less + more if auto == "SAME_UPPER" else more + less
+        windows = zip(size, step.shape[2:], kernel, strides, strict=True)
+        return _divided([max(0, (more - 1) * s + k - n) for n, more, k, s in windows], auto == "SAME_UPPER")
     if len(pads) != 2 * count:
         raise step.error(f"it has {len(pads)} pads for {count} spatial axes")
-    return pads[:count], pads[count:]
+    return ([0] * count, [0] * count) if auto == "VALID" else (pads[:count], pads[count:])
 
 
-@reads("Gemm")
+def _transposed_padding(step: Step, kernel: Sequence[int], strides: list[int]) -> tuple[list[int], list[int]]:
+    """The padding that a ConvTranspose cuts off. It follows from the size of the output if that is given."""
+    size, count = step.x.shape[2:], len(step.x.shape) - 2
+    more = step.attribute("output_padding", [0] * count)
+    if step.attribute("output_shape") is None and step.attribute("auto_pad") in ("NOTSET", "VALID"):
+        begins, ends = padding(step, kernel, strides)
+        return begins, [end - one for end, one in zip(ends, more, strict=True)]
+    step.attribute("pads")  # which then are without effect
+    windows = zip(size, step.shape[2:], kernel, strides, more, strict=True)
+    totals = [(n - 1) * s + k + one - new for n, new, k, s, one in windows]
+    begins, ends = _divided([max(0, total) for total in totals], step.attribute("auto_pad") == "SAME_UPPER")
+    return begins, [min(end, total) - one for end, total, one in zip(ends, totals, more, strict=True)]
+
+
+def _divided(totals: list[int], upper: bool) -> tuple[list[int], list[int]]:
+    """Halves of numbers; the larger ones are the second ones for `upper`."""
+    less = [total // 2 for total in totals]
+    more = [total - half for total, half in zip(totals, less, strict=True)]
+    return (less, more) if upper else (more, less)
+
+
 def gemm(step: Step) -> Value:
-    if step.attribute("transA", 0) or step.constant(0) is not None:
-        raise step.refuse("its first factor is transposed or constant", "multiply x by a constant from the right")
-    weights, x = step.weights(1, "weights"), step.x
-    weights = (weights if step.attribute("transB", 0) else weights.T) * np.float32(step.attribute("alpha", 1.0))
-    x = x.maker.bottoms[0] if x.maker.kind == "Flatten" else x  # an InnerProduct flattens, too
-    y = _inner_product(step, x, weights, 1)
-    if not step.has(2):
+    """alpha * A * B + beta * C. A constant factor takes alpha."""
+    factors = []
+    for index, name in enumerate(("transA", "transB")):
+        x, exchange = step.known(index), bool(step.attribute(name))
+        if isinstance(x, np.ndarray):
+            factors.append(as_float(x).T if exchange else as_float(x))
+        else:
+            factors.append(swapped(step, x) if exchange else x)
+    alpha, beta = step.attribute("alpha"), step.attribute("beta")
+    held = next((i for i, x in enumerate(factors) if isinstance(x, np.ndarray)), None)
+    if held is not None:
+        factors[held] = factors[held] * np.float32(alpha)
+    y = multiplied(step, *factors)
+    y = y if held is not None else step.power(y, scale=alpha)
+    if not step.has(2) or not beta:
+        step.seen.add(2)
         return y
-    return with_constant(step, y, step.weights(2, "biases") * np.float32(step.attribute("beta", 1.0)), "Bias")
+    c = step.known(2)
+    c = as_float(c) * np.float32(beta) if isinstance(c, np.ndarray) else step.power(c, scale=beta)
+    return combined(step, y, c, "Bias")
 
 
-@reads("MatMul")
 def matmul(step: Step) -> Value:
+    a, b = (x if isinstance(x, Value) else as_float(x) for x in (step.known(0), step.known(1)))
+    return multiplied(step, a, b)
+
+
+def multiplied(step: Step, a: Operand, b: Operand) -> Value:
     """An InnerProduct if a factor is a constant matrix; else a MatMul, a layer of a fork."""
-    left, right = (step.constant(index) for index in (0, 1))
-    if right is not None and right.ndim == 2:
-        return _inner_product(step, step.x, step.weights(1, "weights").T, max(0, len(step.x.shape) - 1))
-    if left is not None and left.ndim == 2 and len(step.value(1).shape) > 1:
-        columns = _inner_product(step, swapped(step, step.value(1)), step.weights(0, "weights"), -1)
-        return swapped(step, columns)
-    return product(step, step.value(0), step.value(1))
+    a, b = _matrices(step, a, row=True), _matrices(step, b, row=False)
+    if isinstance(b, np.ndarray) and b.ndim == 2 and isinstance(a, Value):
+        flat = len(a.shape) == 2 and a.maker.kind == "Flatten"  # which an InnerProduct does, too
+        return _inner_product(step, a.maker.bottoms[0] if flat else a, b.T, len(a.shape) - 1)
+    if isinstance(a, np.ndarray) and a.ndim == 2 and isinstance(b, Value):
+        return swapped(step, _inner_product(step, swapped(step, b), a, -1))
+    return product(step, *(x if isinstance(x, Value) else step.held(x) for x in (a, b)))
+
+
+def _matrices(step: Step, x: Operand, row: bool) -> Operand:
+    """A factor with two axes or more: a vector is a row, or a column. Constants lose first axes of length 1."""
+    shape = x.shape if len(x.shape) > 1 else (1, *x.shape) if row else (*x.shape, 1)
+    if isinstance(x, Value):
+        return step.reshape(x, shape)
+    return x.reshape(shape[-2:] if math.prod(shape[:-2]) == 1 else shape)
 
 
 def swapped(step: Step, x: Value) -> Value:
@@ -125,8 +169,6 @@ def swapped(step: Step, x: Value) -> Value:
 
 def product(step: Step, a: Value, b: Value) -> Value:
     """The product of two blobs by a MatMul, which can exchange the last two axes of its factors."""
-    a = step.reshape(a, (1, *a.shape) if len(a.shape) == 1 else a.shape)
-    b = step.reshape(b, (*b.shape, 1) if len(b.shape) == 1 else b.shape)
     factors, p = [], {}
     for one, field in ((a, "transpose_a"), (b, "transpose_b")):
         x, order = one.transposed or (one, [])
@@ -142,7 +184,6 @@ def product(step: Step, a: Value, b: Value) -> Value:
     return y
 
 
-@reads("Einsum")
 def einsum(step: Step) -> Value:
     """A product of two blobs: axes of both and of the result count matrices, those of the operands alone are summed."""
     terms, _, result = step.attribute("equation").replace(" ", "").partition("->")

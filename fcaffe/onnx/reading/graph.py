@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +17,7 @@ from fcaffe.net.registry import create_layer
 from fcaffe.onnx.graph import registration
 from fcaffe.onnx.library import onnx
 from fcaffe.onnx.onnx_file import ROOM
-from fcaffe.onnx.reading.load import Node, Source, attribute_of
+from fcaffe.onnx.reading.load import Node, Source, as_float, attribute_of
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.shapes import hollow_context
 from fcaffe.tools.target import Target
@@ -58,16 +60,32 @@ Reader = Callable[["Step"], "Value | list[Value]"]
 readers: dict[str, Reader] = {}
 
 
-reads = registration(readers)  # a function that adds the layers of operators, and returns the blobs of the outputs
+# A function that adds the layers of operators, and returns the blobs of the outputs. A name such as "Softmax:13" is
+# that of an operator from this version on.
+reads = registration(readers)
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """The type of an output, by ONNX's number, and its shape, each if it is known."""
+
+    type: int | None = None
+    shape: Shape | None = None
 
 
 class Draft:
-    """Layers in order, and what each ONNX value has become."""
+    """Layers in order, and what each ONNX value has become, with its type.
 
-    def __init__(self, source: Source, target: Target, merge: bool) -> None:
+    A graph within a node has names of its own, which are the first map of each chain.
+    """
+
+    def __init__(self, source: Source, target: Target, merge: bool, unread_pieces: set[bytes]) -> None:
         self.opset, self.target, self.merge = source.opset, target, merge
-        self.known: dict[str, Known] = {}
-        self.makers: dict[str, Node] = {}  # nodes by the names of their outputs
+        self.unread_pieces = unread_pieces  # Slices, by their parameters, of which pieces would end in a Silence
+        self.known: ChainMap[str, Known] = ChainMap()
+        self.types: ChainMap[str, int] = ChainMap()
+        self.makers: ChainMap[str, Node] = ChainMap()  # nodes by the names of their outputs
+        self.read: set[str] = set()  # names of values that nodes or the user read
         self.layers: list[Made] = []
         self._context = hollow_context()
         self._room = ROOM[0] * source.size + ROOM[1]
@@ -99,12 +117,16 @@ class Draft:
 
 @dataclass
 class Step:
-    """A node for the function that reads it: its inputs and attributes, and methods that add layers."""
+    """A node for the function that reads it: its inputs and attributes, and methods that add layers.
+
+    It records what the function reads. Whatever is left is an error unless it has no effect (see `unread`).
+    """
 
     net: Draft
     node: Node
-    shapes: Sequence[Shape | None] = ()  # of the outputs, if they follow from the inputs
+    outputs: Sequence[Inferred] = ()
     made: list[Made] = field(default_factory=list)  # the layers that it has become
+    seen: set[str | int] = field(default_factory=set)  # attributes and inputs that have been read
 
     # --- the node ---
 
@@ -112,11 +134,23 @@ class Step:
     def op(self) -> str:
         return self.node.op
 
-    def attribute(self, name: str, default: Any = None) -> Any:
-        """An attribute, or else this default, or the operator's own."""
-        if default is None and name not in self.node.attributes:
-            default = attribute_of(onnx().defs.get_schema(self.op, self.net.opset).attributes[name].default_value)
-        return self.node.attributes.get(name, default)
+    @functools.cached_property
+    def schema(self) -> Any:
+        """The operator's definition in the version of the file, or None for one of another domain."""
+        known = self.node.proto.domain in ("", "ai.onnx")
+        return onnx().defs.get_schema(self.op, self.net.opset) if known else None
+
+    def default(self, name: str) -> Any:
+        """The default of an attribute by the definition, or None."""
+        known = self.schema.attributes if self.schema else {}
+        value = known[name].default_value if name in known else onnx().AttributeProto()
+        return attribute_of(value) if value.type else None
+
+    def attribute(self, name: str, otherwise: Any = None) -> Any:
+        """An attribute, or else the definition's default, or else this one."""
+        self.seen.add(name)
+        found = self.node.attributes[name] if name in self.node.attributes else self.default(name)
+        return otherwise if found is None else found
 
     def has(self, index: int) -> bool:
         return index < len(self.node.inputs) and self.node.inputs[index] != ""
@@ -125,10 +159,23 @@ class Step:
         """The blob or constant of an input. Raises the refusal of the node that should have written it."""
         if not self.has(index):
             raise self.error(f"it has no input {index}")
+        self.seen.add(index)
         found = self.net.known[self.node.inputs[index]]
         if isinstance(found, NetError):
             raise found
         return found
+
+    def is_read(self, index: int) -> bool:
+        """Whether an output is read."""
+        return index < len(self.node.outputs) and self.node.outputs[index] in self.net.read
+
+    def unread(self) -> str:
+        """An attribute that is not at its default, or an input, that has not been read; "" if there is none."""
+        for name, value in self.node.attributes.items():
+            if name not in self.seen and not np.array_equal(value, self.default(name)):
+                return name
+        inputs = (index for index in range(len(self.node.inputs)) if self.has(index) and index not in self.seen)
+        return next((f"input {index}" for index in inputs), "")
 
     def constant(self, index: int) -> np.ndarray | None:
         """The input if it is constant."""
@@ -136,18 +183,17 @@ class Step:
         return found if isinstance(found, np.ndarray) else None
 
     def weights(self, index: int, what: str) -> np.ndarray:
-        """A constant of float32."""
+        """A constant in float32."""
         found = self.constant(index)
         if found is None:
             raise self.refuse(f"its {what} depend on the input of the model", f"make the {what} constants")
-        if found.dtype != np.float32:
-            raise self.refuse(f"its {what} are integers", f"export the model with {what} in float32")
-        return found
+        return as_float(found)
 
-    def number(self, index: int, attribute: str, default: float) -> float:
+    def number(self, index: int, attribute: str, otherwise: float = 0) -> float:
         """A number that is an attribute of older operators and a constant input of newer ones."""
+        given = float(self.attribute(attribute, otherwise))
         if not self.has(index):
-            return float(self.node.attributes.get(attribute, default))
+            return given
         found = self.weights(index, attribute)
         if found.size != 1:
             raise self.error(f"its {attribute} has {found.size} numbers, not one")
@@ -155,10 +201,9 @@ class Step:
 
     def list_of(self, index: int, attribute: str = "") -> list[int] | None:
         """Integers that are an attribute of older operators and a constant input of newer ones; None without."""
-        if attribute and attribute in self.node.attributes:
-            return list(self.node.attributes[attribute])
         if not self.has(index):
-            return None
+            given = self.attribute(attribute) if attribute else None
+            return None if given is None else list(given)
         found = self.constant(index)
         if found is None:
             raise self.refuse(f"its input {index} depends on the input of the model", _FIXED)
@@ -178,9 +223,9 @@ class Step:
     @property
     def shape(self) -> Shape:
         """The shape of the first output."""
-        if self.shapes[0] is None:
+        if self.outputs[0].shape is None:
             raise self.refuse("its shape does not follow from the shapes of its inputs and from constants", _FIXED)
-        return self.shapes[0]
+        return self.outputs[0].shape
 
     # --- layers ---
 
@@ -225,6 +270,7 @@ class Step:
 
     def held(self, array: np.ndarray) -> Value:
         """A constant as a blob."""
+        array = as_float(array)
         if array.size and (array == array.flat[0]).all():
             return self.filled(array.shape, float(array.flat[0]))
         return self.layer("Parameter", blobs=[array], fixed=True, parameter_param={"shape": {"dim": array.shape}})
@@ -248,7 +294,7 @@ class Step:
             return x
         if len(shape) == 2 and len(x.shape) > 1 and shape[0] == x.shape[0]:
             return self.layer("Flatten", x)
-        dims = [0 if x.shape[:1] == shape[:1] else shape[0], *shape[1:]]  # any batch
+        dims = [0, *shape[1:]] if shape and x.shape[:1] == shape[:1] else shape  # any batch
         return self.layer("Reshape", x, reshape_param={"shape": {"dim": dims}})
 
     def sum(self, *terms: Value, coefficients: Sequence[float] = ()) -> Value:

@@ -6,7 +6,7 @@ onnx's checker refuses graphs with cycles, values that two nodes write, and attr
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from fcaffe.net.blob import MAX_AXES, MOST_VALUES
 from fcaffe.onnx.library import onnx
 from fcaffe.onnx.onnx_file import read_model
 
-OLDEST_OPSET, FIRST_CONVERTED = 9, 7  # older ones are converted to the oldest by onnx
+OLDEST, CONVERTED = 7, 9  # older operators than the first of these versions are converted to the second by onnx
 
 
 @dataclass
@@ -43,11 +43,12 @@ class Source:
     nodes: list[Node]
     constants: dict[str, np.ndarray]
     inputs: dict[str, tuple[int, ...]]
-    integers: set[str]  # inputs of integers, such as words' numbers
+    types: dict[str, int]  # of the inputs, by ONNX's numbers
     outputs: list[str]
     opset: int
     name: str
     size: int  # bytes of the file and its external data
+    own: bool  # whether fcaffe wrote it
 
 
 def load(path: str, shapes: Mapping[str, Sequence[int]]) -> Source:
@@ -64,75 +65,119 @@ def load(path: str, shapes: Mapping[str, Sequence[int]]) -> Source:
 
 def _source(model: Any, shapes: Mapping[str, Sequence[int]], size: int) -> Source:
     graph = model.graph
-    if model.functions:
-        raise SnapshotError("it has local functions; inline them with onnx.inliner.inline_local_functions")
-    opset = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=0)
-    if FIRST_CONVERTED <= opset < OLDEST_OPSET:
-        with asking():
-            model = onnx().version_converter.convert_version(model, OLDEST_OPSET)
-        graph, opset = model.graph, OLDEST_OPSET
-    if opset < OLDEST_OPSET:
-        raise SnapshotError(
-            f"its operators are of version {opset}; export it with opset_version {OLDEST_OPSET} or newer"
-        )
-    if not graph.input or not graph.output or graph.sparse_initializer:
-        raise SnapshotError("it has no inputs, no outputs or sparse constants, which Caffe's nets cannot have")
     named = (*graph.initializer, *graph.input, *graph.output, *graph.node)
     names = [graph.name, *(one.name for one in named)]
     names += [name for node in graph.node for name in (node.op_type, node.domain, *node.input, *node.output)]
     if wrong := [name for name in names if isinstance(name, bytes)]:  # protobuf returns what is not UTF-8 as bytes
         raise SnapshotError(f"it has the name {wrong[0][:40]!r}, which is no text; the file is damaged")
+    if not graph.input or not graph.output or graph.sparse_initializer:
+        raise SnapshotError("it has no inputs, no outputs or sparse constants, which Caffe's nets cannot have")
+    if model.functions:
+        from onnx.inliner import inline_local_functions
+
+        with asking():
+            model = inline_local_functions(model)
+    model, opset = _in_known_version(model)
+    graph = model.graph
     for value in (*graph.input, *graph.output):
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.shape.SetInParent()  # files may leave it out, and the checker misses it
     with asking():
         onnx().checker.check_model(model)
-        constants = {tensor.name: array_of(tensor) for tensor in graph.initializer}
+        constants = {tensor.name: onnx().numpy_helper.to_array(tensor) for tensor in graph.initializer}
         nodes = [node_of(proto) for proto in graph.node]
     inputs = {value.name: value for value in graph.input if value.name not in constants}
-    whole = onnx().TensorProto.INT64, onnx().TensorProto.INT32
-    integers = {name for name, value in inputs.items() if value.type.tensor_type.elem_type in whole}
     if unknown := set(shapes) - set(inputs):
         raise SnapshotError(
             f"it has no input {', '.join(sorted(unknown))}, for which --input-shape gives a shape; its inputs are "
             f"{', '.join(inputs)}"
         )
     dims = {name: _shape(value, shapes.get(name)) for name, value in inputs.items()}
+    types = {name: value.type.tensor_type.elem_type for name, value in inputs.items()}
     outputs = list(dict.fromkeys(value.name for value in graph.output))
-    return Source(nodes, constants, dims, integers, outputs, int(opset), graph.name, size)
+    own = model.producer_name == "fcaffe"
+    return Source(nodes, constants, dims, types, outputs, opset, graph.name, size, own)
 
 
-def node_of(proto: Any) -> Node:
-    own = proto.domain in ("", "ai.onnx")
+def _in_known_version(model: Any) -> tuple[Any, int]:
+    """The model and its version of ONNX's operators, after onnx has converted old ones. Raises SnapshotError.
+
+    onnx's converter is silently wrong for operands along an axis. Others that it changes get other shapes.
+    """
+    opset = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=0)
+    if opset >= OLDEST:
+        return model, int(opset)
+    remedy = f"export it with opset_version {CONVERTED} or newer"
+    if opset < 1:
+        raise SnapshotError(f"it names no version of ONNX's operators; {remedy}")
+    for node in model.graph.node:
+        if {"broadcast", "axis"} <= {one.name for one in node.attribute}:
+            raise SnapshotError(
+                f"{node_of(node)} has an operand along an axis, which onnx converts wrongly from version {opset}; "
+                f"{remedy}"
+            )
+    with asking():
+        converted = onnx().version_converter.convert_version(model, CONVERTED)
+        old, new = (_inferred(one) for one in (model, converted))
+    for name in old.keys() & new.keys():
+        if old[name] != new[name]:
+            raise SnapshotError(
+                f'onnx converts its operators of version {opset} wrongly: "{name}" has the shape {old[name]}, and then '
+                f"{new[name]}; {remedy}"
+            )
+    return converted, CONVERTED
+
+
+def _inferred(model: Any) -> dict[str, tuple[int, ...]]:
+    """The shapes of a model's values, as far as they are known."""
+    found = onnx().shape_inference.infer_shapes(model).graph
+    return {value.name: dims for value in found.value_info if (dims := dims_of(value)) is not None}
+
+
+def dims_of(value: Any) -> tuple[int, ...] | None:
+    """The declared shape of a value, or None if it is open."""
+    tensor = value.type.tensor_type
+    known = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
+    return tuple(dim.dim_value for dim in tensor.shape.dim) if known else None
+
+
+def node_of(proto: Any, within: str = "") -> Node:
+    """A node. One of a definition of the node `within` is named after that."""
     name = proto.name or next(filter(None, proto.output), proto.op_type)
     if name.startswith("node_"):  # a number of PyTorch's newer exporter, whose weights have the name of the module
         name = next((text.removesuffix(".weight") for text in proto.input if text.endswith(".weight")), name)
     attributes = {one.name: attribute_of(one) for one in proto.attribute}
-    op = proto.op_type if own else f"{proto.domain}.{proto.op_type}"
+    op = proto.op_type if proto.domain in ("", "ai.onnx") else f"{proto.domain}.{proto.op_type}"
+    name = f"{within}/{proto.op_type.lower()}" if within else name
     return Node(op, name, list(proto.input), list(proto.output), attributes, proto)
+
+
+def names_read(proto: Any) -> Iterator[str]:
+    """The names of the values that a node reads, and the nodes of its graphs."""
+    yield from filter(None, proto.input)
+    for attribute in proto.attribute:
+        for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+            yield from (value.name for value in graph.output)
+            for node in graph.node:
+                yield from names_read(node)
 
 
 def attribute_of(attribute: Any) -> Any:
     """The value of an attribute: a number, a text, a list of these, an array, or something that no operator reads."""
     value = onnx().helper.get_attribute_value(attribute)
     if attribute.HasField("t"):
-        return array_of(value)
-    return value.decode() if isinstance(value, bytes) else value
+        return onnx().numpy_helper.to_array(value)
+    if isinstance(value, bytes):
+        return value.decode()
+    return [one.decode() for one in value] if attribute.strings else value
 
 
-def array_of(tensor: Any) -> np.ndarray:
-    """A constant as float32, int64 or bool. Raises ValueError."""
-    return in_known_type(onnx().numpy_helper.to_array(tensor))
-
-
-def in_known_type(array: np.ndarray) -> np.ndarray:
-    """An array as float32, int64 or bool. Raises ValueError."""
-    kind = "f" if array.dtype.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2") else array.dtype.kind
-    known = {"f": np.float32, "i": np.int64, "u": np.int64, "b": np.bool_}
-    if kind not in known:
+def as_float(array: np.ndarray) -> np.ndarray:
+    """A constant in float32. Raises ValueError."""
+    if array.dtype.kind not in "fiub" and not array.dtype.name.startswith(("bfloat", "float")):
         raise ValueError(f"values of type {array.dtype} cannot be converted; export the model in float32")
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.asarray(array, known[kind])
+        return np.asarray(array, np.float32)
 
 
 def _shape(value: Any, given: Sequence[int] | None) -> tuple[int, ...]:

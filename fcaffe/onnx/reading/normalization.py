@@ -6,16 +6,21 @@ import math
 
 import numpy as np
 
-from fcaffe.onnx.reading.graph import Step, Value, reads
+from fcaffe.onnx.reading.arithmetic import combined
+from fcaffe.onnx.reading.graph import Step, Value
+from fcaffe.onnx.reading.pooling import log_of_sum
+from fcaffe.onnx.reading.reorder import permuted
+
+NOTHING = 1e-18  # of a variance: it keeps 0 / 0 from being no number
 
 
-@reads("BatchNormalization")
 def batch_normalization(step: Step) -> Value:
-    if step.attribute("training_mode", 0) or len(step.node.outputs) > 1:
+    step.attribute("momentum")
+    if step.attribute("training_mode") or any(map(step.is_read, range(1, 5))):
         raise step.refuse("it normalises by the statistics of the batch", "export the model after model.eval()")
     kinds = "scales", "shifts", "means", "variances"
     scale, shift, mean, variance = (step.weights(1 + i, kind).reshape(-1) for i, kind in enumerate(kinds))
-    p = {"use_global_stats": True, "eps": step.attribute("epsilon", 1e-5)}
+    p = {"use_global_stats": True, "eps": step.attribute("epsilon")}
     y = step.layer("BatchNorm", step.x, blobs=[mean, variance, np.ones(1)], batch_norm_param=p)
     if (scale == 1).all() and (shift == 0).all() and not step.net.merge:  # which may need a Scale to become one
         return y
@@ -38,23 +43,20 @@ def standardised(step: Step, x: Value, rows: int, eps: float, centre: bool = Tru
     return step.reshape(y, x.shape)
 
 
-@reads("InstanceNormalization", "GroupNormalization", "LayerNormalization", "RMSNormalization")
 def normalization(step: Step) -> Value:
     """Over groups of channels, or over the last axes; then a Scale, whose blobs have the axes from `axis` on."""
-    x, eps, axis = step.x, step.attribute("epsilon", 1e-5), 1
+    x, eps, axis = step.x, step.attribute("epsilon"), 1
     blobs = [step.weights(index, what) for index, what in ((1, "scales"), (2, "shifts")) if step.has(index)]
     if step.op in ("InstanceNormalization", "GroupNormalization"):
         channels = x.shape[1] if len(x.shape) > 2 else 0
-        rows = channels if step.op == "InstanceNormalization" else step.attribute("num_groups", 0)
+        rows = channels if step.op == "InstanceNormalization" else step.attribute("num_groups")
         if rows < 1 or channels % rows or any(blob.size not in (rows, channels) for blob in blobs):
             raise step.error(f"its {rows} groups and {blobs[0].size} scales do not fit {x.shape}")
         blobs = [np.repeat(blob.reshape(-1), channels // blob.size) for blob in blobs]
     else:
-        axis = step.axis(step.attribute("axis", -1), x.shape)
-        if axis == 0 or len(step.node.outputs) > 1:
-            raise step.refuse(
-                "it is over the batch, or gives the mean, too", "normalise later axes, and use one output"
-            )
+        axis = step.axis(step.attribute("axis"), x.shape)
+        if axis == 0:
+            x, axis = step.reshape(x, (1, *x.shape)), 1
         rows = math.prod(x.shape[1:axis])
         blobs = [np.broadcast_to(blob, x.shape[axis:]) for blob in blobs]
     y = standardised(step, x, rows, eps, step.op != "RMSNormalization")
@@ -62,12 +64,36 @@ def normalization(step: Step) -> Value:
     return step.layer("Scale", y, blobs=blobs, scale_param=p)
 
 
-@reads("Softmax", "LogSoftmax")
+def mean_variance(step: Step) -> Value:
+    """MeanVarianceNormalization, whose reduced axes are moved behind the others."""
+    x = step.x
+    axes = sorted({step.axis(axis, x.shape) for axis in step.attribute("axes")})
+    kept = [axis for axis in range(len(x.shape)) if axis not in axes]
+    y = permuted(step, x, [*kept, *axes])
+    images = y.shape[0] if kept else 1
+    rows = math.prod(x.shape[axis] for axis in kept) // images
+    y = standardised(step, step.reshape(y, (images, math.prod(y.shape) // images)), rows, NOTHING)
+    y = step.reshape(y, tuple(x.shape[axis] for axis in (*kept, *axes)))
+    return permuted(step, y, [[*kept, *axes].index(axis) for axis in range(len(x.shape))])
+
+
 def softmax(step: Step) -> Value:
-    """Before version 13 it is over all axes from `axis` on."""
-    x, new = step.x, step.net.opset >= 13
-    axis = step.axis(step.attribute("axis", -1 if new else 1), x.shape)
-    if not new and any(n != 1 for n in x.shape[axis + 1 :]):
-        x, axis = step.reshape(x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))), 1
-    y = step.layer("Softmax", x, softmax_param={"axis": axis} if axis != 1 else {})
-    return step.layer("Log", y) if step.op == "LogSoftmax" else y
+    return _softmax(step, step.x, step.axis(step.attribute("axis"), step.x.shape))
+
+
+def flat_softmax(step: Step) -> Value:
+    """Softmax before version 13, which is over all axes from `axis` on."""
+    x = step.x
+    axis = step.axis(step.attribute("axis"), x.shape)
+    if any(n != 1 for n in x.shape[axis + 1 :]):
+        y = step.reshape(x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
+        return step.reshape(_softmax(step, y, 1), x.shape)
+    return _softmax(step, x, axis)
+
+
+def _softmax(step: Step, x: Value, axis: int) -> Value:
+    """A logarithm is x - max - log(sum(exp(x - max))), since that of small probabilities underflows."""
+    if step.op == "LogSoftmax":
+        less, total = log_of_sum(step, x, [axis])
+        return combined(step, less, total, "Bias", -1)
+    return step.layer("Softmax", x, softmax_param={"axis": axis} if axis != 1 else {})

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import numpy as np
 
-from fcaffe.onnx.reading.graph import Step, Value, reads
+from fcaffe.onnx.reading.graph import Step, Value
 from fcaffe.onnx.reading.reorder import chosen, joined
 from fcaffe.onnx.recurrent import GATES
 
 _BACKWARDS = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
-_ACTIVATIONS = ["sigmoid", "tanh", "tanh"]
+_PLAIN = "use nn.LSTM with its defaults"
 
 
-@reads("LSTM")
 def lstm(step: Step) -> list[Value]:
     """Caffe's LSTM for each direction."""
     weights, hidden = step.weights(1, "weights"), step.weights(2, "weights")
     directions = _BACKWARDS[step.attribute("direction")]
     (steps, streams, _), size = step.x.shape, hidden.shape[-1]
-    functions = [str(name).lower() for name in step.attribute("activations", _ACTIVATIONS * len(directions))]
-    if functions != _ACTIVATIONS * len(directions) or any(step.attribute(n, 0) for n in ("layout", "clip")):
-        raise step.refuse("it has other activations, layout or clip", "use nn.LSTM with its defaults")
-    if step.has(4) or step.has(7) or step.attribute("input_forget", 0):
-        raise step.refuse("it has lengths of sequences, peepholes or input_forget", "use nn.LSTM with its defaults")
+    functions = ["sigmoid", "tanh", "tanh"] * len(directions)
+    if [str(name).lower() for name in step.attribute("activations", functions)] != functions:
+        raise step.refuse("it has other activations", _PLAIN)
+    for name in ("layout", "clip", "input_forget"):
+        if step.attribute(name, 0):
+            raise step.refuse(f"it has {name}", _PLAIN)
+    if step.attribute("hidden_size", size) != size:
+        raise step.error(f"its hidden_size is {step.attribute('hidden_size')}, and its weights are for {size}")
+    if step.has(4) and not np.array_equal(step.weights(4, "lengths of sequences"), [steps] * streams):
+        raise step.refuse("it has lengths of sequences", "use sequences of one length")
+    if step.has(7) and step.weights(7, "peepholes").any():
+        raise step.refuse("it has peepholes", _PLAIN)
     biases = step.weights(3, "biases") if step.has(3) else np.zeros((len(directions), 8 * size))
     if not len(directions) == len(weights) == len(hidden) == len(biases):
         raise step.error(f"its weights are not those of {len(directions)} directions")
@@ -43,7 +49,7 @@ def _direction(step: Step, number: int, blobs: list[np.ndarray], backwards: bool
     """
     (steps, streams, _), size = step.x.shape, blobs[2].shape[1]
     starts = [step.constant(index) for index in (5, 6) if step.has(index)]
-    exposed = any(step.node.outputs[1:]) or any(start is None or start.any() for start in starts)
+    exposed = step.is_read(1) or step.is_read(2) or any(start is None or start.any() for start in starts)
     marks = np.ones((steps, streams))
     marks[0] = int(exposed)
     order = range(steps)[::-1] if backwards else range(steps)

@@ -13,42 +13,48 @@ from itertools import pairwise
 
 import numpy as np
 
-from fcaffe.onnx.reading.graph import MOST_PIECES, Shape, Step, Value, reads, sizes
+from fcaffe.onnx.reading.graph import MOST_PIECES, Shape, Step, Value, sizes
 from fcaffe.proto import caffe_pb2 as pb
 
-_FLOATS, _INTEGERS = (1, 10, 11, 16), (6, 7)  # numbers of types in ONNX
+_BITS = {9: 1, 3: 7, 2: 8, 5: 15, 4: 16, 6: 31, 12: 32, 7: 63, 13: 64}  # of a value, by ONNX's numbers of types
+_UNSIGNED = {9, 2, 4, 12, 13}
 
 # --- the same values ---
 
 
-@reads("Identity", "CastLike")
 def identity(step: Step) -> Value:
     return step.x
 
 
-@reads("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 def reshape(step: Step) -> Value:
+    step.seen.update({1, "axes", "axis", "shape", "allowzero"})  # the shape is that which onnx infers
     return step.reshape(step.x, step.shape)
 
 
-@reads("Dropout")
 def dropout(step: Step) -> Value:
-    ratio = step.number(1, "ratio", 0.5)
+    step.attribute("seed")
+    ratio, training = step.number(1, "ratio", 0.5), step.constant(2)
+    if step.has(2) and ratio and (training is None or training.any()):
+        raise step.refuse("it drops values", "export the model after model.eval()")
     return step.layer("Dropout", step.x, dropout_param={"dropout_ratio": ratio}) if 0 < ratio < 1 else step.x
 
 
-@reads("Cast")
 def cast(step: Step) -> Value:
-    whole = step.x.maker.kind in ("Input", "ArgMax", "Threshold")
-    if step.attribute("to", 0) not in (_FLOATS + _INTEGERS if whole else _FLOATS):
-        raise step.refuse("it rounds values to whole numbers", "compute in float32 there")
-    return step.x
+    """To floats, or to whole numbers with room for the values. A boolean is |x| > 0."""
+    step.seen.update({"to", "saturate", "round_mode", 1})  # the type is that which onnx infers
+    x, new = step.x, step.outputs[0].type or 0
+    old = step.net.types.get(step.node.inputs[0], new)
+    if new == 9 and old != 9:
+        return step.layer("Threshold", step.layer("AbsVal", x))
+    room = old in _BITS and new in _BITS and _BITS[old] <= _BITS[new] and (old in _UNSIGNED or new not in _UNSIGNED)
+    if new in _BITS and not room and {old, new} != {6, 7}:
+        raise step.refuse("it rounds values to whole numbers, or these to fewer bits", "compute in float32 there")
+    return x
 
 
 # --- another order ---
 
 
-@reads("Transpose")
 def transpose(step: Step) -> Value:
     return permuted(step, step.x, list(step.attribute("perm", reversed(range(len(step.x.shape))))))
 
@@ -115,17 +121,16 @@ def _shuffled(step: Step, x: Value, order: list[int]) -> Value | None:
     return step.reshape(y, tuple(x.shape[axis] for axis in order))
 
 
-@reads("DepthToSpace", "SpaceToDepth")
 def depth_to_space(step: Step) -> Value:
     """With the pixels of a block before the channels (mode DCR), or behind them (CRD)."""
-    (n, c, h, w), b = step.x.shape, step.attribute("blocksize", 1)
+    (n, c, h, w), b, first = step.x.shape, step.attribute("blocksize"), step.attribute("mode", "DCR") == "DCR"
     if step.op == "SpaceToDepth":
-        x = step.reshape(step.x, (n, c, h // b, b, w // b, b))
-        return permuted(step, permuted(step, x, [0, 1, 3, 5, 2, 4]), [0, 2, 3, 1, 4, 5])
+        x = permuted(step, step.reshape(step.x, (n, c, h // b, b, w // b, b)), [0, 1, 3, 5, 2, 4])
+        return step.reshape(permuted(step, x, [0, 2, 3, 1, 4, 5]) if first else x, step.shape)
     x, channels = step.x, c // (b * b)
-    if step.attribute("mode", "DCR") == "DCR":
+    if first:
         x = permuted(step, step.reshape(x, (n, b * b, channels, h, w)), [0, 2, 1, 3, 4])
-    return permuted(step, step.reshape(x, (n, channels, b, b, h, w)), [0, 1, 4, 2, 5, 3])
+    return step.reshape(permuted(step, step.reshape(x, (n, channels, b, b, h, w)), [0, 1, 4, 2, 5, 3]), step.shape)
 
 
 # --- a part ---
@@ -135,9 +140,9 @@ def cut(step: Step, x: Value, axis: int, points: Sequence[int]) -> list[Value]:
     """The pieces between these points of an axis, which include its ends. A Slice that there is already is used."""
     if len(points) == 2:
         return [x]
-    if len(points) > MOST_PIECES:
-        raise step.refuse(f"it needs {len(points) - 1} pieces of an axis", "choose fewer of its elements")
     p = pb.SliceParameter(axis=axis, slice_point=points[1:-1])
+    if not step.takes("Slice", slice_param=p):
+        return [_picked(step, x, axis, range(*ends)) for ends in pairwise(points)]
     for made in step.net.layers:
         if made.kind == "Slice" and made.bottoms[0] is x and made.param.slice_param == p:
             return made.tops
@@ -153,14 +158,52 @@ def chosen(step: Step, x: Value, axis: int, indices: Sequence[int]) -> Value:
     starts = [0, *(i for i in range(1, len(indices)) if indices[i] != indices[i - 1] + 1), len(indices)]
     runs = [(indices[a], indices[b - 1] + 1) for a, b in pairwise(starts)]
     points = sorted({0, n, *(point for run in runs for point in run)})
+    p = pb.SliceParameter(axis=axis, slice_point=points[1:-1])
+    count = sum(a <= point < b for a, b in runs for point in points)
+    if max(count, len(points)) > MOST_PIECES or p.SerializeToString() in step.net.unread_pieces:
+        return _picked(step, x, axis, indices)
     pieces = dict(zip(points, cut(step, x, axis, points), strict=False))
-    parts = [pieces[point] for a, b in runs for point in points if a <= point < b]
-    if len(parts) > MOST_PIECES:
-        raise step.refuse(f"it needs {len(parts)} pieces of an axis", "choose fewer of its elements")
-    return joined(step, parts, axis)
+    return joined(step, [pieces[point] for a, b in runs for point in points if a <= point < b], axis)
 
 
-@reads("Slice")
+def _picked(step: Step, x: Value, axis: int, indices: Sequence[int]) -> Value:
+    """As `chosen`, by weights of 0 and 1, where pieces are too many, or are not taken by the target."""
+    gaps = {b - a for a, b in pairwise(indices)} or {1}
+    if len(x.shape) == 4 and axis >= 2 and len(gaps) == 1 and min(gaps) > 0:
+        return windowed(step, x, axis, indices[0], len(indices), min(gaps))
+    matrix = step.zeros(len(indices), x.shape[axis])
+    matrix[np.arange(len(indices)), indices] = 1
+    return weighted(step, x, axis, matrix)
+
+
+def windowed(step: Step, x: Value, axis: int, start: int, count: int, stride: int = 1) -> Value:
+    """So many pixels along an axis of images, from `start` on, with zeros beyond both ends; by a fixed convolution."""
+    n, last = x.shape[axis], start + (count - 1) * stride
+    pad = max(0, -start, last - n + 1)
+    kernel = step.zeros(n + 2 * pad - (count - 1) * stride)
+    kernel[start + pad] = 1
+    weights = np.tile(kernel.reshape((-1, 1) if axis == 2 else (1, -1)), (x.shape[1], 1, 1, 1))
+    both = {"pad": [0, 0], "stride": [1, 1]}
+    both["pad"][axis - 2], both["stride"][axis - 2] = pad, stride
+    p = {"num_output": x.shape[1], "group": x.shape[1], "bias_term": False, **sizes("kernel", weights.shape[2:])}
+    for field, values in both.items():
+        p.update(sizes(field, values))
+    return step.layer("Convolution", x, blobs=[weights], fixed=True, convolution_param=p)
+
+
+def weighted(step: Step, x: Value, axis: int, matrix: np.ndarray) -> Value:
+    """Sums of the values along an axis with the weights (new, old), by a convolution or an inner product."""
+    new, n = matrix.shape
+    if axis == len(x.shape) - 1 and axis != 1:
+        p = {"num_output": new, "bias_term": False, "axis": axis}
+        return step.layer("InnerProduct", x, blobs=[matrix], fixed=True, inner_product_param=p)
+    before, behind = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
+    y = x if len(x.shape) == 4 and axis == 1 else step.reshape(x, (before, n, 1, behind))
+    p = {"num_output": new, "kernel_size": [1], "bias_term": False}
+    y = step.layer("Convolution", y, blobs=[matrix[..., None, None]], fixed=True, convolution_param=p)
+    return step.reshape(y, (*x.shape[:axis], new, *x.shape[axis + 1 :]))
+
+
 def part(step: Step) -> Value:
     """A stride over pixels is a Pooling of single values."""
     x, strides = step.x, [1, 1]
@@ -179,9 +222,9 @@ def part(step: Step) -> Value:
     return step.layer("Pooling", x, pooling_param=p)
 
 
-@reads("Split")
 def split(step: Step) -> list[Value]:
-    axis, count = step.axis(step.attribute("axis", 0), step.x.shape), len(step.node.outputs)
+    axis, count = step.axis(step.attribute("axis"), step.x.shape), len(step.node.outputs)
+    step.attribute("num_outputs")
     n = step.x.shape[axis]
     whole = -(-n // count)
     lengths = step.list_of(1, "split") or [min(whole, n - whole * index) for index in range(count)]
@@ -190,13 +233,13 @@ def split(step: Step) -> list[Value]:
     return cut(step, step.x, axis, [0, *np.cumsum(lengths).tolist()])
 
 
-@reads("Gather")
 def gather(step: Step) -> Value:
     table = step.constant(0)
-    if table is not None and table.ndim == 2 and step.attribute("axis", 0) == 0:
+    if table is not None and table.ndim == 2 and step.attribute("axis") == 0:
         p = {"input_dim": table.shape[0], "num_output": table.shape[1], "bias_term": False}
         return step.layer("Embed", step.value(1), blobs=[step.weights(0, "rows")], embed_param=p)
-    return chosen(step, step.x, step.axis(step.attribute("axis", 0), step.x.shape), _indices(step).reshape(-1).tolist())
+    axis = step.axis(step.attribute("axis"), step.x.shape)
+    return step.reshape(chosen(step, step.x, axis, _indices(step).reshape(-1).tolist()), step.shape)
 
 
 def _indices(step: Step) -> np.ndarray:
@@ -208,15 +251,15 @@ def _indices(step: Step) -> np.ndarray:
     return indices
 
 
-@reads("GatherND")
 def gather_grid(step: Step) -> Value:
     """Indices of a grid, such as those of adaptive pooling: rows that vary over the first axes, columns over others."""
     indices = _indices(step)
-    for split in range(indices.ndim if indices.shape[-1:] == (2,) and not step.attribute("batch_dims") else 0):
+    for split in range(indices.ndim if indices.shape[-1:] == (2,) and not step.attribute("batch_dims", 0) else 0):
         grid = indices.reshape(math.prod(indices.shape[:split]), -1, 2)
         rows, columns = grid[:, 0, 0], grid[0, :, 1]
         if np.array_equal(grid, np.stack(np.meshgrid(rows, columns, indexing="ij"), -1)):
-            return chosen(step, chosen(step, step.x, 0, rows.tolist()), 1, columns.tolist())
+            y = chosen(step, chosen(step, step.x, 0, rows.tolist()), 1, columns.tolist())
+            return step.reshape(y, step.shape)
     raise step.refuse("Caffe has no layer that reads at single indices", "choose whole rows and columns")
 
 
@@ -227,15 +270,13 @@ def joined(step: Step, parts: Sequence[Value], axis: int) -> Value:
     return parts[0] if len(parts) == 1 else step.layer("Concat", *parts, concat_param={"axis": axis})
 
 
-@reads("Concat")
 def concat(step: Step) -> Value:
     parts = [step.value(index) for index in range(len(step.node.inputs))]
-    return joined(step, parts, step.axis(step.attribute("axis", 0), parts[0].shape))
+    return joined(step, parts, step.axis(step.attribute("axis", 1), parts[0].shape))
 
 
-@reads("Pad")
 def pad(step: Step) -> Value:
-    x, mode, pads = step.x, step.attribute("mode", "constant"), step.list_of(1, "pads") or []
+    x, mode, pads = step.x, step.attribute("mode"), step.list_of(1, "pads") or []
     axes = [step.axis(axis, x.shape) for axis in step.list_of(3) or range(len(x.shape))]
     begins, ends = [0] * len(x.shape), [0] * len(x.shape)
     for axis, begin, end in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
@@ -256,6 +297,9 @@ def pad(step: Step) -> Value:
 def padded(step: Step, x: Value, begins: Sequence[int], ends: Sequence[int], value: float) -> Value:
     """x with a constant around it, or with less of it where a number is negative."""
     for axis, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        if value == 0 and len(x.shape) == 4 and axis >= 2 and max(begin, end) > 0 and not step.takes("DummyData"):
+            x = windowed(step, x, axis, -begin, begin + x.shape[axis] + end)
+            continue
         x = chosen(step, x, axis, range(max(0, -begin), x.shape[axis] + min(0, end)))
         before, behind = (
             [step.filled((*x.shape[:axis], more, *x.shape[axis + 1 :]), value)] if more > 0 else []
@@ -265,8 +309,8 @@ def padded(step: Step, x: Value, begins: Sequence[int], ends: Sequence[int], val
     return x
 
 
-@reads("Expand", "Tile")
 def expand(step: Step) -> Value:
+    step.seen.update({1, 2})  # the shape is that which onnx infers
     return tiled(step, step.x, step.shape)
 
 
@@ -274,6 +318,9 @@ def tiled(step: Step, x: Value, shape: Shape) -> Value:
     """x, repeated along its axes to this shape."""
     x = step.reshape(x, ((1,) * (len(shape) - len(x.shape)) + x.shape))
     for axis, new in enumerate(shape):
-        if new != x.shape[axis]:
-            x = step.layer("Tile", x, tile_param={"axis": axis, "tiles": new // max(1, x.shape[axis])})
+        times = new // max(1, x.shape[axis])
+        if times > 1 and not step.takes("Tile") and times <= MOST_PIECES:
+            x = joined(step, [x] * times, axis)
+        elif times != 1:
+            x = step.layer("Tile", x, tile_param={"axis": axis, "tiles": times})
     return x

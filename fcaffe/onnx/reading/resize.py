@@ -1,4 +1,4 @@
-"""Resizing of images.
+"""Resizing.
 
 Whatever the mode, a new row is a weighted sum of old rows, and so are columns. onnxruntime computes the two matrices of
 weights from unit vectors. Where they repeat pixels, or interpolate between neighbours by a whole factor, a
@@ -8,93 +8,103 @@ an InnerProduct along the rows.
 
 from __future__ import annotations
 
+import functools
 import math
+from typing import Any
 
 import numpy as np
 
 from fcaffe.input_files import asking
 from fcaffe.onnx.check import run_onnx
 from fcaffe.onnx.library import onnx
-from fcaffe.onnx.reading.graph import Step, Value, reads, sizes
-from fcaffe.onnx.reading.reorder import chosen
+from fcaffe.onnx.reading.graph import Step, Value, sizes
+from fcaffe.onnx.reading.reorder import chosen, weighted
 
 NEAR = 1e-5  # of weights, for which onnxruntime computes coordinates in float32
 
 
-@reads("Resize", "Upsample")
 def resize(step: Step) -> Value:
-    x, how = step.x, step.node.attributes
-    if len(x.shape) != 4:
-        raise step.refuse(f"its input of shape {x.shape} is no image", "resize images (N, C, H, W)")
-    where, policy = how.get("coordinate_transformation_mode"), how.get("keep_aspect_ratio_policy", "stretch")
-    if where == "tf_crop_and_resize" or policy != "stretch":
+    x = step.x
+    how = {name: step.attribute(name) for name in _HOW if name in step.node.attributes}
+    where = how.get("coordinate_transformation_mode")
+    if where == "tf_crop_and_resize" or step.attribute("keep_aspect_ratio_policy", "stretch") != "stretch":
         raise step.refuse("it crops, or keeps the aspect ratio", "slice the image before, and give the size itself")
+    step.seen.update({1, "roi", "extrapolation_value"})  # which only crops have
     counts = step.list_of(3)
-    given = counts or step.weights(min(2, len(step.node.inputs) - 1), "scales").tolist()
-    targets = [*x.shape] if counts else [1.0] * 4
-    unchanged = targets[:2]
-    for axis, target in zip(how.get("axes", range(4)), given, strict=True):
-        targets[step.axis(axis, x.shape)] = target
-    if targets[:2] != unchanged:
-        raise step.refuse("it changes the number of images or channels", "resize height and width only")
-    matrices = [_matrix(step, n, target) for n, target in zip(x.shape[2:], targets[2:], strict=True)]
-    found = _deconvolved(step, x, matrices)
-    if found is not None:
-        return found
-    (height, width), linear = map(len, matrices), how.get("mode") == "linear"
-    size = {"height": height, "width": width}
-    if linear and where == "align_corners" and (found := step.layer_if_taken("Interp", x, interp_param=size)):
-        return found
-    y = step.reshape(x, (x.shape[0] * x.shape[1], x.shape[2], 1, x.shape[3]))
-    p = {"num_output": height, "kernel_size": [1], "bias_term": False}
-    y = step.layer("Convolution", y, blobs=[matrices[0][..., None, None]], fixed=True, convolution_param=p)
-    p = {"num_output": width, "bias_term": False, "axis": 3}
-    y = step.layer("InnerProduct", y, blobs=[matrices[1]], fixed=True, inner_product_param=p)
-    return step.reshape(y, (*x.shape[:2], height, width))
+    scales = step.attribute("scales") or ([] if counts else step.weights(min(2, len(step.node.inputs) - 1), "scales"))
+    targets: list[float] = [*x.shape] if counts else [1.0] * len(x.shape)
+    for axis, target in zip(step.attribute("axes", range(len(x.shape))), counts or scales, strict=True):
+        targets[step.axis(axis, x.shape)] = target if counts else float(target)
+    if where == "align_corners" and any(n * to % 1 for n, to in zip(x.shape, targets, strict=True) if not counts):
+        raise step.refuse("runtimes differ in where its corners are", "give sizes, not scales")
+    given = {axis: one for axis, one in enumerate(targets) if one != (x.shape[axis] if counts else 1)}
+    matrices = {axis: _matrix(step, how, x.shape[axis], target) for axis, target in given.items()}
+    if min(matrices, default=0) >= 2:
+        found = _deconvolved(step, x, matrices)
+        if found is not None:
+            return found
+        size = {"height": step.shape[-2], "width": step.shape[-1]}
+        linear = how.get("mode") == "linear" and where == "align_corners" and len(x.shape) == 4
+        if linear and (found := step.layer_if_taken("Interp", x, interp_param=size)):
+            return found
+    for axis, matrix in matrices.items():
+        x = weighted(step, x, axis, matrix)
+    return x
 
 
-def _matrix(step: Step, old: int, target: float) -> np.ndarray:
+_HOW = (
+    *("antialias", "coordinate_transformation_mode", "cubic_coeff_a", "exclude_outside", "mode"),
+    *("nearest_mode", "width_scale", "height_scale"),
+)
+
+
+def _matrix(step: Step, how: dict[str, Any], old: int, target: float) -> np.ndarray:
     """The weights (new, old) of the old positions along an axis for each new one. A float target is a scale."""
     helper, counted = onnx().helper, isinstance(target, int)
     units = step.zeros(1, old, old, 1)
     np.fill_diagonal(units[0, ..., 0], 1)
     step.net.take(math.ceil(old * abs(target if counted else old * target)))
     to = np.array([1, old, target, 1]) if counted else np.array([1, 1, target, 1], np.float32)
-    how = {name: value for name, value in step.node.attributes.items() if name != "axes"}
-    inputs = ["x", "to"] if len(step.node.inputs) == 2 else ["x", "none", *["none"] * counted, "to"]
+    inputs = ["x", "to"] if step.op == "Upsample" or step.net.opset == 10 else ["x", "none", *["none"] * counted, "to"]
     ends = [helper.make_tensor_value_info("x", 1, units.shape)], [helper.make_empty_tensor_value_info("y")]
     arrays = {"to": to, "none": np.zeros(0, np.float32)}
     constants = [onnx().numpy_helper.from_array(array, name) for name, array in arrays.items()]
     graph = helper.make_graph([helper.make_node(step.op, inputs, ["y"], **how)], "resize", *ends, constants)
-    opsets = [helper.make_opsetid("", step.net.opset)]
+    opsets = [helper.make_opsetid("", max(step.net.opset, 9))]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=helper.find_min_ir_version_for(opsets))
     with asking():
         made = run_onnx(model.SerializeToString(), {"x": units})["y"]
     return made[0, :, :, 0].T
 
 
-def _deconvolved(step: Step, x: Value, matrices: list[np.ndarray]) -> Value | None:
+def _deconvolved(step: Step, x: Value, matrices: dict[int, np.ndarray]) -> Value | None:
     """x by a Deconvolution, and a Scale for its edges, beyond which are zeros; None if these have other weights.
 
     If the target takes no Scale of pixels, the edges are repeated instead, and the larger image is cropped by padding.
     """
-    factors = [len(matrix) // matrix.shape[1] for matrix in matrices]
+    kept = np.ones(1), 0, np.ones(1)  # the windows of an axis that is not resized
+    factors = [len(matrices[axis]) // n if axis in matrices else 1 for axis, n in enumerate(x.shape[2:], 2)]
     for linear in (False, True):
-        found = [windows for matrix in matrices if (windows := _windows(step, matrix, linear)) is not None]
-        if len(found) < len(matrices):
+        windows = {axis: _windows(step, matrix, linear) for axis, matrix in matrices.items()}
+        found = [windows.get(axis, kept) for axis in range(2, len(x.shape))]
+        if None in windows.values():
             continue
-        if factors == [1, 1]:
-            return x
         whole = {"scale": factors[0]}
-        if not linear and factors[0] == factors[1] and (y := step.layer_if_taken("Upsample", x, upsample_param=whole)):
+        if (
+            not linear
+            and len(x.shape) == 4
+            and len({*factors}) == 1
+            and (y := step.layer_if_taken("Upsample", x, upsample_param=whole))
+        ):
             return y
         kernels, pads, sums = zip(*found, strict=True)
-        edges, scale = np.outer(*sums), {"axis": 2, "num_axes": 2}
+        outer = functools.partial(functools.reduce, np.multiply.outer)
+        edges, scale = outer(sums), {"axis": 2, "num_axes": len(factors)}
         if (edges != 1).any() and not step.takes("Scale", scale_param=scale):
             for axis, n in enumerate(x.shape[2:], 2):
                 x = chosen(step, x, axis, [0, *range(n), n - 1])
             pads, edges = np.add(pads, factors).tolist(), np.ones(())
-        weights = step.zeros(x.shape[1], 1, *map(len, kernels)) + np.outer(*kernels)
+        weights = step.zeros(x.shape[1], 1, *map(len, kernels)) + outer(kernels)
         p = {**sizes("kernel", weights.shape[2:]), **sizes("stride", factors), **sizes("pad", pads)}
         p.update(num_output=x.shape[1], group=x.shape[1], bias_term=False)
         y = step.layer("Deconvolution", x, blobs=[weights], fixed=True, convolution_param=p)
