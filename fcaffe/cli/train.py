@@ -27,7 +27,7 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_solver
 from fcaffe.solvers import Solver
 from fcaffe.solvers.learning_rate import SCALES, scale_rate
-from fcaffe.solvers.snapshot.read import check_whole, restore_newest
+from fcaffe.solvers.snapshot.read import restore_newest
 from fcaffe.solvers.snapshot.runs import new_number, newest
 from fcaffe.tools.report import PAGE
 
@@ -263,10 +263,10 @@ class StatesOfJob(Snapshots):
         self.prefix, self.given, self.job = prefix, given, job
 
     def newest(self) -> str | None:
-        return newest(self.prefix, check_whole, self.job, tell=False)
+        return newest(self.prefix, of=self.job, tell=False)
 
     def _of_all(self) -> str | None:
-        return newest(self.prefix, check_whole, tell=False)
+        return newest(self.prefix, tell=False)
 
     def source(self) -> str:
         given = self._of_all() if self.given == AUTO else self.given

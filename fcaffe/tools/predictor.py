@@ -21,9 +21,9 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net, read_solver
 from fcaffe.solvers.nets import test_net_params, train_net_param
 from fcaffe.solvers.snapshot.paths import best_path
-from fcaffe.solvers.snapshot.read import check_whole, model_of
 from fcaffe.solvers.snapshot.runs import models, newest
 from fcaffe.solvers.snapshot.state_files import read_state
+from fcaffe.solvers.snapshot.whole import read_model_of
 from fcaffe.tools.deploy import deploy_net, is_source
 from fcaffe.tools.nets import new_net
 from fcaffe.tools.preprocessing import Preprocessing, of_net
@@ -59,7 +59,7 @@ def of_solver(path: str, test_net: int = 0, weights: str = "") -> Trained:
 
 def weights_of_run(param: Any, path: str) -> str:
     """The model of the best test of the newest run of a solver, or else its newest model. Raises UsageError."""
-    best, state_path = best_path(param), newest(param.snapshot_prefix, check_whole)
+    best, state_path = best_path(param), newest(param.snapshot_prefix)
     if state_path is None:
         found = [best] if os.path.exists(best) else models(param.snapshot_prefix)
         if not found:
@@ -75,7 +75,7 @@ def weights_of_run(param: Any, path: str) -> str:
         log.warning(
             f"{best} is of an earlier run than {state_path}, and is not taken; give it as --weights if you want it"
         )
-    return model_of(state, state_path)
+    return read_model_of(state, state_path)[1]
 
 
 def of_model(path: str, weights: str) -> Trained:

@@ -21,6 +21,8 @@ OWN_MESSAGES = {
         "V0LayerBytes",
         "StateBytes",
         "ReaderState",
+        "Origin",
+        "Generation",
         "ResumeState",
     ),
     *("ResumeState", "CarriedArray", "MadeWith", "MadeLayer"),

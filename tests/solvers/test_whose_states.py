@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from fcaffe.errors import OtherRunError, SnapshotError
+from fcaffe.model_files import Model, StoredLayer, write_model
 from fcaffe.output_files import temporary_name
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.text import parse_text
@@ -31,13 +32,13 @@ def solver_param(net: str = "net", rate: float = 1, every: int = 10, last: int =
 
 
 def save(run: Identity | None, iteration: int, prefix: str = "run") -> str:
-    """Write a state without histories, and an empty model; without a run they are as Caffe's."""
+    """Write a state without histories, and a model without blobs; without a run they are as Caffe's."""
     if run is not None:
         prefix = run.prefix_for(prefix, iteration, hdf5=False)
     model, path = paths(prefix, iteration)
     resume = pb.ResumeState(origin=run.origin(solver_param())) if run is not None else None
     write_state(path, State(iteration, 0, model, [], resume))
-    Path(model).touch()
+    write_model(model, Model(pb.NetParameter(), [StoredLayer(pb.LayerParameter(name="a"))]))
     return path
 
 
@@ -174,6 +175,18 @@ def test_an_unfinished_run_is_spared(of_caffe: bool, capfd: pytest.CaptureFixtur
     begin(again)
     assert not capfd.readouterr().err.count("another run, of")
     assert save(again, 30) == "run_iter_30.solverstate"
+
+
+def test_a_run_without_a_whole_state_is_replaced(capfd: pytest.CaptureFixture[str]) -> None:
+    """So a job that starts with --snapshot auto never needs a hand."""
+    earlier = Identity("run")
+    for iteration in (10, 20):
+        save(earlier, iteration)
+        Path(f"run_iter_{iteration}.caffemodel").write_bytes(b"cut off")
+    run = Identity("run")
+    begin(run)
+    assert save(run, 10) == "run_iter_10.solverstate"
+    assert not re.findall(r"^W.*$", capfd.readouterr().err, re.MULTILINE)
 
 
 def test_a_finished_run_is_replaced_as_in_caffe(capfd: pytest.CaptureFixture[str]) -> None:

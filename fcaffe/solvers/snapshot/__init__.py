@@ -7,8 +7,10 @@
             carried                arrays of layers (positions of readers), smoothed losses, the exchange (residuals),
                                    the engine (loss scale)
             made_with              solver type, net, workers...: a run that cannot resume from it is refused
+            origin                 which run has written it, and when
 
 So a run that was stopped and resumed gets the weights of one that was not. Files are written completely or not at all.
-`state_files` reads and writes the files, `carried` collects and restores the resume state, `made_with` compares runs,
-and `write` and `read` do all of this for a Run.
+`state_files` and `hdf5_states` read and write a `state`, and `whole` reads one with its model. `runs` tells states of
+runs apart, `carried` collects and restores the resume state, and `made_with` compares runs. `write` and `read` do all
+of this for a Run.
 """

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import Any
 
 import numpy as np
 
 from fcaffe import log
 from fcaffe.errors import OtherRunError, SnapshotError
-from fcaffe.model_files import BlobSizes, Model, read_model
+from fcaffe.model_files import Model
 from fcaffe.net.weights import blob_sizes, copy_weights
 from fcaffe.solvers.run import Run
 from fcaffe.solvers.snapshot import carried
 from fcaffe.solvers.snapshot.made_with import made_with, refuse_other, tell_differences
 from fcaffe.solvers.snapshot.runs import newest, written
-from fcaffe.solvers.snapshot.state_files import State, read_state
+from fcaffe.solvers.snapshot.state_files import State
+from fcaffe.solvers.snapshot.whole import read_checked, read_model_of
 
 
 def restore(run: Run, path: str) -> None:
@@ -81,27 +81,10 @@ def _newest_whole(run: Run) -> tuple[str | None, str | None]:
         return None, f"{problem}; or give this run another snapshot_prefix"
 
 
-def check_whole(path: str) -> None:
-    """Raise SnapshotError if a state or its model is damaged, or if they do not belong together."""
-    _model_of(_read_state(path), path)
-
-
-def model_of(state: State, path: str) -> str:
-    """The path of the model of the state at `path`. Raises SnapshotError if it is damaged or of another state."""
-    return _model_of(state, path)[1]
-
-
-def _read_state(path: str) -> State:
-    state = read_state(path)
-    if min(state.iteration, state.current_step) < 0 or not state.learned_net:
-        raise SnapshotError(f"{path} has no iteration, or does not name its model; it is damaged, take an earlier one")
-    return state
-
-
 def _read(run: Run, path: str) -> tuple[State, Model, str]:
     """Read state and model, and check them against the solver and its net."""
     owned = run.net.parameters.owned
-    state = _read_state(path)
+    state = read_checked(path)
     if state.resume is not None and state.resume.HasField("made_with"):
         refuse_other(state.resume.made_with, made_with(run), path)
     if len(state.history) != len(owned) * run.rule.histories:
@@ -116,34 +99,11 @@ def _read(run: Run, path: str) -> tuple[State, Model, str]:
                 f"{path}: a history blob of shape {blob.shape} belongs to a parameter of layer "
                 f'"{parameter.layer.name}" of shape {shape}; the net has changed'
             )
-    model, model_path = _model_of(state, path, blob_sizes(run.net))
+    model, model_path = read_model_of(state, path, blob_sizes(run.net))
     stored = {layer.name for layer in model.layers}
     if missing := [parameter.layer.name for parameter in owned if parameter.layer.name not in stored]:
         raise SnapshotError(f'{model_path}: layer "{missing[0]}" is missing; the file is cut off or of another net')
     return state, model, model_path
-
-
-def _model_of(state: State, path: str, wanted: BlobSizes | None = None) -> tuple[Model, str]:
-    """Read the model of a state. Returns it with its path: the one in the state, or in the state's folder.
-
-    Blobs that do not fit the sizes `wanted` are not read.
-    """
-    checksum = state.resume.made_with.weights if state.resume is not None else 0  # 0 fits any model
-    if "\0" in state.learned_net:
-        raise SnapshotError(f"{path}: the name of its model, {state.learned_net!r:.80}, has a NUL; it is damaged")
-    beside = os.path.join(os.path.dirname(path), os.path.basename(state.learned_net))
-    found = [candidate for candidate in dict.fromkeys((state.learned_net, beside)) if os.path.exists(candidate)]
-    for candidate in found or [state.learned_net]:
-        try:
-            model = read_model(candidate, wanted)
-        except SnapshotError as problem:
-            raise SnapshotError(f"{path}: its model (learned_net): {problem}") from problem
-        if checksum in (0, model.checksum()):
-            return model, candidate
-    raise SnapshotError(
-        f"{' and '.join(found)}: not the model that was written with {path}, since it has other values; restore that "
-        f"model, or train from this one by --weights {found[0]}"
-    )
 
 
 def _split(items: list[Any], parts: int) -> list[list[Any]]:

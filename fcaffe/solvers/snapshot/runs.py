@@ -15,7 +15,6 @@ import functools
 import glob
 import os
 import re
-import secrets
 import time
 import zlib
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers.nets import train_net_param
 from fcaffe.solvers.snapshot.paths import paths, temporary_prefix
 from fcaffe.solvers.snapshot.state_files import State, read_state
+from fcaffe.solvers.snapshot.whole import check_whole
 
 
 class Generation(NamedTuple):
@@ -105,7 +105,7 @@ def models(prefix: str) -> list[str]:
     return sorted(_files(prefix, "caffemodel"), key=os.path.getmtime, reverse=True)
 
 
-def newest(prefix: str, check: Callable[[str], object], of: int = 0, tell: bool = True) -> str | None:
+def newest(prefix: str, check: Callable[[str], object] = check_whole, of: int = 0, tell: bool = True) -> str | None:
     """The path of the newest whole state under a prefix, in the order of `states`; None if there is none.
 
     Args:
@@ -167,8 +167,9 @@ class Identity:
     def begin(self, solver: Any, command: str) -> None:
         """Prepare a training with these solver parameters: from now on this run replaces no file of another one.
 
-        Two kinds of files are replaced as in Caffe: those of the training that this run resumes, and those of a run
-        that has come to max_iter. `command` starts a training with these parameters.
+        Three kinds of files are replaced as in Caffe: those of the training that this run resumes, those of a run that
+        has come to max_iter, and those of a run without a whole state. `command` starts a training with these
+        parameters.
 
         Before a training from the start it warns of other runs' states, and raises OtherRunError if one of them would
         be replaced.
@@ -176,25 +177,30 @@ class Identity:
         found = states(self.prefix)
         resumed = {state.run for state in found if state.leads_to(self.generations)} | {self.generations[0].id}
         others = [state for state in found if state.run not in resumed]
-        complete = {state.run for state in others if state.iteration >= solver.max_iter}
+        latest: dict[int, Written] = {}  # the whole state from which each other run would go on
+        for state in others:
+            if state.run not in latest and _is_whole(state.path):
+                latest[state.run] = state
+        complete = {state.run for state in others if state.iteration >= solver.max_iter or state.run not in latest}
         self._replaceable = resumed | complete
         self._lone_models = self._find_lone_models()
-        if not others or len(self.generations) > 1:
+        if not latest or len(self.generations) > 1:
             return
         for state in (state for state in others if state.run not in complete):
             names = paths(self.prefix, state.iteration, solver.snapshot_format == pb.SolverParameter.HDF5)
             is_due = solver.snapshot and state.iteration % solver.snapshot == 0
             if is_due and os.path.realpath(state.path) == os.path.realpath(names[1]):
-                latest = next(one for one in others if one.run == state.run)
                 raise OtherRunError(
-                    f"{' and '.join(names)} are of another run, {self._described(latest, solver)}, and this training "
-                    f"would replace them at iteration {state.iteration}: go on from the other run with {command} "
-                    f"--snapshot {latest.path}, or remove {self.prefix}_iter_*, or set another snapshot_prefix"
+                    f"{' and '.join(names)} are of another run, {self._described(latest[state.run], solver)}, and this "
+                    f"training would replace them at iteration {state.iteration}: go on from the other run with "
+                    f"{command} --snapshot {latest[state.run].path}, or remove {self.prefix}_iter_*, or set another "
+                    "snapshot_prefix"
                 )
-        latest, more = others[0], f" and {len(others) - 1} more under this prefix are" if others[1:] else " is"
+        last, more = next(iter(latest.values())), len(others) - 1
+        which = f"{last.path} and {more} more under this prefix are" if more else f"{last.path} is"
         log.warning(
-            f"{latest.path}{more} of another run, {self._described(latest, solver)}. This training begins anew; "
-            f"{command} --snapshot {latest.path} goes on from the other run"
+            f"{which} of another run, {self._described(last, solver)}. This training begins anew; {command} --snapshot "
+            f"{last.path} goes on from the other run"
         )
 
     def _described(self, state: Written, solver: Any) -> str:
@@ -214,7 +220,7 @@ class Identity:
             return prefix
         with suppress(SnapshotError, OSError):  # a damaged file is replaced
             if written(path, read_state(path)).run not in self._replaceable:
-                longer = f"{prefix}_{self.generations[0].id:016x}"
+                longer = f"{prefix}_{self.generations[0].id:014x}"
                 log.warning(f"{path} is of another run, so this snapshot is {longer}_iter_{iteration}")
                 return longer
         return prefix
@@ -236,7 +242,15 @@ class Identity:
 
 def new_number() -> int:
     """A random number for a start of a training or of a job."""
-    return secrets.randbits(63) + 1
+    return int.from_bytes(os.urandom(7), "little") + 1
+
+
+def _is_whole(path: str) -> bool:
+    try:
+        check_whole(path)
+    except SnapshotError:
+        return False
+    return True
 
 
 def _fingerprint(message: Any) -> int:
@@ -246,7 +260,7 @@ def _fingerprint(message: Any) -> int:
 def _files(prefix: str, kind: str) -> list[str]:
     """The files of snapshots and temporary ones under a prefix, of this kind."""
     pattern = re.compile(
-        rf"{re.escape(os.path.basename(prefix))}(_temporary)?(_[0-9a-f]{{16}})?_iter_\d+\.{kind}(\.h5)?"
+        rf"{re.escape(os.path.basename(prefix))}(_temporary)?(_[0-9a-f]{{14}})?_iter_\d+\.{kind}(\.h5)?"
     )
     return [path for path in glob.glob(f"{glob.escape(prefix)}_*") if pattern.fullmatch(os.path.basename(path))]
 
