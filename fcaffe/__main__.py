@@ -25,6 +25,10 @@ def main() -> int:
 
             run_script(words[0], words[1:])
             return 0
+    if __name__ == "__main__":
+        from fcaffe.python_path import leave_current_folder
+
+        leave_current_folder()
     from fcaffe.cli import main as run_command
 
     return run_command()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from fcaffe.errors import UsageError
+from fcaffe.python_path import add_current_folder
 
 GROUP = "fcaffe.plugins"
 OWN = "fcaffe.forks"
@@ -46,8 +47,8 @@ def load(modules: Iterable[str]) -> None:
         mpi4py.rc.finalize = True
     for entry in entries:
         _import(f"the plugin {entry.name} = {entry.value}", entry.load, "mend or uninstall its package")
-    if modules and "" not in sys.path:
-        sys.path.insert(0, "")
+    if modules:
+        add_current_folder()
     for module in modules:
         remedy = "correct the name, start in its folder, or add that to PYTHONPATH"
         _import(f"--import {module}", functools.partial(importlib.import_module, module), remedy)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -25,6 +24,7 @@ from fcaffe.input_files import require_inputs
 from fcaffe.net import Net
 from fcaffe.net.weights import load_weights, tell_untouched
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.python_path import python
 from fcaffe.solvers.evaluation import AP_VERSIONS, Detections, collectors
 from fcaffe.threads import VARIABLES, available_cpus, environment_of_others
 from fcaffe.tools.nets import new_net, read_net_for, score
@@ -162,7 +162,7 @@ def measure_splits(flags: Sequence[str], cores: int) -> list[Split]:
     for workers in [number for number in range(1, cores + 1) if cores % number == 0]:
         split = Split(workers, cores // workers)
         log.info(f"Measuring {split}")
-        command = [sys.executable, "-m", "fcaffe", "bench", "step", *flags, f"--workers={workers}", "--json"]
+        command = python("-m", "fcaffe", "bench", "step", *flags, f"--workers={workers}", "--json")
         environment = environment_of_others() | dict.fromkeys(VARIABLES, str(split.threads))
         done = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         if done.returncode:

@@ -6,7 +6,6 @@ import contextlib
 import mmap
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 
 from fcaffe import log
@@ -15,6 +14,7 @@ from fcaffe.data.database import Database, Record, Writer, register_database
 from fcaffe.data.lmdb_library import LOCK_FILE, library
 from fcaffe.errors import DataError
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.python_path import python
 
 COMMIT_INTERVAL = 1000  # records per transaction, as convert_imageset does
 FIRST_MAP_SIZE = 64 << 20
@@ -125,7 +125,7 @@ class Lmdb(Database):
 
 def _lacks_pages(folder: str) -> bool:
     """Whether a page that holds records is beyond the end of the file. Free pages at the end may never be written."""
-    probe = subprocess.run([sys.executable, "-c", PROBE, folder], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    probe = subprocess.run(python("-c", PROBE, folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return probe.returncode != 0
 
 

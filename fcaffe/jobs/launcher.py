@@ -7,7 +7,6 @@ import os
 import secrets
 import selectors
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -21,10 +20,11 @@ from fcaffe.jobs.output import Output
 from fcaffe.jobs.processes import AGENT, FOLDER, JOB, KILLING, LAUNCHER
 from fcaffe.jobs.ranks import SILENCE
 from fcaffe.jobs.started import outside_environment
+from fcaffe.python_path import python
 
 TICK = 0.25  # seconds
 LEAST_SILENCE = 5.0  # seconds: agents send something twice a second
-RANK = [sys.executable, "-m", "fcaffe", "rank"]  # the words that start a rank, which reads its order
+RANK = python("-m", "fcaffe", "rank")  # the words that start a rank, which reads its order
 
 
 class Launcher:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from fcaffe.errors import UsageError
 from fcaffe.jobs.started import REMEDY, Start, outside_environment, wait_for_turn
 from fcaffe.parallel.waiting import end_sleeps_by
+from fcaffe.python_path import python
 from fcaffe.threads import ranks_on_host
 
 # UCX's own segments over TCP have 8 kB. Where TCP is its only transport, MPICH asserts that one fits its own buffers.
@@ -30,7 +30,7 @@ print(MPI.Get_library_version().partition("\\n")[0])
 
 def require_mpich(workers: int) -> None:
     """Raises UsageError if mpi4py's MPI is not MPICH, whose ranks fcaffe's agents can start (see `pmi.py`)."""
-    words = [sys.executable, "-c", VERSION]
+    words = python("-c", VERSION)
     done = subprocess.run(words, env=outside_environment(), capture_output=True, text=True)
     version = done.stdout.strip()
     if not version:

@@ -8,16 +8,16 @@ import fcntl
 import os
 import re
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from fcaffe.errors import UsageError
+from fcaffe.python_path import python
 
 JOB = "FCAFFE_JOB"  # in the environment of every process that a launcher has started: the name of the run
 LAUNCHER = "FCAFFE_LAUNCHER"  # the process number of fcaffe's own launcher
-AGENT = (sys.executable, "-m", "fcaffe.jobs.agent")  # the words that start one, before its settings in JSON
+AGENT = python("-m", "fcaffe.jobs.agent")  # the words that start one, before its settings in JSON
 FOLDER = str(Path(__file__).parents[2])  # of the package
 DAEMONS = ("hydra_pmi_proxy", "pmi_proxy", "orted", "prted")
 SHARED = "/dev/shm"

@@ -9,13 +9,13 @@ import importlib.util
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from fcaffe.errors import ArgumentError, FcaffeError
 from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2
+from fcaffe.python_path import python
 
 LAYER_STYLE_DEFAULT = {"shape": "box", "fillcolor": "#6495ED", "style": "filled"}
 NEURON_LAYER_STYLE = {"shape": "box", "fillcolor": "#90EE90", "style": "filled"}
@@ -220,7 +220,7 @@ def _graphviz(prog: str, format: str) -> list[str]:
     if program := shutil.which(prog):
         return [program, f"-T{format}"]
     if importlib.util.find_spec("pygraphviz"):
-        return [sys.executable, "-c", _PYGRAPHVIZ, prog, format]
+        return python("-c", _PYGRAPHVIZ, prog, format)
     raise FcaffeError(
         f"drawing a net as {format} needs Graphviz (its program {prog}): pip install 'fcaffe[plot]'; "
         "without it a file can be .raw, which is Graphviz's language"

@@ -24,6 +24,7 @@ from fcaffe.net.registry import register
 from fcaffe.net.script.host_arrays import HostViews, host_views
 from fcaffe.pycaffe.blob import Blob as BlobFace
 from fcaffe.pycaffe.layer import Layer, Phase, UserLayer
+from fcaffe.python_path import add_current_folder
 
 FCAFFE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")  # the folder of the package, with a slash
 
@@ -131,9 +132,7 @@ class Python(UserLayer):
 
     def _import(self, name: str) -> ModuleType:
         """Import the module from the current folder or sys.path."""
-        added = "" not in sys.path and os.getcwd() not in sys.path
-        if added:
-            sys.path.insert(0, "")  # not there in a program that was started by its name
+        added = add_current_folder()
         try:
             return self._import_from_path(name)
         finally:
