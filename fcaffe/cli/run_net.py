@@ -27,6 +27,7 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.python_path import python
 from fcaffe.solvers.evaluation import AP_VERSIONS, Detections, collectors
 from fcaffe.threads import VARIABLES, available_cpus, environment_of_others
+from fcaffe.tools.confusion import Confusion
 from fcaffe.tools.nets import new_net, read_net_for, score
 from fcaffe.tools.profile import COLUMNS, benchmark, profile
 
@@ -47,7 +48,11 @@ MARGIN = 1.03  # repeated measurements of one split differ by so much
     type=click.Choice(AP_VERSIONS),
     help="Average precision of DetectionEvaluate layers: as ap_version of SSD's solvers (Integral).",
 )
-@click.option("--per-class", is_flag=True, help="Print the average precision of each class.")
+@click.option(
+    "--per-class",
+    is_flag=True,
+    help="Print the accuracy of each class and what it is taken for; for detections its average precision.",
+)
 @engine_flags
 def test(flags: Flags, engines: EngineFlags, ap_version: str | None, per_class: bool) -> int:
     if not flags.model:
@@ -64,10 +69,11 @@ def test(flags: Flags, engines: EngineFlags, ap_version: str | None, per_class: 
     engine = engines.create(gpu and gpu[0])
     param = read_net_for(flags.model, pb.TEST, flags.level, flags.stages, writes_files=True)
     with contextlib.closing(new_net(param, engine)) as net:
-        if (ap_version or per_class) and not any(isinstance(one, Detections) for one in collectors(net)):
-            raise UsageError(
-                f"--ap-version and --per-class are for nets with an output of DetectionEvaluate: {flags.model} has none"
-            )
+        detects = any(isinstance(one, Detections) for one in collectors(net))
+        if ap_version and not detects:
+            raise UsageError(f"--ap-version is for nets with an output of DetectionEvaluate: {flags.model} has none")
+        if per_class and not (detects or Confusion(net).classes):
+            raise UsageError(f"--per-class is for nets with classes, and {flags.model} scores none: leave it out")
         model = load_weights(net, flags.weights)
         tell_untouched(net, {layer.name for layer in model.layers}, flags.weights)
         score(net, iterations, ap_version or AP_VERSIONS[0], per_class)

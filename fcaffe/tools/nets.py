@@ -21,7 +21,9 @@ from fcaffe.rng import CaffeRandom
 from fcaffe.solvers.evaluation import AP_VERSIONS, Detections, collectors
 from fcaffe.solvers.memory_need import check_memory
 from fcaffe.solvers.nets import test_net_params, train_net_param
+from fcaffe.tools.confusion import Confusion
 
+GUESSES = 5  # wrong ones that are logged for a class
 PLAIN = {"type": "SGD", "momentum": 0.9, "weight_decay": 0.0005}  # the solver of a net without one
 
 
@@ -68,15 +70,19 @@ def score(
     """Run this many batches forward; log every output of each batch, then the mean loss and the mean outputs.
 
     Of DetectionEvaluate and EvalDetection layers only the mean average precision is logged, of this version, and with
-    `per_class` that of each class. Returns name and mean of each output that is one number.
+    `per_class` that of each class. Of a classifier `per_class` logs the accuracy and the confusion of each class.
+    Returns name and mean of each output that is one number.
     """
     log.running_for(iterations)
     engine = net.context.engine
     loss = np.float32(0)
     collected = collectors(net, ap_version, per_class)
+    confusion = Confusion(net) if per_class else None
     with engine.fixed_weights():
         for batch in range(iterations):
             loss += np.float32(net.forward())
+            if confusion is not None and confusion.classes:
+                confusion.add()
             for collector, (name, blob, _) in zip(collected, net.outputs(), strict=True):
                 values = engine.to_numpy(blob.data).reshape(-1)
                 collector.add(values)
@@ -90,6 +96,9 @@ def score(
             log.mean_output(log.weighted(name, value, weight))
         if len(results) == 1:
             found.append((name, results[0]))
+    if confusion is not None and confusion.classes:
+        for line in confusion.result("").lines(GUESSES):
+            log.info(line)
     return found
 
 

@@ -86,9 +86,8 @@ def smoothed(curve: Curve) -> Curve:
 
 
 def lowest_score(curves: Sequence[Curve]) -> float:
-    """The lower end of an axis up to 1 that shows scores: just below the later half of each curve."""
-    later = [min(score for _, score in sorted(curve.items())[len(curve) // 2 :]) for curve in curves]
-    low = min(later, default=0.0)
+    """The lower end of an axis up to 1 that shows scores: just below the lowest one."""
+    low = min((score for curve in curves for score in curve.values()), default=0.0)
     return max(0.0, min(low - (1 - low) / 4, 0.99))
 
 

@@ -24,6 +24,7 @@ from fcaffe.solvers.snapshot.paths import best_path
 from fcaffe.solvers.snapshot.runs import models, newest
 from fcaffe.solvers.snapshot.state_files import read_state
 from fcaffe.solvers.snapshot.whole import read_model_of
+from fcaffe.tools.confusion import probabilities_of
 from fcaffe.tools.deploy import deploy_net, is_source
 from fcaffe.tools.nets import new_net
 from fcaffe.tools.preprocessing import Preprocessing, of_net
@@ -246,8 +247,7 @@ class Predictor:
         scores = self.engine.to_numpy(self._output.data).reshape(len(values), -1).copy()
         if self._is_probability:
             return scores
-        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+        return probabilities_of(scores)
 
     def close(self) -> None:
         """Free the net."""

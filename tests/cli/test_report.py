@@ -17,8 +17,9 @@ import pytest
 from fcaffe.errors import FcaffeError
 from fcaffe.log.reader import NetCurves, Output, TrainingLog
 from fcaffe.solvers import Solver
+from fcaffe.tools.confusion import Evaluation, Mistake
 from fcaffe.tools.report import recorder
-from fcaffe.tools.report.page import Content, Evaluation, Mistake, NetContent, render
+from fcaffe.tools.report.page import Content, NetContent, render
 from fcaffe.tools.summary import LayerSummary
 from tests.cli.conftest import Result
 from tests.conftest import GOLDEN
@@ -133,9 +134,9 @@ def test_several_logs_of_one_training(run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("scores", "low"),
-    [([0.1, 0.9, 0.98, 0.99], 0.975), ([0.1], 0.0), ([1.0, 1.0], 0.99), ([0.1, 0.2, 0.15], 0.0), ([0.5, 0.5], 0.375)],
+    [([0.1, 0.9, 0.98, 0.99], 0.0), ([0.98, 0.99], 0.975), ([1.0, 1.0], 0.99), ([0.1, 0.2], 0.0), ([0.5, 0.5], 0.375)],
 )
-def test_scores_near_1_can_be_told_apart(scores: list[float], low: float) -> None:
+def test_all_scores_are_within_the_axis_and_those_near_1_can_be_told_apart(scores: list[float], low: float) -> None:
     log = TrainingLog(
         loss={0: 1.0}, test_nets={0: NetCurves(outputs={0: Output("accuracy", 0, False, dict(enumerate(scores)))})}
     )

@@ -28,6 +28,7 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_solver
 from fcaffe.pycaffe.draw import draw_net
 from fcaffe.tools import plot
+from fcaffe.tools.confusion import Evaluation
 from fcaffe.tools.summary import COLUMNS, LayerSummary, layer_summaries
 
 POINTS = 1200  # of a curve, approximately, after thinning
@@ -39,37 +40,6 @@ COLORS = 6  # of series in page.html
 FILTERS = 96  # at most, in the page
 DRAWN = 1000  # layers of the largest net that is drawn; Graphviz takes seconds for it
 LEAST_SCALE = 0.65  # of a drawing; a larger one has scroll bars
-
-
-@dataclass
-class Mistake:
-    """A sample that the net guesses wrong: the probability of the guess, and the picture (C, H, W)."""
-
-    probability: float
-    label: int
-    guess: int
-    values: np.ndarray
-
-
-@dataclass
-class Evaluation:
-    """The result of `evaluate`.
-
-    `counts[label, guess]` is a number of samples; `worst` has the mistakes of the highest probability first; `moment`
-    says which weights were evaluated, such as "at iteration 100".
-    """
-
-    counts: np.ndarray
-    worst: list[Mistake]
-    moment: str = ""
-
-    @property
-    def samples(self) -> int:
-        return int(self.counts.sum())
-
-    @property
-    def accuracy(self) -> float:
-        return float(np.trace(self.counts)) / max(self.samples, 1)
 
 
 class NetContent(NamedTuple):
@@ -206,24 +176,29 @@ def _confusion(found: Evaluation | None) -> str:
         return ""
     few = len(found.counts) <= MATRIX
     heading = "Rows are labels, columns are guesses." if few else "The most frequent mistakes:"
-    table = _matrix(found.counts) if few else _pairs(found.counts)
+    table = _matrix(found) if few else _pairs(found)
+    others = (
+        "The tests in the log may have other samples, since they do not read all data" if not found.reads_all else ""
+    )
     figures = "".join(
-        f"<figure><img alt='' src='{data_uri(picture(one.values))}'>label {one.label}<br>guess {one.guess}<br>"
+        f"<figure><img alt='' src='{data_uri(picture(one.values))}'>label {escape(found.name(one.label))}<br>"
+        f"guess {escape(found.name(one.guess))}<br>"
         f"<span class=soft>{one.probability:.1%} sure</span></figure>"
         for one in found.worst
     )
     shown = f"<div class=pictures>{figures}</div>" if figures else "<p>None among these samples.</p>"
     return (
         f"<div class=card><h2>Test net {escape(found.moment)}: {found.accuracy:.2%} of {found.samples:,} samples are "
-        f"right</h2><p class=soft><small>The tests in the log have other samples, unless they read all data</small></p>"
+        f"right</h2><p class=soft><small>{others}</small></p>"
         f"<div class=flow><div><p class=soft><small>{heading}</small></p><div class=scroll>{table}</div></div>"
         f"<div><p class=soft><small>The mistakes with the highest probability:</small></p>{shown}</div></div></div>"
     )
 
 
-def _matrix(counts: np.ndarray) -> str:
+def _matrix(found: Evaluation) -> str:
+    counts = found.counts
     most = max(1, int(np.where(np.eye(len(counts), dtype=bool), 0, counts).max()))
-    head = "".join(f"<th>{guess}</th>" for guess in range(len(counts)))
+    head = "".join(f"<th>{escape(found.name(guess))}</th>" for guess in range(len(counts)))
     rows = []
     for label, row in enumerate(counts):
         cells = []
@@ -233,15 +208,19 @@ def _matrix(counts: np.ndarray) -> str:
             color = "good" if label == guess else "bad"
             cells.append(f"<td style='background:rgba(var(--{color}),{depth:.2f})'>{count or ''}</td>")
         right = row[label] / max(1, row.sum())
-        rows.append(f"<tr><th>{label}</th>{''.join(cells)}<td class=soft>{right:.1%}</td></tr>")
+        rows.append(f"<tr><th>{escape(found.name(label))}</th>{''.join(cells)}<td class=soft>{right:.1%}</td></tr>")
     return f"<table class=matrix><tr><th></th>{head}<th></th></tr>{''.join(rows)}</table>"
 
 
-def _pairs(counts: np.ndarray) -> str:
-    wrong = np.where(np.eye(len(counts), dtype=bool), 0, counts)
+def _pairs(found: Evaluation) -> str:
+    wrong = np.where(np.eye(len(found.counts), dtype=bool), 0, found.counts)
     order = np.argsort(wrong, axis=None)[::-1][:PAIRS]
     cells = [np.unravel_index(index, wrong.shape) for index in order]
-    rows = [(str(label), str(guess), f"{wrong[label, guess]:,}") for label, guess in cells if wrong[label, guess]]
+    rows = [
+        (found.name(label), found.name(guess), f"{wrong[label, guess]:,}")
+        for label, guess in cells
+        if wrong[label, guess]
+    ]
     return _table(("label", "guess", "times"), rows, numbers_from=2)
 
 

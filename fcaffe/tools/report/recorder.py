@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,21 +13,20 @@ import numpy as np
 from fcaffe import log
 from fcaffe.engines import Engine
 from fcaffe.errors import FcaffeError
-from fcaffe.log.reader import NetCurves, Output, TrainingLog, read_log
+from fcaffe.log.reader import TrainingLog, read_log
 from fcaffe.net import Context, Net
 from fcaffe.net.weights import load_weights, share_weights
 from fcaffe.proto import read_solver
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import Observer, Solver
 from fcaffe.solvers.nets import test_net_params, train_net_param
-from fcaffe.tools.report.page import Content, Evaluation, Mistake, first_filters, net_content, prototxts, write_page
+from fcaffe.tools.confusion import evaluate
+from fcaffe.tools.report.numbers import LOSS, RATE, Numbers, beside, key_of
+from fcaffe.tools.report.page import Content, first_filters, net_content, prototxts, write_page
 
 EVERY = 5  # seconds between two pages
 REFRESH = 10  # seconds after which an open page reloads itself
 LONGEST = 30  # seconds of an evaluation, one after each test
-WORST = 24  # mistakes with a picture in the page
-CLASSES = 10_000  # largest number of classes for which a matrix is counted
-SCORING = ("Accuracy", "SoftmaxWithLoss", "MultinomialLogisticLoss", "HingeLoss")  # bottoms: scores, labels
 
 
 class Recorder(Observer):
@@ -39,6 +38,7 @@ class Recorder(Observer):
     def __init__(self, path: str, solver: Solver, solver_file: str) -> None:
         self.path = path
         self.solver = solver
+        self.numbers = Numbers(beside(path), solver.identity.generations[0].id, solver.iteration)
         self.content = Content(solver.net.name or "Training", "", TrainingLog(net=solver.net.name), refresh=REFRESH)
         self.content.prototxts = prototxts(solver_file)
         self.content.net = net_content(solver.net, train_net_param(solver.param)[0])
@@ -51,8 +51,9 @@ class Recorder(Observer):
         write_page(path, self.content)
 
     def iteration_ends(self, loss: float, rate: float) -> None:
-        iteration, curves = self.solver.iteration, self.content.log
-        curves.loss[iteration], curves.rate[iteration] = loss, rate
+        iteration = self.solver.iteration
+        self.numbers.add(LOSS, iteration, loss)
+        self.numbers.add(RATE, iteration, rate)
         if time.monotonic() - self._written > EVERY:
             done, last = iteration - self._first, self.solver.param.max_iter
             left = (time.monotonic() - self._began) / max(done, 1) * (last - iteration)
@@ -60,12 +61,9 @@ class Recorder(Observer):
 
     def test_ends(self, index: int, outputs: Sequence[tuple[str, np.ndarray, float]]) -> None:
         self._tested = self.solver.iteration
-        net, number = self.content.log.test_nets.setdefault(index, NetCurves()), 0
-        for name, values, weight in outputs:
-            for value in values:
-                output = net.outputs.setdefault(number, Output(name, number, bool(weight)))
-                output.curve[self.solver.iteration] = float(value)
-                number += 1
+        found = [(name, float(value), bool(weight)) for name, values, weight in outputs for value in values]
+        for number, (name, value, is_loss) in enumerate(found):
+            self.numbers.add(key_of(index, number, is_loss, name), self.solver.iteration, value)
         if index == 0:
             self._evaluate()
 
@@ -85,12 +83,14 @@ class Recorder(Observer):
             state += f" Go on by: fcaffe train --solver {self._solver_file} --snapshot {saved[0]}"
         self.content.refresh = 0
         self._write(state)
+        self.numbers.close()
         if self._net is not None:
             self._net.close()
 
     def _update(self, state: str, left: str = "") -> None:
         """Bring the page's content up to date."""
         content, solver, elapsed = self.content, self.solver, time.monotonic() - self._began
+        content.log = self.numbers.log(content.log.net)
         samples = (solver.iteration - self._first) * solver.passes * solver.share.total
         tiles = [("time", _duration(elapsed)), ("samples/s", f"{samples / max(elapsed, 1e-9):,.0f}")]
         tiles += [("workers", str(solver.workers.size)), ("engine", solver.engine.name)]
@@ -100,6 +100,10 @@ class Recorder(Observer):
         if content.evaluation is not None and self._evaluated > self._tested:
             right = f"{content.evaluation.accuracy:.2%}"
             tiles += [(f"right in the test net, iteration {self._evaluated:,}", right)]
+        for key, (iteration, value) in self.numbers.best.items():
+            name = key.rsplit(":", 1)[1]
+            if ":0:" in key and 0 <= value <= 1 and iteration < self._tested:
+                tiles.append((f"best test {name}, iteration {iteration:,}", f"{value:.4g}"))
         content.state, content.left, content.tiles = state, left, tiles
         content.progress = min(1.0, solver.iteration / max(1, solver.param.max_iter))
         content.filters = first_filters(solver.net)
@@ -174,43 +178,3 @@ def write_report(logs: Sequence[str], page: str, solver_file: str, weights: str,
                     moment = f"with {os.path.basename(weights)}"
                     content.evaluation = evaluate(net, range(param.test_iter[0]), moment)
     write_page(page, content)
-
-
-def evaluate(net: Net, batches: Iterable[object], moment: str) -> Evaluation | None:
-    """Run the net once for each item of `batches`.
-
-    Returns None if no layer compares the scores of classes with one label a sample.
-    """
-    scoring = next((node for node in net.nodes if node.layer.type in SCORING), None)
-    if scoring is None or len(scoring.bottoms) < 2:
-        return None
-    scores_blob, labels_blob = scoring.bottoms[:2]
-    classes = scores_blob.count // max(1, labels_blob.count)
-    if scores_blob.shape[:1] != (labels_blob.count,) or not 1 < classes <= CLASSES:
-        return None
-    pictures = next((blob for node in net.nodes for blob in node.tops if len(blob.shape) == 4), None)
-    to_numpy = net.context.engine.to_numpy
-    counts, worst = np.zeros((classes, classes), np.int64), list[Mistake]()
-    for _ in batches:
-        net.forward()
-        labels = to_numpy(labels_blob.data).reshape(-1).astype(int)
-        probabilities = _probabilities(to_numpy(scores_blob.data).reshape(len(labels), classes))
-        guesses = probabilities.argmax(axis=1)
-        valid = (labels >= 0) & (labels < classes)
-        np.add.at(counts, (labels[valid], guesses[valid]), 1)
-        wrong = np.flatnonzero(valid & (labels != guesses))
-        of_guess = probabilities[wrong, guesses[wrong]]
-        for index in wrong[np.argsort(-of_guess, kind="stable")[:WORST]]:
-            values = to_numpy(pictures.data[index]).copy() if pictures is not None else np.zeros((1, 1, 1))
-            probability = float(probabilities[index, guesses[index]])
-            worst.append(Mistake(probability, int(labels[index]), int(guesses[index]), values))
-        worst = sorted(worst, key=lambda mistake: -mistake.probability)[:WORST]
-    return Evaluation(counts, worst, moment)
-
-
-def _probabilities(scores: np.ndarray) -> np.ndarray:
-    """Softmax along axis 1, unless the rows are probabilities already."""
-    if (scores >= 0).all() and np.allclose(scores.sum(axis=1), 1, atol=1e-3):
-        return scores
-    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return powers / powers.sum(axis=1, keepdims=True)
