@@ -56,8 +56,8 @@ class AnnotatedData(Data):
         table = np.concatenate(found) if found else np.full((1, 8), -1)
         return table.astype(np.float32).reshape(1, 1, -1, 8)
 
-    def take_share(self, batch_size: int, top: list[Blob]) -> None:
-        super().take_share(batch_size, top)
+    def find_share(self, batch_size: int, top: list[Blob]) -> None:
+        super().find_share(batch_size, top)
         if self.has_boxes and not self._for_yolo and top[0].placement != REPLICATE:
             top[1].placement = LOCAL
 

@@ -61,8 +61,8 @@ class Reader(Layer):
     def after_fork(self) -> None:
         self._handing_out = threading.Lock()
 
-    def take_share(self, batch_size: int, top: list[Blob]) -> None:
-        """Find the `share` of each batch that this worker reads, and with it the placement of the tops."""
+    def find_share(self, batch_size: int, top: list[Blob]) -> None:
+        """Set the `share` of each batch that this worker reads, and the placement of the tops."""
         self.share, placement = self.context.share_of(batch_size)
         for blob in top:
             blob.placement = placement
@@ -137,7 +137,7 @@ class ReadingLayer(Reader):
             transformer.seed(random)  # Caffe seeds it twice, before and after opening the source; the second counts
             source = self.open_source(transformer)
             transformer.seed(random)
-            self.take_share(source.batch_size, top)
+            self.find_share(source.batch_size, top)
             source.divide(self.share, self.context.turns)
             check_batches([source.shape, (source.shape[0], *source.label_shape)], depth)
         random.draw()  # in Caffe the seed of the reading thread, which has no use for it

@@ -33,7 +33,7 @@ class HDF5Data(Reader):
             raise self.error("hdf5_data_param.batch_size must be positive")
         with reading_errors(self):
             self.rows = Hdf5Rows(p.source, list(self.param.top), p.shuffle, self.context.seed)
-            self.take_share(p.batch_size, top)
+            self.find_share(p.batch_size, top)
             check_batches([(self.share.total, *shape) for shape in self.rows.row_shapes])
         self._reshape(top)
 

@@ -66,7 +66,7 @@ class DummyData(Layer):
             self._fill(top, drawn=True)
         for blob, filler in zip(top, self.fillers, strict=True):
             if _draws(filler) and not self.is_split:
-                self.take_from_first(blob)
+                self.copy_from_first(blob)
 
     def _fill(self, top: list[Blob], drawn: bool) -> None:
         """Fill those tops whose values are drawn, or the others (where an unknown filler is found out)."""

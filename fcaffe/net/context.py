@@ -41,8 +41,7 @@ class Context:
     `wide_products` compute products over the samples of all workers (see `fcaffe.solvers.wide_products`), both by the
     layers' keys.
 
-    While nets are built, `as_worker_0` gives every worker what worker 0 passes to it. All workers must call it at the
-    same point.
+    While nets are built, `as_worker_0` broadcasts an object of worker 0. All workers must call it at the same point.
     """
 
     engine: Engine
@@ -131,13 +130,14 @@ class Context:
         return values / values.dtype.type(self.workers.size) if isinstance(shard, Replicate) else values
 
     @contextlib.contextmanager
-    def unheard(self) -> Iterator[None]:
-        """Its body runs on this worker alone, so sums are over its own values."""
-        workers, self.workers = self.workers, self.workers.alone
+    def without_others(self) -> Iterator[None]:
+        """In its body this worker runs layers without the others, so sums are over its own values."""
+        before = self.workers, self.wide_products
+        self.workers, self.wide_products = self.workers.single, {}
         try:
             yield
         finally:
-            self.workers = workers
+            self.workers, self.wide_products = before
 
     def begin_pass(self, iteration: int, first_sample: int) -> None:
         """Set what the noise of the next pass depends on: the iteration, and its first sample in the global batch."""

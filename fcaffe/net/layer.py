@@ -45,7 +45,7 @@ class Half(Enum):
     NONE = "its bottoms and tops are all float32"
     FIRST = "its first bottom may have 16 bits"
     SAME = "its bottoms and tops all have the same type, 16 bits or float32"
-    SAME_IN_XP = "as SAME, if the array module computes with 16 bits: not all that the layer does is operators"
+    SAME_IN_XP = "as SAME on an array module that computes with 16 bits (CuPy), else float32"
     ANY = "each bottom and top may have either type"
 
 
@@ -94,7 +94,7 @@ class Layer:
     gradient of a blob. Those of `constants` of the traits, such as the reference of a Crop, are 0, and the net writes
     them. For the gradient of one of the `labels` of the traits the net raises an error, as Caffe does. So `backward` is
     called only if it is asked for a gradient that it computes, of a bottom or of a parameter. A layer without
-    parameters, only one of whose bottoms has a gradient, need not ask for which.
+    parameters may ignore `propagate_down` if only one of its bottoms has a gradient.
 
     A layer with state from pass to pass besides its parameters overrides `state_blobs`, or `state` and
     `restore_state`, so that a resumed run computes the same as one that was never stopped.
@@ -255,7 +255,7 @@ class Layer:
                 total += float((blob.data * self.xp.float32(weight)).sum(dtype=self.xp.float64))
         return total
 
-    def take_from_first(self, blob: Blob) -> None:
+    def copy_from_first(self, blob: Blob) -> None:
         """Copy shape and values of worker 0's blob to all workers."""
         workers = self.context.workers
         shape = np.array([len(blob.shape), *blob.shape, *[0] * (MAX_AXES - len(blob.shape))])
@@ -278,10 +278,13 @@ class Layer:
 
     def share_loss_weights(self, top: list[Blob]) -> None:
         """Divide the weights of losses that every worker computes whole: the losses of all workers add up."""
-        per_worker = self.context.workers.per_worker
-        for index, blob in enumerate(top):  # of user code: the mean over a worker's own batch
-            if self.traits.runs_user_code if per_worker else isinstance(blob.placement, Replicate):
-                self.loss_weights[index] /= self.context.workers.size
+        workers = self.context.workers
+        for index, blob in enumerate(top):
+            is_whole = isinstance(blob.placement, Replicate)
+            if workers.per_worker:  # a loss of user code is the mean over a worker's own batch
+                is_whole = self.traits.runs_user_code
+            if is_whole:
+                self.loss_weights[index] /= workers.size
 
     def add_blob(
         self, *shape: int, channels_last: bool = False, filler: Any = None, placement: Placement = REPLICATE
@@ -303,10 +306,10 @@ class Layer:
     @property
     def workers(self) -> Workers:
         """The workers among which the work of this layer is split; a single one if each does all of it."""
-        return self.context.workers if self.is_split else self.context.workers.alone
+        return self.context.workers if self.is_split else self.context.workers.single
 
     def over_workers(self, count: float, blob: Blob) -> float:
-        """The sum over the workers of `count`, which is proportional to the samples that this worker has of the blob.
+        """Scale `count`, which is proportional to this worker's samples of the blob, to the whole batch.
 
         The workers exchange their counts only if these do not follow from the size of the batch.
         """

@@ -317,7 +317,7 @@ class Net(Graph):
             return
         context.explains = True
         try:
-            with context.unheard():
+            with context.without_others():
                 for node in self._recomputed():
                     if node.bottoms and node.tops and not node.layer.traits.runs_user_code:
                         node.forward_again()
@@ -331,7 +331,7 @@ class Net(Graph):
         Each worker searches by itself, without sums over workers.
         """
         engine = self.context.engine
-        with self.context.unheard():
+        with self.context.without_others():
             for node in self._recomputed():
                 for index, blob in enumerate(node.layer.blobs):
                     if not engine.is_finite(blob.data):

@@ -24,8 +24,8 @@ class Node:
     """A layer at its position in a list of nodes that run in this order.
 
     `members` of a fused node (see `fcaffe.net.run.rewrite`) are the nodes of the graph whose work its layer does. The
-    ids of a node of the graph are indices in the graph's list of blobs. `before`: see above; in a program it is the
-    first bottom, unless the values have to be copied there too.
+    ids of a node of the graph are indices in the graph's list of blobs. `before` is a blob for the old values of the
+    bottom (see above). The graph copies them there; in a program `before` mostly is the bottom itself.
     """
 
     index: int

@@ -25,7 +25,7 @@ class Parameter:
     stated_lr_mult: float | None
     stated_decay_mult: float | None
     sharers: list[Blob] = field(default_factory=list)
-    home: Any = None  # the storage that lies in the flat buffer
+    flat_storage: Any = None  # its part of the flat buffer
 
     @property
     def lr_mult(self) -> float:
@@ -114,7 +114,7 @@ class Parameters:
         self.diff, self.to_sum = diff, diff[: self.exchanged]
         for parameter, part in self.with_slices():
             parameter.blob.move_to(data[part], diff[part])
-            parameter.home = parameter.blob.data_storage
+            parameter.flat_storage = parameter.blob.data_storage
 
     def with_slices(self) -> Iterator[tuple[Parameter, slice]]:
         """Yield each parameter with its slice of a flat buffer."""

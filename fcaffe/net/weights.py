@@ -83,10 +83,10 @@ def copy_weights(net: Net, model: Model, source: str) -> None:
             target[...] = blob.xp.asarray(own, dtype=blob.xp.float32)
 
 
-def tell_untouched(net: Net, given: Container[str], source: str) -> None:
-    """Name, in one line of the log, the layers whose parameters were in none of the `given` layers of a model."""
-    shared = {sharer for p in net.parameters.owned if p.layer.name in given for sharer in p.sharers}
-    names = [node.name for node in net.nodes if node.name not in given and not shared.issuperset(node.layer.blobs)]
+def tell_untouched(net: Net, layers: Container[str], source: str) -> None:
+    """Name, in one line of the log, the layers whose parameters were in none of the `layers` layers of a model."""
+    shared = {sharer for p in net.parameters.owned if p.layer.name in layers for sharer in p.sharers}
+    names = [node.name for node in net.nodes if node.name not in layers and not shared.issuperset(node.layer.blobs)]
     if names:
         log.warning(f"{source} has no weights for the layer(s) {', '.join(names)}: they keep their initial ones")
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from fcaffe.errors import UsageError
 from fcaffe.share import Share, split_batch
+from fcaffe.tree_order import sum_in_tree_order
 
 
 class Workers:
@@ -20,7 +21,6 @@ class Workers:
     rank: int = 0
     size: int = 1
     in_shards: bool = False  # a pass is over one shard of the batch; see Shards
-    in_step: bool = False  # all shards are computed at the same time
     is_first: bool = True  # whether this pass is the first among the concurrent passes of this worker
     sums_on_streams: bool = False  # the host waits for no sum of an array of float32 on a GPU
     per_worker: bool = False  # each has a whole batch, so the global batch is `size` times as large
@@ -44,22 +44,20 @@ class Workers:
         return Share(0, samples, samples) if self.per_worker else split_batch(samples, self.rank, self.size)
 
     @functools.cached_property
-    def alone(self) -> Workers:
-        """This worker without the others, for layers that have whole bottoms: its sums are over its own values."""
-        alone = Workers()
-        alone.part = self.part  # type: ignore[method-assign]
-        return alone
+    def single(self) -> Workers:
+        """This worker without the others, whose sums are over its own values."""
+        return SingleWorker(self)
 
     def run_shards_in_step(self) -> None:
         """A layer calls this in `setup` if its sums must cover all shards. Each shard then has a net of its own."""
 
     def sum(self, value: float) -> float:
         """A number summed over all workers. Collective."""
-        return value
+        return float(self.sum_array(np.array([float(value)]))[0])
 
     def sum_array(self, values: Any) -> Any:
-        """The same for a small array."""
-        return values
+        """A small array summed over all workers, in a fixed order, so that all get the same bits."""
+        return sum_in_tree_order(self.gather_array(values))
 
     def gather_array(self, values: Any) -> Any:
         """The small arrays of all workers, of one shape, in the order of ranks: (size, *shape). All must call this."""
@@ -74,14 +72,13 @@ class Workers:
         return np.concatenate([part[:count] for part, count in zip(self.gather_array(rows), counts, strict=True)])
 
     def swap(self, parts: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any]:
-        """Give part r to worker r. Returns the parts of these shapes that this worker is given, by rank. All must call
-        this."""
+        """Send part r to worker r. Returns the received parts, of these shapes, by rank. All must call this."""
         longest = int(self.gather_array(np.array([part.size for part in parts])).max())
         rows = np.zeros_like(parts[0], shape=(len(parts), longest))
         for row, part in zip(rows, parts, strict=True):
             row[: part.size] = part.reshape(-1)
-        given = self.gather_array(rows)[:, self.rank]
-        return [row[: prod(shape)].reshape(shape) for row, shape in zip(given, shapes, strict=True)]
+        received = self.gather_array(rows)[:, self.rank]
+        return [row[: prod(shape)].reshape(shape) for row, shape in zip(received, shapes, strict=True)]
 
     def broadcast(self, array: Any) -> None:
         """Overwrite the array by worker 0's."""
@@ -101,3 +98,13 @@ class Workers:
         """Raises UsageError on each worker whose `content` differs from that of worker 0; all must call this."""
         if self.broadcast_object(sha256(content).digest()) != sha256(content).digest():
             raise UsageError(f"{what} of worker {self.rank} differ from those of worker 0: give all the same")
+
+
+class SingleWorker(Workers):
+    """One of several workers without the others. Its part of a split batch stays the same."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+
+    def part(self, samples: int) -> Share:
+        return self._workers.part(samples)

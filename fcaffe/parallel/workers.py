@@ -15,7 +15,6 @@ from fcaffe.parallel.reductions.reduction import Reduction
 from fcaffe.parallel.waiting import wait_until
 from fcaffe.parallel.watchdog import Watchdog
 from fcaffe.timeline import WAIT, Timeline
-from fcaffe.tree_order import sum_in_tree_order
 
 
 class MpiWorkers(Workers):
@@ -41,12 +40,9 @@ class MpiWorkers(Workers):
         self.reduction = reduction
         self.sums_on_streams = reduction is not None and not reduction.host_waits
 
-    def sum(self, value: float) -> float:
-        return float(self.sum_array(np.array([float(value)], np.float64))[0])
-
     def sum_array(self, values: Array) -> Array:
-        """Add up in a fixed order, so that all ranks get the same bits. Arrays of a GPU are copied to the host and
-        back, since not every MPI reads a GPU's memory, unless the reduction adds them up on the GPU."""
+        """Arrays of a GPU are copied to the host and back, since not every MPI reads a GPU's memory, unless the
+        reduction adds them up on the GPU."""
         if hasattr(values, "get"):  # as arrays of CuPy have
             total = values.copy(order="C")
             if self.reduction is not None and self.sums_on_streams and values.dtype == np.float32:
@@ -54,7 +50,7 @@ class MpiWorkers(Workers):
             else:
                 total.set(self.sum_array(values.get()))
             return total
-        return sum_in_tree_order(self.gather_array(values))
+        return super().sum_array(values)
 
     def gather_array(self, values: Array) -> Array:
         """On a GPU each rank adds its values to zeros, which is exact in every order."""

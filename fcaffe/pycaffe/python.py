@@ -71,7 +71,7 @@ class Python(UserLayer):
         if self.is_split or self.context.workers.rank == 0:
             self._call("forward", bottom, top)
         for blob in () if self.is_split else top:
-            self.take_from_first(blob)
+            self.copy_from_first(blob)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if self.is_split:

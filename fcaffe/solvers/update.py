@@ -120,14 +120,14 @@ class Update:
 
         Their values are copied into the flat buffer and back. Afterwards the buffer has its own values again.
         """
-        away = [(parameter, own) for parameter, own in parameters if parameter.blob.data_storage is not parameter.home]
+        away = [(one, own) for one, own in parameters if one.blob.data_storage is not one.flat_storage]
         data = self.run.data
         before = [data[own].copy() for _, own in away]
         for parameter, own in away:
-            parameter.home.logical(data[own], parameter.blob.shape)[...] = parameter.blob.data
+            parameter.flat_storage.logical(data[own], parameter.blob.shape)[...] = parameter.blob.data
         yield
         for (parameter, own), values in zip(away, before, strict=True):
-            parameter.blob.data[...] = parameter.home.logical(data[own], parameter.blob.shape)
+            parameter.blob.data[...] = parameter.flat_storage.logical(data[own], parameter.blob.shape)
             data[own] = values
 
     def _clip(self) -> None:

@@ -24,8 +24,8 @@ def test_the_largest_batch_is_the_one_that_workers_split() -> None:
     assert context.share == Share(16, 16, 32)
 
 
-def test_an_unheard_worker_has_its_own_sums() -> None:
+def test_a_worker_without_others_has_its_own_sums() -> None:
     context = Context(engine(), CaffeRandom(1), workers=SecondOfTwo())
-    with context.unheard():
+    with context.without_others():
         assert context.workers.sum(2.0) == 2
     assert context.workers.sum(2.0) == 20

@@ -12,7 +12,6 @@ import numpy as np
 
 from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.workers import Workers
-from fcaffe.tree_order import sum_in_tree_order
 
 
 class Meeting:
@@ -46,12 +45,6 @@ class ThreadWorkers(Workers):
 
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self.meeting, self.rank, self.size = meeting, rank, meeting.size
-
-    def sum(self, value: float) -> float:
-        return float(self.sum_array(np.array([float(value)]))[0])
-
-    def sum_array(self, values: Any) -> Any:
-        return sum_in_tree_order(self.gather_array(values))
 
     def gather_array(self, values: Any) -> Any:
         everyones = self.meeting.gather(self.rank, np.array(values))

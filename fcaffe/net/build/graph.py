@@ -245,11 +245,11 @@ class Graph:
         node.bottom_need_backward.append(needed)
 
     def _append_top(self, node: Node, param: Any, index: int) -> None:
-        given = index < len(param.top)
-        name = param.top[index] if given else AUTOMATIC
-        in_place = given and index < len(param.bottom) and name == param.bottom[index]
+        named = index < len(param.top)
+        name = param.top[index] if named else AUTOMATIC
+        in_place = named and index < len(param.bottom) and name == param.bottom[index]
         if not in_place:
-            if given and name in self._ids:
+            if named and name in self._ids:
                 maker = next(n.name for n in reversed([*self.nodes, node]) if self._ids[name] in n.top_ids)
                 raise NetError(
                     f"Top blob '{name}' produced by multiple sources: layers '{maker}' and '{param.name}'; "
@@ -260,14 +260,14 @@ class Graph:
             self.blob_names.append(name)
             self.blob_loss_weights.append(0.0)
             self._blob_needs_backward.append(False)
-            if given:
+            if named:
                 self._ids[name] = blob_id
         else:
             blob_id = self._ids[name]
         (log.top_in_place if in_place else log.top_connected)(param.name, name)
         node.tops.append(self.blobs[blob_id])
         node.top_ids.append(blob_id)
-        if given:
+        if named:
             self._unread[name] = None
         if param.type == "Input":
             self.input_ids.append(blob_id)

@@ -66,12 +66,12 @@ class Redistribute(Layer):
         size, total = self.context.workers.size, 4 * math.prod(self.context.whole_shape(bottom[0]))
         part = total * (size - 1) // size
 
-        def sent(given: Placement, wanted: Placement) -> int:
-            if isinstance(given, Replicate) or isinstance(wanted, Partial):
+        def sent(source: Placement, target: Placement) -> int:
+            if isinstance(source, Replicate) or isinstance(target, Partial):
                 return 0
-            if isinstance(given, Partial):
-                return part if isinstance(wanted, Shard) else size * part
-            return part // size if isinstance(wanted, Shard) else part
+            if isinstance(source, Partial):
+                return part if isinstance(target, Shard) else size * part
+            return part // size if isinstance(target, Shard) else part
 
         return sent(self.source, self.target) + sent(adjoint(self.target), adjoint(self.source))
 
@@ -93,30 +93,30 @@ class Redistribute(Layer):
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         bottom[0].diff[...] = self._moved(top[0].diff, adjoint(self.target), adjoint(self.source))
 
-    def _moved(self, values: Array, given: Placement, wanted: Placement) -> Array:
+    def _moved(self, values: Array, source: Placement, target: Placement) -> Array:
         """The values in another placement."""
         workers, rank = self.context.workers, self.context.workers.rank
-        if isinstance(given, Replicate):
-            return values[self._parts(wanted, values.shape)[rank]]
-        if isinstance(given, Partial):
-            if not isinstance(wanted, Shard):
+        if isinstance(source, Replicate):
+            return values[self._parts(target, values.shape)[rank]]
+        if isinstance(source, Partial):
+            if not isinstance(target, Shard):
                 return workers.sum_array(values)
-            parts = [values[part] for part in self._parts(wanted, values.shape)]
+            parts = [values[part] for part in self._parts(target, values.shape)]
             return sum_in_tree_order(workers.swap(parts, [parts[rank].shape] * len(parts)))
-        assert isinstance(given, Shard)
-        whole = self._whole_shape(values, given)
-        if isinstance(wanted, Partial):
+        assert isinstance(source, Shard)
+        whole = self._whole_shape(values, source)
+        if isinstance(target, Partial):
             zeros = self.xp.zeros(whole, values.dtype)
-            zeros[self._parts(given, whole)[rank]] = values
+            zeros[self._parts(source, whole)[rank]] = values
             return zeros
-        counts = [part[-1].stop - part[-1].start for part in self._parts(given, whole)]
-        if not isinstance(wanted, Shard):
-            rows = workers.gather_rows(self.xp.moveaxis(values, given.axis, 0), counts)
-            return self.xp.moveaxis(rows, 0, given.axis)
-        parts = [values[part] for part in self._parts(wanted, values.shape)]
+        counts = [part[-1].stop - part[-1].start for part in self._parts(source, whole)]
+        if not isinstance(target, Shard):
+            rows = workers.gather_rows(self.xp.moveaxis(values, source.axis, 0), counts)
+            return self.xp.moveaxis(rows, 0, source.axis)
+        parts = [values[part] for part in self._parts(target, values.shape)]
         shape = parts[rank].shape
-        shapes = [(*shape[: given.axis], count, *shape[given.axis + 1 :]) for count in counts]
-        return self.xp.concatenate(workers.swap(parts, shapes), axis=given.axis)
+        shapes = [(*shape[: source.axis], count, *shape[source.axis + 1 :]) for count in counts]
+        return self.xp.concatenate(workers.swap(parts, shapes), axis=source.axis)
 
     def _whole_shape(self, values: Array, shard: Shard) -> tuple[int, ...]:
         own, samples = values.shape[shard.axis], shard.samples

@@ -12,7 +12,7 @@ import numpy as np
 from fcaffe.net.workers import Workers
 from fcaffe.share import Share, split_batch
 from fcaffe.threads import shard_threads
-from fcaffe.tree_order import Node, Tree, sum_in_tree_order
+from fcaffe.tree_order import Node, Tree
 
 MOST = 4096  # shards
 
@@ -44,8 +44,8 @@ class Shards(Workers):
         self.in_shards = size > 1
         self.in_step = False
         self.cores = threading.Semaphore(min(shard_threads(), self.passes))
-        self._meeting = threading.Barrier(self.passes)
-        self._given: list[Any] = [None] * self.passes  # what the shards contribute to a sum or a gathering
+        self._barrier = threading.Barrier(self.passes)
+        self._contributions: list[Any] = [None] * self.passes  # of the shards to a gathering
         self._gathered: Any = None
         self._passes = threading.local()
 
@@ -68,23 +68,28 @@ class Shards(Workers):
             try:
                 yield
             except BaseException:
-                self._meeting.abort()
+                self._barrier.abort()
                 raise
 
     def begin(self) -> None:
         """Call it before the passes of a batch."""
-        self._meeting.reset()
+        self._barrier.reset()
 
     def meet(self, between: Callable[[], None] | None = None) -> None:
         """Wait for the other passes of this worker. Then the first one calls `between`, while the others wait."""
-        for step in (None, between) if between else (None,):
-            if step and self.is_first:
-                step()
-            self.cores.release()
-            try:
-                self._meeting.wait()
-            finally:
-                self.cores.acquire()
+        self._wait()
+        if between is not None:
+            if self.is_first:
+                between()
+            self._wait()
+
+    def _wait(self) -> None:
+        """Wait for the other passes of this worker, and let others have the core."""
+        self.cores.release()
+        try:
+            self._barrier.wait()
+        finally:
+            self.cores.acquire()
 
     @property
     def splitting(self) -> str:
@@ -109,20 +114,14 @@ class Shards(Workers):
         shard = split_batch(share.total, self.rank, self.size)
         return slice(shard.first - share.first, shard.first - share.first + shard.count)
 
-    def sum(self, value: float) -> float:
-        return float(self.sum_array(np.array([float(value)]))[0])
-
-    def sum_array(self, values: Any) -> Any:
-        return sum_in_tree_order(self.gather_array(values))
-
     def gather_array(self, values: Any) -> Any:
         """The arrays of all shards, in their order."""
-        self._given[self.rank - self.own[0]] = values
+        self._contributions[self.rank - self.own[0]] = values
         self.meet(self._gather)
         return self._gathered
 
     def _gather(self) -> None:
-        self._gathered = self.workers.gather_rows(np.stack(self._given), self.counts)
+        self._gathered = self.workers.gather_rows(np.stack(self._contributions), self.counts)
 
 
 def nodes_of_workers(size: int, workers: int) -> tuple[Tree, list[list[Node]]]:

@@ -67,7 +67,7 @@ class Touching:
     def hides(self, fused: Node, replaced: Sequence[int], want: Want) -> bool:
         """Whether all other nodes read the same values if `fused` replaces the nodes at these positions.
 
-        It does not write the memory between them, so no other node may read that. See also `is_overwritten`.
+        The fused node does not write the tops between them, so no other node may read these. See also `is_overwritten`.
         """
         nodes, own = self.nodes, set(replaced)
         written = {blob.data_storage for blob in fused.tops}
@@ -84,7 +84,7 @@ class Touching:
     def is_overwritten(self, fused: Node, replaced: Sequence[int]) -> bool:
         """Whether later nodes overwrite memory which backward of `fused` or of the replaced nodes reads.
 
-        They do no harm if both read the same memory: then both see the overwritten values, as layers do in Caffe.
+        If both read the same memory, both compute the same from the overwritten values, as layers do in Caffe.
         """
         nodes = self.nodes
         shared = {blob.data_storage for p in replaced for blob in nodes[p].blobs}
@@ -172,22 +172,22 @@ def without_copies(nodes: Sequence[Node]) -> list[Node]:
     The node copies its bottom where backward of an earlier node, such as a ReLU, reads the overwritten memory, and
     where other blobs share the memory, as the tops of a Split do.
     """
-    made = list(nodes)
+    result = list(nodes)
     touched: dict[Storage, list[int]] = defaultdict(list)  # the nodes that work on the present values of a memory
     for index, node in enumerate(nodes):
         if node.before is not None and node.needs_backward and node.before in node.saved():
             old, new = node.bottoms[0], node.before
             storage = old.data_storage
-            earlier = [made[position] for position in touched[storage]]
+            earlier = [result[position] for position in touched[storage]]
             if not any(saves(other, storage) or _shares(other, old) for other in earlier):
                 new.reshape(*old.shape)
                 new.share_diff(old)
                 for position in touched.pop(storage):
-                    made[position] = _with(made[position], old, new)
-                made[index] = replace(node, bottoms=[new, *node.bottoms[1:]])
-        for storage in {blob.data_storage for blob in made[index].blobs}:
+                    result[position] = _with(result[position], old, new)
+                result[index] = replace(node, bottoms=[new, *node.bottoms[1:]])
+        for storage in {blob.data_storage for blob in result[index].blobs}:
             touched[storage].append(index)
-    return made
+    return result
 
 
 def _shares(node: Node, blob: Blob) -> bool:
@@ -201,23 +201,28 @@ def _with(node: Node, old: Blob, new: Blob) -> Node:
 
 
 def _fused(nodes: list[Node], want: Want, kind: type[FusedLayer]) -> list[Node]:
-    touching, made, index = Touching(nodes), list[Node](), 0
+    touching, result, index = Touching(nodes), list[Node](), 0
     while index < len(nodes):
-        node = nodes[index]
-        chain = _chain(nodes, index, want) if is_layer(node.layer, kind.begins_with) else []
-        while count := kind.match(chain, want) if chain else 0:
-            fused, replaced = _node_for(kind, chain[:count]), range(index, index + count)
-            harms = want.gradients and touching.is_overwritten(fused, replaced)
-            if touching.hides(fused, replaced, want) and not harms:
-                node = fused
-                break
-            chain = chain[: count - 1]
-        made.append(node)
-        index += max(1, count)
-    return made
+        node, length = _longest(touching, index, want, kind)
+        result.append(node)
+        index += length
+    return result
 
 
-def _chain(nodes: list[Node], index: int, want: Want) -> list[Node]:
+def _longest(touching: Touching, index: int, want: Want, kind: type[FusedLayer]) -> tuple[Node, int]:
+    """The fused node for as many nodes from `index` on as possible, and how many; the node itself if there is none."""
+    node = touching.nodes[index]
+    chain = _chain(touching.nodes, index, want) if is_layer(node.layer, kind.begins_with) else []
+    while chain and (length := kind.match(chain, want)):
+        fused, replaced = _node_for(kind, chain[:length]), range(index, index + length)
+        harms = want.gradients and touching.is_overwritten(fused, replaced)
+        if touching.hides(fused, replaced, want) and not harms:
+            return fused, length
+        chain = chain[: length - 1]
+    return node, 1
+
+
+def _chain(nodes: Sequence[Node], index: int, want: Want) -> list[Node]:
     """The node at `index` and those right behind it that are linked to it as FusedLayer.match says."""
     chain = [nodes[index]]
     for node in nodes[index + 1 : index + LONGEST]:
@@ -232,12 +237,12 @@ def _chain(nodes: list[Node], index: int, want: Want) -> list[Node]:
 
 
 def _node_for(kind: type[FusedLayer], chain: Sequence[Node]) -> Node:
-    made = {blob for node in chain for blob in node.tops}
+    between = {blob for node in chain for blob in node.tops}
     outer = [
         (blob, down)
         for number, node in enumerate(chain)
         for blob, down in zip(node.bottoms, node.bottom_need_backward, strict=True)
-        if number == 0 or blob not in made
+        if number == 0 or blob not in between
     ]
     bottoms, downs = zip(*outer, strict=True)
     layer, last = kind(chain), chain[-1]
