@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -15,10 +16,16 @@ import pytest
 from fcaffe import log, pycaffe  # noqa: F401 - the type Python
 from fcaffe.engines import NumpyEngine
 from fcaffe.errors import FcaffeError
+from fcaffe.net import Blob, Context
+from fcaffe.net.placements import PARTIAL, REPLICATE, Placement, Shard
+from fcaffe.net.registry import create_layer
 from fcaffe.net.weights import gathered
+from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
+from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import Solver
+from tests.layers.examples import EXAMPLES
 from tests.parallel.random_placements import PlacedNet, write_data
 from tests.parallel.rank_threads import ThreadExchange, ThreadWorkers, on_ranks
 
@@ -104,6 +111,35 @@ def test_random_nets(folder: Path) -> None:
     assert trained > 0.6 * NETS
     assert not wrong, "\n".join([f"{len(wrong)} of {trained} nets", *wrong, *refused["2 workers"]])
     assert all(len(problems) < max(2, 0.05 * trained) for problems in refused.values()), refused
+
+
+@pytest.mark.parametrize("kind", sorted(EXAMPLES))
+def test_a_rule_answers_and_changes_nothing(kind: str) -> None:
+    """For each setting of each layer, and for each placement that its bottoms may have: the same answer twice."""
+    workers = Workers()
+    workers.rank, workers.size = 1, 2
+    context = Context(NumpyEngine(), CaffeRandom(1), "counter", workers=workers, split_below=1e9)
+    context.share_of(2)
+    for example in EXAMPLES[kind]:
+        param = parse_text(example.text, pb.LayerParameter)
+        param.name, param.type, param.phase = "it", kind, pb.Phase.Value(example.phase)
+        param.bottom.extend(f"x{index}" for index in range(len(example.bottoms)))
+        layer = create_layer(param, context)
+        before, random = "", context.random.state()
+        for placements in itertools.product(*map(placements_of, example.bottoms)):
+            bottom = [Blob(np, context.own_shape(*one)) for one in zip(example.bottoms, placements, strict=True)]
+            for blob, placement in zip(bottom, placements, strict=True):
+                blob.placement = placement
+            needed, tops = layer.rule(bottom)
+            before = before or repr(vars(layer))  # a Python layer has its user's class once it is asked
+            assert (needed, tops) == layer.rule(bottom) and len(needed) == len(bottom)
+            assert all(isinstance(one, Placement) for one in (*needed, *tops))
+            assert repr(vars(layer)) == before and context.random.state() == random
+
+
+def placements_of(shape: tuple[int, ...]) -> list[Placement]:
+    """Placements that a blob of this shape may have on two workers."""
+    return [REPLICATE, PARTIAL, *(Shard(axis, size) for axis, size in enumerate(shape[:2]) if size > 1)]
 
 
 def test_batches_of_each_worker_s_own(folder: Path) -> None:
