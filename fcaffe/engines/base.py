@@ -181,8 +181,9 @@ class EngineBase:
     def restore_state(self, state: dict[str, numpy.ndarray]) -> None:
         """Continue from the `state` of an engine, possibly of another kind."""
 
-    def set_counters(self, iteration: int, first_sample: int) -> None:
-        """Set the counters that the noise of later passes depends on, for engines that draw it themselves."""
+    def set_counters(self, *counters: int) -> None:
+        """Set what the noise of the next pass depends on, for engines that draw it themselves: the first sample, then
+        number, iteration and net of the `Moment`."""
 
     def for_each(self, work: Callable[..., None], items: Sequence[tuple[Any, ...]]) -> None:
         """Call work(*item) for each item, in any order; concurrently if there are many."""

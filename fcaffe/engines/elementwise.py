@@ -54,21 +54,17 @@ class PlainElementwise(EngineBase):
         """y = a * b."""
         self.xp.multiply(a, b, out=y)
 
-    def dropout_forward(
-        self, x: Array, y: Array, mask: Array, noise: Any, layer: str, ratio: float, scale: float
-    ) -> None:
-        """y = x * scale with probability 1 - ratio, else x * 0 * scale; `mask` is saved for backward.
+    def draw_mask(self, mask: Array, noise: Any, ratio: float, scale: float) -> None:
+        """Draw a mask of Dropout by the layer's `noise` (see fcaffe.net.noise), which keeps with probability 1 - ratio.
 
-        It has `mask_dtype` and is channels-last or in C order; each engine chooses its contents. `noise` is the run's
-        source of random numbers (see fcaffe.net.Context), which depend on its kind and on the layer's key.
+        The mask has `mask_dtype` and is channels-last or in C order. Each engine chooses its contents.
         """
-        kept = noise.keep_mask(layer, x.shape, ratio)
+        kept = noise.keep_mask(mask.shape, ratio)
         self.copy(self.xp.multiply(self.from_numpy(kept), self.xp.float32(scale)), mask)
-        self.multiply(x, mask, y)
 
-    def dropout_backward(self, dy: Array, mask: Array, dx: Array, scale: float) -> None:
-        """dx = dy * scale where dropout_forward has not dropped x, else dy * 0 * scale."""
-        self.multiply(dy, mask, dx)
+    def apply_mask(self, x: Array, mask: Array, y: Array, scale: float) -> None:
+        """y = x * scale where the mask keeps x, else x * 0 * scale."""
+        self.multiply(x, mask, y)
 
     def copy(self, x: Array, y: Array) -> None:
         """y = x."""

@@ -11,7 +11,7 @@ class Axpy(Layer):
     """top = a * x + y, for bottoms a (N, C) or (N, C, 1, 1), x and y (N, C, H, W)."""
 
     fork = forks.SENET
-    traits = Traits(bottoms=3, tops=1, in_place=False, reshapes_by_shape=True, repeatable=True)
+    traits = Traits(bottoms=3, tops=1, in_place=False, reshapes_by_shape=True)
     rule = placements.by_sample
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:

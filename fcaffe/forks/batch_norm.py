@@ -91,8 +91,8 @@ class ScaleBN(BatchNorm):
         for blob in top[1:]:
             blob.reshape(1, self.channels, 1, 1)
 
-    def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
-        super().forward_again(bottom, top)
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        super().forward(bottom, top)
         for blob, values in zip(top[1:], (self.mean, self.variance), strict=False):
             blob.data[...] = values.data.reshape(blob.shape)
 

@@ -113,7 +113,7 @@ class CTCLoss(Sequences, GradientLoss):
     the gradient is that of the sum, not of the mean, unless loss_param has a `normalization`; NONE is the sum.
     """
 
-    traits = replace(GradientLoss.traits, needs_host=True, repeatable=True, bottoms=(2, 4), labels=(1, 2, 3))
+    traits = replace(GradientLoss.traits, needs_host=True, bottoms=(2, 4), labels=(1, 2, 3))
     axes = {2: (1, 0), 3: (1, 1, 1), 4: (1, 0, 0, 1)}  # of the sequences, by the number of bottoms
 
     def rule(self, bottom: list[Blob]) -> Placements:
@@ -158,7 +158,7 @@ class CTCGreedyDecoder(Sequences):
     and with labels (L, N) as third bottom a second top has that mean.
     """
 
-    traits = Traits(bottoms=(1, 3), tops=(1, 2), in_place=False, needs_host=True, repeatable=True, labels=ALL_BOTTOMS)
+    traits = Traits(bottoms=(1, 3), tops=(1, 2), in_place=False, needs_host=True, labels=ALL_BOTTOMS)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.marked = len(bottom) == 3 or (len(bottom) == 2 and bottom[0].shape[:2] == bottom[1].shape[:2])

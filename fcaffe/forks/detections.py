@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -69,10 +70,14 @@ class DetectionOutput(DetectionRows):
         predictions = read_predictions(self, bottom, self.param.detection_output_param)
         found = [self._of_image(image, predictions) for image in range(len(predictions.codes))]
         if self.files is not None:
-            with reading_errors(self):
-                for rows in found:
-                    self.files.add_image(rows)
+            self.write_once(found)
         self.write_detections(np.concatenate([np.empty((0, DETECTION_ROW), np.float32), *found]), len(found), top)
+
+    def write(self, everyones: list[list[np.ndarray]]) -> None:
+        assert self.files is not None
+        with reading_errors(self):
+            for rows in itertools.chain(*everyones):
+                self.files.add_image(rows)
 
     def _of_image(self, image: int, predictions: Predictions) -> np.ndarray:
         """The rows (D, 7) of an image."""
@@ -117,7 +122,7 @@ class DetectionEvaluate(DetectionRows):
         with reading_errors(self):
             self.images = read_image_sizes(p.name_size_file) if p.name_size_file else []
             self.resize = checked_resize(p)
-        self.next_image = 0
+        self.first_image = self.next_image = 0  # of the present pass, and behind it
         top[0].reshape(1, 1, len(self.labels), JUDGED_ROW)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -131,6 +136,9 @@ class DetectionEvaluate(DetectionRows):
         detections = detections[detections[:, 0] != -1]
         objects = read_ground_truth(self, bottom[1], p.num_classes, p.background_label_id, ends=True)
         counted = objects.labels if p.evaluate_difficult_gt else objects.labels[~objects.difficult]
+        if self.context.may_change():
+            self.first_image = self.next_image
+        self.next_image = self.first_image
         found = [np.array([[-1, label, (counted == label).sum(), -1, -1] for label in self.labels], np.float32)]
         for image in np.unique(detections[:, 0]):
             in_image = detections[detections[:, 0] == image]

@@ -108,7 +108,7 @@ class MarginInnerProduct(OfClasses):
     """
 
     fork = forks.SPHEREFACE
-    traits = Traits(bottoms=2, tops=2, reshapes_by_shape=True, repeatable=True, held=Held.ALIKE, labels=(1,))
+    traits = Traits(bottoms=2, tops=2, reshapes_by_shape=True, held=Held.ALIKE, labels=(1,))
     owner = "weights"
 
     def rule(self, bottom: list[Blob]) -> Placements:
@@ -130,12 +130,7 @@ class MarginInnerProduct(OfClasses):
         return {"count": self.count}
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        weights = self.blobs[0].data
-        weights /= self.xp.sqrt((weights * weights).sum(axis=1, keepdims=True))
-        self.count.data[...] += 1
-        self.forward_again(bottom, top)
-
-    def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.once(self._begin_pass, read_now=True)
         xp, p = self.xp, self.param.margin_inner_product_param
         base = 1 + xp.float32(p.gamma) * self.count.data
         top[1].data[...] = xp.maximum(xp.float32(p.base) * base ** xp.float32(-p.power), xp.float32(p.lambda_min))
@@ -146,6 +141,11 @@ class MarginInnerProduct(OfClasses):
         _, norm, cosine, margin, _ = self._margin(bottom, labels.values)
         score = norm * (margin + mix * cosine) / (1 + mix)
         scores[samples, labels.values] = xp.where(labels.wrong, xp.nan, score)
+
+    def _begin_pass(self) -> None:
+        weights = self.blobs[0].data
+        weights /= self.xp.sqrt((weights * weights).sum(axis=1, keepdims=True))
+        self.count.data[...] += 1
 
     def _margin(self, bottom: list[Blob], labels: Array) -> tuple[Array, ...]:
         """Of each sample: the weights of its class, (N, K), and |x|, cosine, f and its derivative by that, (N,)."""

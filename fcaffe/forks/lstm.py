@@ -42,7 +42,8 @@ class Lstm(Layer):
         self.add_blob(width, math.prod(bottom[0].shape[self.axes :]), filler=p.weight_filler)
         self.add_blob(width, self.outputs, filler=p.weight_filler)
         self.add_blob(width, filler=p.bias_filler)
-        self.last = [Blob(self.xp, (1, self.streams, self.outputs)) for _ in "hc"]  # the state after a pass
+        shape = 1, self.streams, self.outputs
+        self.first, self.last = ([Blob(self.xp, shape) for _ in "hc"] for _ in range(2))  # the state around a pass
         self.gates, self.cell, self.tanh_c, self.previous = (Blob(self.xp) for _ in range(4))
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -50,7 +51,7 @@ class Lstm(Layer):
         rows = math.prod(shape[: self.axes])
         if self.axes == 2 and shape[1] != self.streams:
             self.streams = shape[1]
-            for blob in self.last:
+            for blob in (*self.first, *self.last):
                 blob.reshape(1, self.streams, self.outputs)
         if len(shape) < 2 or rows % max(1, self.streams) or math.prod(shape[self.axes :]) != values:
             raise self.error(
@@ -74,11 +75,10 @@ class Lstm(Layer):
         weights, recurrent, bias = (blob.data for blob in self.blobs)
         self.engine.inner_product_forward(self._rows(bottom[0]), weights, bias, self._flat(gates), False)
         out, marks = top[0].data.reshape(previous.shape), self._marks(bottom)
-        if self.has_marks:
-            h, c[0] = (blob.data[0] for blob in self.last)
-        else:
-            h = self.xp.zeros_like(c[0])
-            c[0] = 0
+        if self.has_marks and self.context.may_change():
+            for first, last in zip(self.first, self.last, strict=True):
+                first.data[...] = last.data
+        h, c[0] = (blob.data[0] for blob in self.first)
         previous[:1] = h
         for t in range(len(previous)):
             gates[t] += self.engine.matmul(h, recurrent, transpose_b=True) * marks[t]

@@ -24,7 +24,7 @@ class Margin(Layer):
     are in TEST.
     """
 
-    traits = Traits(bottoms=2, tops=1, labels=(1,), in_place=False, repeatable=True, reads="bottoms")
+    traits = Traits(bottoms=2, tops=1, labels=(1,), in_place=False, reads="bottoms")
     rule = placements.by_sample
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:

@@ -20,7 +20,7 @@ class MatMul(Layer):
     """
 
     fork = forks.SYNOPSYS
-    traits = Traits(bottoms=2, tops=1, reads="bottoms", in_place=False, reshapes_by_shape=True, repeatable=True)
+    traits = Traits(bottoms=2, tops=1, reads="bottoms", in_place=False, reshapes_by_shape=True)
 
     def rule(self, bottom: list[Blob]) -> Placements:
         shapes = [self.context.whole_shape(blob) for blob in bottom]

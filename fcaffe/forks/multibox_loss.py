@@ -48,7 +48,7 @@ class MultiBoxLoss(GradientLoss):
     """
 
     fork = forks.SSD
-    traits = replace(GradientLoss.traits, needs_host=True, repeatable=True, bottoms=4, labels=(3,), constants=(2,))
+    traits = replace(GradientLoss.traits, needs_host=True, bottoms=4, labels=(3,), constants=(2,))
     learning = 2
 
     def rule(self, bottom: list[Blob]) -> Placements:

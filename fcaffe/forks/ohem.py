@@ -22,7 +22,7 @@ class BoxAnnotatorOHEM(Layer):
     """
 
     fork = forks.RFCN
-    traits = Traits(bottoms=4, tops=2, in_place=False, needs_host=True, repeatable=True, labels=ALL_BOTTOMS)
+    traits = Traits(bottoms=4, tops=2, in_place=False, needs_host=True, labels=ALL_BOTTOMS)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         if self.param.box_annotator_ohem_param.roi_per_img < 1:

@@ -19,7 +19,6 @@ class Reordering(Layer):
         half=Half.SAME,
         in_place=False,
         reshapes_by_shape=True,
-        repeatable=True,
         reads="neither",
     )
     of_images = False  # the bottom has four axes

@@ -24,7 +24,7 @@ class PriorBox(Layer):
     """
 
     fork = forks.SSD
-    traits = Traits(bottoms=2, tops=1, reshapes_by_shape=True, repeatable=True, constants=ALL_BOTTOMS, reads="neither")
+    traits = Traits(bottoms=2, tops=1, reshapes_by_shape=True, constants=ALL_BOTTOMS, reads="neither")
 
     def rule(self, bottom: list[Blob]) -> Placements:
         needed = [common(self, [blob], lambda shard: shard.axis < 2) for blob in bottom]  # sizes of images count

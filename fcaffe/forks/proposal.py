@@ -24,7 +24,7 @@ class Proposal(Layer):
     """
 
     fork = forks.PVANET
-    traits = Traits(bottoms=3, tops=(1, 2), needs_host=True, repeatable=True, constants=ALL_BOTTOMS, reads="neither")
+    traits = Traits(bottoms=3, tops=(1, 2), needs_host=True, constants=ALL_BOTTOMS, reads="neither")
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.proposal_param

@@ -50,8 +50,6 @@ class RegionLoss(GridLoss):
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
-        if self.context.workers.in_shards:
-            self.refuse_split("counts its passes")
         p = self.p = self.param.region_loss_param
         self.biases = read_anchors(self, p.biases)
         if len(self.biases) != p.num or p.coords != 4:
@@ -84,12 +82,9 @@ class RegionLoss(GridLoss):
     def state_blobs(self) -> dict[str, Blob]:
         return {"passes": self.passes}
 
-    def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.passes.data[...] -= 1
-        self.forward(bottom, top)
-
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         p, side = self.p, bottom[0].width
+        self.once(self._count_pass, read_now=True)
         self.samples = self.count_samples(bottom)
         cells = self._activated(read_cells(self, bottom[0], p.num, p.num_class))
         anchors = self.biases / np.float32(side)
@@ -98,9 +93,8 @@ class RegionLoss(GridLoss):
         background = p.noobject_scale * objectness * slope
         overlaps = self.best_overlaps(predicted, bottom, clipped_overlap)
         gradient[..., OBJECTNESS] = np.where(overlaps > np.float32(p.thresh), 0, background)
-        if self.passes.data < WARM_UP // int(self.samples):
+        if self.passes.data <= WARM_UP // int(self.samples):
             gradient[..., CODES] = _box_gradient(cells[..., CODES], CENTRE, 0.01)
-        self.passes.data[...] += 1
         images, labels, truth = self.boxes_of(bottom, len(self.class_map))
         if p.softmax_tree:
             labelled = self._learn_labels_of_images(bottom, cells, background, gradient)
@@ -119,6 +113,9 @@ class RegionLoss(GridLoss):
         squares = np.cumsum(gradient.reshape(-1) ** 2)  # one after the other in float32, as in the fork
         top[0].data[...] = squares[-1] if squares.size else 0
         self.store_cells(gradient)
+
+    def _count_pass(self) -> None:
+        self.passes.data[...] += 1
 
     def _activated(self, cells: np.ndarray) -> np.ndarray:
         """Sigmoid of x, y and objectness; softmax of each group of classes."""

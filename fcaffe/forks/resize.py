@@ -18,7 +18,7 @@ from fcaffe.proto import forks
 class Resizing(Layer):
     """Base: top (N, C, new height, new width) from a bottom (N, C, height, width)."""
 
-    traits = Traits(bottoms=1, tops=1, reshapes_by_shape=True, repeatable=True, reads="neither")
+    traits = Traits(bottoms=1, tops=1, reshapes_by_shape=True, reads="neither")
     rule = placements.by_sample
 
     def new_size(self, size: tuple[int, ...]) -> tuple[int, int]:

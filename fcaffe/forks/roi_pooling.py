@@ -26,7 +26,7 @@ class RegionLayer(Layer):
     A subclass overrides `forward`, `backward`, and `channels` unless the top has those of the maps.
     """
 
-    traits = Traits(bottoms=2, tops=1, in_place=False, needs_host=True, repeatable=True, constants=(1,))
+    traits = Traits(bottoms=2, tops=1, in_place=False, needs_host=True, constants=(1,))
     field = "roi_pooling_param"
     edges = 0  # by how much the top has more rows and columns than bins
     scale: np.float32  # cells per pixel

@@ -78,7 +78,7 @@ def check_objects(layer: Layer, wrong: np.ndarray, images: np.ndarray, rows: np.
 class GridLoss(GradientLoss):
     """Base of losses of predictions at the cells of a map."""
 
-    traits = replace(GradientLoss.traits, needs_host=True, repeatable=True)
+    traits = replace(GradientLoss.traits, needs_host=True)
     p: Any  # the layer's own parameters
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:

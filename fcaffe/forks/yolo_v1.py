@@ -88,7 +88,7 @@ class DetectionLoss(GradientLoss):
     """
 
     fork = forks.YOLO_V1
-    traits = replace(GradientLoss.traits, needs_host=True, repeatable=True)
+    traits = replace(GradientLoss.traits, needs_host=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
@@ -155,7 +155,7 @@ class EvalDetection(Layer):
     """
 
     fork = forks.YOLO_V1
-    traits = Traits(bottoms=(2, 3), tops=1, needs_host=True, repeatable=True, labels=ALL_BOTTOMS)
+    traits = Traits(bottoms=(2, 3), tops=1, needs_host=True, labels=ALL_BOTTOMS)
     rule = placements.by_sample
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:

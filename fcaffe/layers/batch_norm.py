@@ -67,7 +67,6 @@ class BatchNorm(Layer):
         half=Half.SAME,
         reads="bottoms",
         reshapes_by_shape=True,
-        repeatable=True,
         copies_bottom="always",
         held=Held.MEAN,
     )
@@ -177,13 +176,7 @@ class BatchNorm(Layer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.take_moments(bottom[0])
-        self.forward_again(bottom, top)
-        self.add_to_statistics()
-
-    def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
         x, y = with_channels(bottom[0].data), with_channels(top[0].data)
-        if self.use_global_stats:
-            self.statistics.read(self.mean, self.variance)
         self.engine.batch_norm_apply(x, y, self.normalizer)
 
     @property
@@ -191,13 +184,16 @@ class BatchNorm(Layer):
         return Normalizer(self.mean.data, self.variance.data, self.eps, *(self.affine or (None, None)))
 
     def take_moments(self, bottom: Blob) -> None:
-        """Once for each batch: write `mean` and `variance` of that of all workers; not with use_global_stats."""
+        """Write `mean` and `variance`: of the batch of all workers, or of all batches with use_global_stats. Those of
+        the batch stay in a second computation. They are added to the running statistics."""
         if self.use_global_stats:
-            return
+            return self.statistics.read(self.mean, self.variance)
+        if not self.context.may_change():
+            return None
         mean, variance, workers = self.mean.data, self.variance.data, self._workers()
         self.engine.batch_norm_moments(with_channels(bottom.data), mean, variance)
         if workers.size == 1:
-            return
+            return self._add_to_statistics()
         count = bottom.count // max(1, self.channels)
         own = self.xp.concatenate([self.xp.full(1, count, mean.dtype), mean, variance])
         everyones = workers.gather_array(own)
@@ -206,11 +202,10 @@ class BatchNorm(Layer):
             self.count = workers.sum(count)
         else:
             self.count = float(everyones[:, 0].sum(dtype=self.xp.float64))
+        return self._add_to_statistics()
 
-    def add_to_statistics(self) -> None:
-        """Once for each batch, after `mean` and `variance` have become its own."""
-        if not self.use_global_stats and self.context.workers.is_first:
-            self.statistics.add(self.mean, self.variance, self.count)
+    def _add_to_statistics(self) -> None:
+        self.once(lambda: self.statistics.add(self.mean, self.variance, self.count))
 
     @property
     def whole(self) -> Whole | None:

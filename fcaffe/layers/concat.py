@@ -16,7 +16,7 @@ class AlongAxis(Layer):
     """Base: knows the axis, which is also accepted in its old spelling."""
 
     axis: int
-    traits = Traits(half=Half.SAME, repeatable=True, reads="neither")
+    traits = Traits(half=Half.SAME, reads="neither")
 
     def find_axis(self, bottom: Blob, p: Any, old_field: str) -> int:
         if not p.HasField(old_field):

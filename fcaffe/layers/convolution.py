@@ -85,7 +85,6 @@ class Convolution(Sliding):
         half=Half.ANY,
         reads="bottoms",
         reshapes_by_shape=True,
-        repeatable=True,
         reads_before_writing=True,
     )
     transposed = False  # a Deconvolution, which is a Convolution run backward

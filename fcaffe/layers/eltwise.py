@@ -19,7 +19,7 @@ class Eltwise(Layer):
     MAX gives its gradient to one bottom: of equal ones to the second, unless a later one is strictly larger.
     """
 
-    traits = Traits(bottoms=(2, None), tops=1, reshapes_by_shape=True, repeatable=True)
+    traits = Traits(bottoms=(2, None), tops=1, reshapes_by_shape=True)
 
     def rule(self, bottom: list[Blob]) -> Placements:
         adds = self.param.eltwise_param.operation == SUM

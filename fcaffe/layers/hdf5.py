@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+import numpy as np
+
 from fcaffe import log
 from fcaffe.data.hdf5 import Hdf5Rows, write_rows
 from fcaffe.data.prefetch import check_batches
@@ -102,16 +104,19 @@ class HDF5Output(Layer):
             )
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.write_once(
+            [
+                self.engine.to_numpy(blob.data).reshape(blob.num, blob.channels, blob.height, blob.width)
+                for blob in bottom
+            ]
+        )
+
+    def write(self, everyones: list[list[np.ndarray]]) -> None:
         if self.written:
             raise self.error(f'"{self.path}" holds the first pass already, and a file takes one: run one pass only')
         log.saving_hdf5(self.path)
-        arrays = {
-            name: self.engine.to_numpy(blob.data).reshape(blob.num, blob.channels, blob.height, blob.width)
-            for name, blob in zip(("data", "label"), bottom, strict=True)
-        }
-        try:
-            write_rows(self.path, arrays)
-        except DataError as problem:
-            raise self.error(str(problem)) from problem
+        data, label = map(np.concatenate, zip(*everyones, strict=True))
+        with reading_errors(self):
+            write_rows(self.path, {"data": data, "label": label})
         self.written = True
-        log.saved_hdf5(bottom[0].num)
+        log.saved_hdf5(len(data))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from fcaffe import log
 from fcaffe.net import Blob, Half, Layer, Traits, register
@@ -32,7 +31,6 @@ class InnerProduct(Layer):
         half=Half.ANY,
         reads="bottoms",
         reshapes_by_shape=True,
-        repeatable=True,
         reads_before_writing=True,
     )
 
@@ -55,9 +53,10 @@ class InnerProduct(Layer):
         if p.num_output < 1:
             raise self.error("inner_product_param.num_output must be positive")
         if p.normalize:
-            self.fork, self.traits = forks.WINDOWS, replace(self.traits, repeatable=False)
-            if p.transpose or self.context.workers.in_shards:
-                raise self.error("normalize: true goes neither with transpose: true nor with --reproducible")
+            self.fork = forks.WINDOWS
+            self.context.workers.run_shards_in_step()  # all of them read the weights after they have length 1
+            if p.transpose:
+                raise self.error("normalize: true does not go with transpose: true")
         self.axis = bottom[0].canonical_axis(p.axis)
         self.inputs, self.outputs = math.prod(bottom[0].shape[self.axis :]), p.num_output
         inputs = math.prod(self.context.whole_shape(bottom[0])[self.axis :])
@@ -93,7 +92,7 @@ class InnerProduct(Layer):
         x, rows = self.engine.flattened(bottom[0].data, self.inputs), y.reshape(-1, self.outputs)
         bias = self.blobs[1].data if self.adds_bias else None
         if p.normalize:
-            self.normalize_weights()
+            self.once(self.normalize_weights, read_now=True)
         if wide := self.context.wide_products.get(self.key):
             wide.forward(self.engine, x, self.blobs[0].data, rows)
             if bias is not None:

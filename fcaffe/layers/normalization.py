@@ -18,7 +18,7 @@ class LRN(Layer):
     squares, where padding counts; k has no effect there, as in Caffe.
     """
 
-    traits = Traits(bottoms=1, tops=1, reshapes_by_shape=True, repeatable=True)
+    traits = Traits(bottoms=1, tops=1, reshapes_by_shape=True)
     rule = placements.by_sample
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:

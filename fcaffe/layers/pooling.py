@@ -10,7 +10,8 @@ import numpy as np
 
 from fcaffe.engines.windows import Windows
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
-from fcaffe.net.placements import Placements, by_sample, with_noise
+from fcaffe.net.noise import Noise
+from fcaffe.net.placements import Placements, by_sample, first_axis, with_noise
 from fcaffe.proto import caffe_pb2 as pb
 
 MAX, AVE, STOCHASTIC = pb.PoolingParameter.MAX, pb.PoolingParameter.AVE, pb.PoolingParameter.STOCHASTIC
@@ -26,11 +27,11 @@ class Pooling(Layer):
     `avg_include_pad` is false.
     """
 
-    traits = Traits(bottoms=1, tops=(1, 2), reshapes_by_shape=True, repeatable=True)
+    traits = Traits(bottoms=1, tops=(1, 2), reshapes_by_shape=True)
 
     def rule(self, bottom: list[Blob]) -> Placements:
         random = self.param.pooling_param.pool == STOCHASTIC and self.phase == pb.TRAIN
-        return (with_noise if random else by_sample)(self, bottom)
+        return (with_noise(first_axis) if random else by_sample)(self, bottom)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.pooling_param
@@ -41,10 +42,11 @@ class Pooling(Layer):
             raise self.error("only MAX pooling has a second top")
         self.windows = self._stated_windows(bottom[0])
         self.memory = Blob(self.xp, (), channels_last=True)
-        self.own_indices = len(top) == 1 and self.method != AVE  # in `memory`
+        takes_one = self.method == MAX or (self.method == STOCHASTIC and self.phase == pb.TRAIN)
+        self.own_indices = len(top) == 1 and takes_one  # in `memory`
         self.leaves_out_pad = self.method == AVE and any(self.windows.pad) and not p.avg_include_pad
-        if self.method == STOCHASTIC:  # the host draws the random numbers
-            self.traits = replace(self.traits, needs_host=self.phase == pb.TRAIN, repeatable=False)
+        if self.method == STOCHASTIC and self.phase == pb.TRAIN:  # the host draws the random numbers
+            self.noise, self.traits = Noise(self, bottom[0]), replace(self.traits, needs_host=True)
         elif len(top) == 1 and not self.leaves_out_pad:  # else computed in float32
             self.traits = replace(self.traits, half=Half.SAME)
 
@@ -85,6 +87,8 @@ class Pooling(Layer):
             self.gain = self.engine.from_numpy(functools.reduce(np.multiply.outer, gains))
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        if self.method == STOCHASTIC and not self.noise:
+            return [*bottom, *top]
         return [*top[1:], *([self.memory] if self.own_indices else [])]
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -98,10 +102,10 @@ class Pooling(Layer):
             self.engine.average_pool_forward(x, y, self.windows)
             if self.leaves_out_pad:
                 y *= self.gain
-        elif self.phase == pb.TRAIN:
-            with self.context.noise_of_batch(not self.is_split):
-                dice = self.engine.from_numpy(self.context.uniform(self.key, y.shape))
-            self.engine.stochastic_pool_forward(x, y, self._indices(), dice, self.windows)
+        elif self.noise:
+            if self.context.may_change():
+                self.dice = self.engine.from_numpy(self.noise.uniform(y.shape))
+            self.engine.stochastic_pool_forward(x, y, self._indices(), self.dice, self.windows)
         else:
             self.engine.stochastic_pool_test(x, y, self.windows)
 
@@ -113,8 +117,10 @@ class Pooling(Layer):
             self.engine.scatter_to_plane(dy, top[1].data, dx)
         elif self.method == MAX:
             self.engine.max_pool_backward(dy, self.memory.data, dx, self.windows)
-        else:
+        elif self.noise:
             self.engine.index_backward(dy, self._indices(), dx, self.windows)
+        else:
+            self.engine.stochastic_pool_test_backward(bottom[0].data, top[0].data, dy, dx, self.windows)
 
     def _indices(self) -> Array:
         """`memory` as indices in the plane."""

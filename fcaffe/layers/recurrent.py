@@ -84,7 +84,7 @@ class Recurrent(Layer):
                 fill(np.empty(shape, np.float32), filler, self.context.random)
         self.gate = Blob(self.xp)
         self.carried = Blob(self.xp)  # the state h that each step saw: after cont
-        self.hidden = [Blob(self.xp) for _ in range(self.states)]
+        self.first, self.hidden = ([Blob(self.xp) for _ in range(self.states)] for _ in range(2))  # before, after
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         self._check_shapes(bottom)
@@ -96,7 +96,7 @@ class Recurrent(Layer):
         top[0].reshape(steps, streams, self.outputs)
         self.gate.reshape(steps, streams, self.gates * self.outputs)
         self.carried.reshape(steps, streams, self.outputs)
-        for blob in [*self.hidden, *top[1:]]:
+        for blob in [*self.first, *self.hidden, *top[1:]]:
             blob.reshape(1, streams, self.outputs)
 
     def state_blobs(self) -> dict[str, Blob]:
@@ -109,8 +109,11 @@ class Recurrent(Layer):
         self.engine.inner_product_forward(self._rows(bottom[0], 0), weights, bias, rows, False)
         if self.static:
             gates += self.engine.matmul(self._rows(bottom[2], 2), self.blobs[2].data, transpose_b=True)
-        first = bottom[-self.states :] if self.expose_hidden else self.hidden
-        last = self.run_forward(gates, [blob.data[0] for blob in first], self._cont(bottom), top[0].data)
+        if self.context.may_change():
+            for first, hidden in zip(self.first, self.hidden, strict=True):
+                first.data[...] = hidden.data
+        states = bottom[-self.states :] if self.expose_hidden else self.first
+        last = self.run_forward(gates, [blob.data[0] for blob in states], self._cont(bottom), top[0].data)
         for blob, values in zip(top[1:] if self.expose_hidden else self.hidden, last, strict=True):
             blob.data[0] = values
 

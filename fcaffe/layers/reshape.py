@@ -13,9 +13,7 @@ from fcaffe.net.placements import Placements, Shard, replicated, unchanged
 class Reshaping(Layer):
     """Base: shares the memory of its bottom, or copies, since channels-last memory has no view of another shape."""
 
-    traits = Traits(
-        bottoms=1, tops=1, half=Half.SAME, reshapes_by_shape=True, repeatable=True, in_place=False, reads="neither"
-    )
+    traits = Traits(bottoms=1, tops=1, half=Half.SAME, reshapes_by_shape=True, in_place=False, reads="neither")
     ignores_propagate_down = True  # Caffe's top and bottom share their gradient
 
     def new_shape(self, bottom: Blob) -> tuple[int, ...]:

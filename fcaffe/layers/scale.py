@@ -17,7 +17,7 @@ class Broadcasting(Layer):
     The operand is the second bottom, or a parameter of `num_axes` axes (-1: all to the end; 0: a scalar).
     """
 
-    traits = Traits(bottoms=(1, 2), tops=1, reshapes_by_shape=True, repeatable=True)
+    traits = Traits(bottoms=(1, 2), tops=1, reshapes_by_shape=True)
 
     def own_param(self) -> Any:
         """The message with axis and num_axes."""

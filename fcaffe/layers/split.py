@@ -14,7 +14,6 @@ class Split(Layer):
         tops=(1, None),
         half=Half.SAME,
         reshapes_by_shape=True,
-        repeatable=True,
         aliases=True,
         in_place=False,
         reads="neither",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
-from fcaffe.layers.pooling import Pooling
+from fcaffe.layers.pooling import STOCHASTIC, Pooling
 from fcaffe.net import Blob, Layer, Traits, placements, register
+from fcaffe.net.noise import Noise
 from fcaffe.proto import caffe_pb2 as pb
 
 MOST_LEVELS = 16  # the last of which has 2^15 x 2^15 bins for each channel
@@ -19,8 +21,14 @@ class SPP(Layer):
     With a pyramid_height of 1 the top is (N, C, 1, 1).
     """
 
-    traits = Traits(bottoms=1, tops=1, repeatable=True)
-    rule = placements.by_sample
+    traits = Traits(bottoms=1, tops=1)
+
+    def rule(self, bottom: list[Blob]) -> placements.Placements:
+        return (placements.with_noise(placements.first_axis) if self.draws else placements.by_sample)(self, bottom)
+
+    @property
+    def draws(self) -> bool:
+        return self.param.spp_param.pool == STOCHASTIC and self.phase == pb.TRAIN
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         height = self.param.spp_param.pyramid_height
@@ -30,6 +38,8 @@ class SPP(Layer):
             raise self.error(f"spp_param.pyramid_height is at most {MOST_LEVELS}, not {height}")
         if len(bottom[0].shape) != 4:
             raise self.error(f"needs a bottom of four axes (N, C, H, W), not {bottom[0].shape}")
+        if self.draws:  # each level has noise of its own
+            self.noise, self.traits = Noise(self, bottom[0]), replace(self.traits, needs_host=True)
         self.built_for: tuple[int, ...] = ()  # H and W
         self.levels: list[Pooling] = []
         self.bins = [Blob(self.xp, (), channels_last=True) for _ in range(height)]  # what each level gives
@@ -45,6 +55,7 @@ class SPP(Layer):
         for level, bins in zip(self.levels, self.bins, strict=True):
             level.reshape(bottom, [bins])
         self.part.reshape(*shape)
+        self.part.share_data(bottom[0])
         if len(self.levels) == 1:
             top[0].reshape(*self.bins[0].shape)
         else:

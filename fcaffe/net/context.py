@@ -14,6 +14,7 @@ from fcaffe.net.blob import Blob
 from fcaffe.net.placements import REPLICATE, Placement, Replicate, Shard
 from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom, counter
+from fcaffe.rng.counter import Moment
 from fcaffe.share import Share, Turns
 from fcaffe.timeline import Timeline
 
@@ -23,8 +24,8 @@ class Context:
     """Passed to every net of a run, never global. Only its methods change it.
 
     `noise` says where Dropout and other noise inside a net comes from: 'caffe' draws from `random`, in Caffe's order,
-    one draw an element; 'counter' depends on (seed, layer, iteration, index of the sample in the global batch) only,
-    so it does not change with the number of workers.
+    one draw an element; 'counter' depends on (seed, layer, `moment`, index of the row in the batch of all workers)
+    only, so it does not change with the number of workers.
 
     The training net splits its batches among `workers`; `share` is this one's part. A test net is each worker's own
     and reads whole batches in `turns`. `sync_batch_norm`: BatchNorm takes mean and variance over the batch of all
@@ -63,10 +64,13 @@ class Context:
     wide_products: dict[str, Any] = field(default_factory=dict)
     share: Share | None = field(default=None, init=False)  # of the largest batch that is split; see `share_of`
     unsplit: int = field(default=0, init=False)  # the size of a batch that is not
-    iteration: int = field(default=0, init=False)  # of the present pass: see `begin_pass`
-    first_sample: int = field(default=0, init=False)
+    moment: Moment = field(default=Moment(), init=False)  # the present forward pass: see `begin_pass`
+    first_sample: int = field(default=0, init=False)  # of the share of this pass
+    changes: int = field(default=0, init=False)  # see `may_change`
     explains: bool = field(default=False, init=False)  # layers raise errors for which they would wait for a device
     saves_for_backward: bool = field(default=True, init=False)  # whether the present forward pass does
+    _computes_again: bool = field(default=False, init=False)
+    _unnumbered: int = field(default=0, init=False)  # passes without a moment
 
     def __post_init__(self) -> None:
         self.saves_for_backward = not self.inference
@@ -108,16 +112,6 @@ class Context:
             return whole
         return whole[(slice(None),) * placement.axis + (self.own_part(placement, whole.shape[placement.axis]),)]
 
-    @contextlib.contextmanager
-    def noise_of_batch(self, whole: bool) -> Iterator[None]:
-        """In its body a layer draws noise for `whole` batches, if it takes those."""
-        before = self.first_sample
-        if whole and self.share:
-            self.begin_pass(self.iteration, before - self.workers.part(self.share.total).first)
-        yield
-        if whole:
-            self.begin_pass(self.iteration, before)
-
     def addend(self, blob: Blob) -> np.ndarray:
         """This worker's summand of a blob: the summands of all workers add up to the whole blob."""
         values, shard = self.engine.to_numpy(blob.data), blob.placement
@@ -139,29 +133,43 @@ class Context:
         finally:
             self.workers, self.wide_products = before
 
-    def begin_pass(self, iteration: int, first_sample: int) -> None:
-        """Set what the noise of the next pass depends on: the iteration, and its first sample in the global batch."""
-        self.iteration, self.first_sample = iteration, first_sample
-        self.engine.set_counters(iteration, first_sample)
+    @contextlib.contextmanager
+    def second_computation(self) -> Iterator[None]:
+        """In its body layers compute values of the present pass again: see `may_change`."""
+        before, self._computes_again = self._computes_again, True
+        try:
+            yield
+        finally:
+            self._computes_again = before
 
-    def keep_mask(self, layer: str, shape: tuple[int, ...], ratio: float) -> np.ndarray:
-        """True where Dropout keeps an element; probability 1 - ratio."""
+    def may_change(self) -> bool:
+        """Whether forward may draw numbers, change a state or write a file now. It may not in a second computation, for
+        which a layer keeps what it has drawn. Counts the calls."""
+        self.changes += 1
+        return not self._computes_again
+
+    def begin_pass(self, moment: Moment | None = None) -> None:
+        """Set what the noise of the next pass depends on, and the first sample that this worker computes. Each net
+        calls this for each of its forward passes. Without a moment it is one of a script's."""
+        if moment is None:
+            moment = Moment(number=self._unnumbered)
+            self._unnumbered += 1
+        self.moment = moment
+        self.first_sample = self.share.first + self.workers.rows(self.share).start if self.share else 0
+        self.engine.set_counters(self.first_sample, moment.number, moment.iteration, moment.net)
+
+    def keep_mask(self, layer: str, shape: tuple[int, ...], ratio: float, first_row: int | None = None) -> np.ndarray:
+        """True where Dropout keeps an element; probability 1 - ratio. Rows are numbered from `first_row` on, or from
+        this worker's first sample."""
         if self.noise == "caffe":
             keep = 1.0 - float(np.float32(ratio))
             return self.random.bernoulli(keep, int(np.prod(shape))).reshape(shape).astype(bool)
-        position = self.iteration, self.first_sample
-        return counter.keep_mask(self.seed, layer, *position, shape, ratio, self.engine.for_each)
+        first = self.first_sample if first_row is None else first_row
+        return counter.keep_mask(self.seed, layer, self.moment, first, shape, ratio, self.engine.for_each)
 
-    def uniform(self, layer: str, shape: tuple[int, ...]) -> np.ndarray:
-        """float32 in [0, 1) for stochastic pooling."""
+    def uniform(self, layer: str, shape: tuple[int, ...], first_row: int | None = None) -> np.ndarray:
+        """float32 in [0, 1)."""
         if self.noise == "caffe":
             return self.random.uniform(0.0, 1.0, int(np.prod(shape))).reshape(shape)
-        return counter.uniform(self.seed, layer, self.iteration, self.first_sample, shape)
-
-    def noise_key(self, layer: str) -> tuple[np.uint64, np.uint64]:
-        """The key of the counter stream for this layer, for engines that draw from it themselves."""
-        return counter.philox_key(self.seed, layer)
-
-    def keep_limit(self, ratio: float) -> np.uint32:
-        """The largest word of the counter stream for which Dropout keeps an element."""
-        return counter.keep_limit(ratio)
+        first = self.first_sample if first_row is None else first_row
+        return counter.uniform(self.seed, layer, self.moment, first, shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from enum import Enum
 from typing import Any, Literal, TypeGuard, TypeVar
 
@@ -15,6 +15,7 @@ from fcaffe.errors import LayerError, LayerMemoryError, NetError
 from fcaffe.net.blob import MAX_AXES, Blob
 from fcaffe.net.context import Context
 from fcaffe.net.fillers import fill_blob
+from fcaffe.net.noise import Noise
 from fcaffe.net.placements import REPLICATE, Placement, Replicate, Shard, differs, replicated
 from fcaffe.net.workers import Workers
 from fcaffe.proto import StoredBlob
@@ -62,7 +63,7 @@ class Traits:
     half: Half = Half.NONE
     reshapes_by_shape: bool = False  # `reshape` does nothing unless a shape has changed
     shapes_by_values: bool = False  # the shapes of its tops, which are small, depend on the values of its bottoms
-    repeatable: bool = False  # `forward_again` writes the same bits as `forward`
+    repeatable: InitVar[bool] = False  # of earlier versions, without effect: see `Node.is_repeatable`
     labels: Collection[int] = ()  # indices of bottoms whose gradient makes no sense, such as labels and indices
     constants: Collection[int] = ()  # indices of bottoms whose gradient is 0: tops do not depend on their values
     reads: Literal["neither", "bottoms", "tops", "both"] = "both"  # the blobs whose data `backward` reads
@@ -97,7 +98,8 @@ class Layer:
     parameters may ignore `propagate_down` if only one of its bottoms has a gradient.
 
     A layer with state from pass to pass besides its parameters overrides `state_blobs`, or `state` and
-    `restore_state`, so that a resumed run computes the same as one that was never stopped.
+    `restore_state`, so that a resumed run computes the same as one that was never stopped. `forward` changes a state by
+    `once`. It draws noise by `noise`, and saves it, if `Context.may_change`.
     """
 
     traits: Traits = Traits()
@@ -105,6 +107,7 @@ class Layer:
     may_be_fused = False  # set by a subclass that rules of rewriting may treat as the class that it derives from
     is_split = True  # each worker has a part of its bottoms, or reads a part of a batch: set by `Graph` from placements
     rule: Any = replicated  # see fcaffe.net.placements; called before `setup` where a batch is split
+    noise: Noise | None = None  # set by `setup` of a layer that draws noise
 
     def __init__(self, param: Any, context: Context) -> None:
         self.param: Any = pb.LayerParameter()
@@ -134,12 +137,6 @@ class Layer:
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         if any(propagate_down):
             raise NotImplementedError
-
-    def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
-        """Write the tops, and what is saved for backward, a second time for the same batch, as `--recompute` asks
-        before backward. Whatever `forward` changes beside these (running statistics, the state of a random stream)
-        stays as it is."""
-        self.forward(bottom, top)
 
     def allow_force_backward(self, bottom_index: int) -> bool:
         """Whether `force_backward` asks for the gradient of this bottom. It does not if there is none, or if the top
@@ -254,6 +251,26 @@ class Layer:
             if weight:
                 total += float((blob.data * self.xp.float32(weight)).sum(dtype=self.xp.float64))
         return total
+
+    def once(self, change: Callable[[], None], read_now: bool = False) -> None:
+        """Do what changes the state: once in a forward pass of Caffe, however many shards the batch has, and not in a
+        second computation. `read_now`: the present pass reads the state."""
+        if self.context.may_change():
+            self.context.workers.once(change, read_now)
+
+    def write_once(self, rows: Any) -> None:
+        """Pass an effect of forward on the world, such as lines of a file, to `write`: once, on worker 0, with the
+        `rows` of the batch in their order. The layer needs whole bottoms."""
+        if not self.context.may_change():
+            return
+        workers = self.context.workers
+        everyones = workers.gather(rows) if workers.per_worker else [rows]
+        if workers.rank == 0 and everyones:
+            self.write(everyones)
+
+    def write(self, everyones: list[Any]) -> None:
+        """Do what `write_once` asks for. The rows are in parts, whose order is that of the samples."""
+        raise NotImplementedError
 
     def copy_from_first(self, blob: Blob) -> None:
         """Copy shape and values of worker 0's blob to all workers."""

@@ -23,6 +23,7 @@ from fcaffe.net.run.arena import START, Arena, Memory, memory_of
 from fcaffe.net.run.program import Program
 from fcaffe.net.run.rewrite import Want, rewrite
 from fcaffe.net.script.on_demand import OnDemand
+from fcaffe.rng.counter import Moment
 
 
 class Net(Graph):
@@ -80,9 +81,10 @@ class Net(Graph):
                 self.program = self.plain
                 self.arena.release()
 
-    def forward(self, start: int = 0, end: int | None = None) -> float:
-        """Run the layers from index `start` to `end`, both included; returns the weighted sum of the losses."""
-        loss: float = self.start_forward(start, end).value()
+    def forward(self, start: int = 0, end: int | None = None, moment: Moment | None = None) -> float:
+        """Run the layers from index `start` to `end`, both included; returns the weighted sum of the losses. `moment`
+        says which pass of a training or a test this is."""
+        loss: float = self.start_forward(start, end, moment).value()
         engine = self.context.engine
         may_hide_errors = engine.asynchronous and end is None
         if may_hide_errors and not all(engine.is_finite(blob.data) for _, blob, _ in self.outputs()):
@@ -91,12 +93,17 @@ class Net(Graph):
 
     @silent_arithmetic
     def start_forward(
-        self, start: int = 0, end: int | None = None, need: Callable[[float], None] = lambda stop: None
+        self,
+        start: int = 0,
+        end: int | None = None,
+        moment: Moment | None = None,
+        need: Callable[[float], None] = lambda stop: None,
     ) -> Pending:
         """The same, without waiting for the losses. `need` is called before parameters up to an offset of the flat
         buffer are read."""
         self.context.engine.make_current()
         program = self._begin_pass(start == 0 and end is None)
+        self.context.begin_pass(moment)
         try:
             loss = self._run(program, program.nodes[start : None if end is None else end + 1], start, need)
         except BaseException:
@@ -304,7 +311,8 @@ class Net(Graph):
             self.arena.follow(self.plain)
             self.arena.move(START)
         for node in self.nodes:
-            if any(blob.data_storage in self.arena.storages for blob in node.tops):  # later layers may overwrite it
+            overwritten = any(blob.data_storage in self.arena.storages for blob in node.tops)
+            if overwritten and node.is_repeatable:
                 node.reshape()
                 node.forward_again()
             yield node
@@ -319,7 +327,7 @@ class Net(Graph):
         try:
             with context.without_others():
                 for node in self._recomputed():
-                    if node.bottoms and node.tops and not node.layer.traits.runs_user_code:
+                    if node.is_repeatable and node.tops:
                         node.forward_again()
         finally:
             context.explains = False

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from fcaffe.net.blob import Blob
 from fcaffe.net.layer import Layer
+from fcaffe.net.placements import Partial
 
 
 @dataclass(eq=False)
@@ -62,8 +63,29 @@ class Node:
         self.layer.doing(self.layer.forward, self._read(), self.tops)
 
     def forward_again(self) -> None:
-        """Write the tops, and what is saved for backward, a second time; see `Layer.forward_again`."""
-        self.layer.doing(self.layer.forward_again, self._read(), self.tops)
+        """Write the tops, and what is saved for backward, a second time in the present pass, and nothing else."""
+        with self.layer.context.second_computation():
+            self.layer.doing(self.layer.forward, self._read(), self.tops)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether all its layers are fcaffe's, which change nothing in a second computation but what `forward_again`
+        says: the tests show it for each of their settings. A class from elsewhere may do anything in forward, whatever
+        it inherits."""
+        return all(type(layer).__module__.startswith("fcaffe.") for layer in {self.layer, *self.layers})
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether `forward_again` writes the same bits as `forward`: whatever cannot be shown to do so does not.
+
+        A layer that reads data or runs user code cannot. Nor can one that takes values from other workers: those whose
+        tops are summed, and `Redistribute`. They would have to compute again at the same time.
+        """
+        if not (self.is_ours and self.bottoms) or self.layer.type == "Redistribute":
+            return False
+        traits = self.layer.traits
+        sums = self.layer.workers.size > 1 and any(isinstance(blob.placement, Partial) for blob in self.tops)
+        return not (sums or traits.runs_user_code or traits.reads_host or traits.shapes_by_values)
 
     def loss(self) -> float:
         """The weighted sum of the tops that carry a loss."""

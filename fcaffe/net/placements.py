@@ -119,12 +119,15 @@ def by_sample(layer: Any, bottom: list[Any], /) -> Placements:
     return of_all(common(layer, bottom, first_axis), bottom)
 
 
-def with_noise(layer: Any, bottom: list[Any], /) -> Placements:
-    """As `by_sample`, where each row is a sample of the batch, since noise depends on the index of the sample."""
-    (x,), context = bottom, layer.context
-    rows = context.whole_shape(x)[:1]
-    in_order = context.workers.per_worker or (context.share is not None and rows == (context.share.total,))
-    return of_all(common(layer, bottom, lambda shard: in_order and (shard.axis, shard.samples) == (0, *rows)), bottom)
+def with_noise(accepts: Callable[[Shard], bool] = lambda shard: True) -> Rule:
+    """A rule: the layer takes the Shards that `accepts` takes, if it then knows the index of each row in the whole
+    batch, by which it draws noise. See `fcaffe.net.noise`."""
+
+    def rule(layer: Any, bottom: list[Any]) -> Placements:
+        known = layer.context.workers.per_worker
+        return of_all(common(layer, bottom, lambda shard: accepts(shard) and (known or not shard.chosen_by)), bottom)
+
+    return rule
 
 
 def unchanged(layer: Any, bottom: list[Any], /) -> Placements:

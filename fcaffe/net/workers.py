@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from math import prod
 from typing import Any
@@ -50,6 +50,10 @@ class Workers:
 
     def run_shards_in_step(self) -> None:
         """A layer calls this in `setup` if its sums must cover all shards. Each shard then has a net of its own."""
+
+    def once(self, change: Callable[[], None], read_now: bool) -> None:
+        """Do the work in one of the passes in which this worker computes a batch; see `Layer.once`."""
+        change()
 
     def sum(self, value: float) -> float:
         """A number summed over all workers. Collective."""

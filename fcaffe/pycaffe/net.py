@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from itertools import count, zip_longest
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -72,7 +72,6 @@ class Net:
 
     def _bind(self, net: core.Net) -> None:
         self._net = net
-        self._passes = count()
         nodes = net.nodes
         self.name = net.name
         self._layer_names: list[str] = net.layer_names
@@ -180,8 +179,6 @@ class Net:
         views = self._views
         weights = views.new_weights if self._adds_to_statistics else views.same_weights
         with engine_lock():
-            if self._net.context.noise == "counter":
-                self._net.context.begin_pass(next(self._passes), 0)
             if whole and self._net.on_demand is not None:
                 self._net.on_demand.forget()  # before inputs are written over the last pass's, which would be kept
             with views.engine_at_work(), weights(self._net), views.changing(self._statistics):

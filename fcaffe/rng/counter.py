@@ -1,24 +1,22 @@
-"""A counter-based random stream: numbers depend on layer, iteration and sample, not on the worker.
+"""A counter-based random stream: numbers depend on the pass, the layer and the row, not on the worker.
 
-A worker with samples 64 to 127 of a batch gets the numbers that one worker with the whole batch has for them, without
-drawing the others.
+A worker with rows 64 to 127 of a batch gets the numbers that one worker with the whole batch has for them, without
+drawing the others. `Moment` says which pass it is.
 
 The bits are those of Philox4x64-10 (Salmon, Moraes, Dror and Shaw, 2011), which maps a key of two 64-bit words and a
 counter of four to a block of four:
 
     key     = (seed mod 2^64,  BLAKE2b with 8 bytes of the layer's key in UTF-8, read as little-endian)
-    counter = (1 + sample * B + b,  0,  iteration,  0)          b = 0 .. B - 1: the sample's blocks
+    counter = (1 + row * B + b,  number,  iteration,  net)      b = 0 .. B - 1: the row's blocks
 
-A block is eight 32-bit words: its four 64-bit words in order, the lower half of each first. A sample begins with a new
-block, so the rest of its last block is unused. Element e of a sample (in C order) is computed from
+A block is eight 32-bit words: its four 64-bit words in order, the lower half of each first. A row begins with a new
+block, so the rest of its last block is unused. Element e of a row (in C order) is computed from
 
     keep_mask   word e = u        u <= floor(p (2^32 - 1)), p = 1 - ratio in double, ratio float32
     uniform     word e = u        (u >> 8) 2^-24 in float32
 
-All functions take the index of their first sample in the global batch, and a shape whose first axis is the samples. A
-blob without axes is one sample.
-Passes of one iteration (iter_size) must continue the sample indices, and several tops of a layer need different names.
-Otherwise they get the same numbers.
+All functions take the index of their first row in the batch of all workers, and a shape whose first axis is the rows.
+Several arrays of a layer need different names. Otherwise they get the same numbers.
 """
 
 from __future__ import annotations
@@ -27,6 +25,7 @@ import functools
 import hashlib
 import itertools
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,13 +37,30 @@ Shape = tuple[int, ...]
 _BLOCK_WORDS = 8
 _MANY_BLOCKS, _PIECES = 1 << 17, 32  # many blocks are drawn in so many pieces, each of which takes 10 us to begin
 _LAST_WORD = 2**64 - 1
+KEYS = 2  # the version of the counters, which snapshots name; 1 had (1 + sample * B + b, 0, iteration, 0)
+
+SCRIPT, TRAINING, TEST = 1, 2, 3  # nets; test net #k is TEST + k
+
+
+class Moment(NamedTuple):
+    """Where a run stands: which forward pass this is, of all that it makes.
+
+    Attributes:
+        net: SCRIPT, TRAINING or TEST + k. Passes that nobody has numbered count as a script's.
+        iteration: The iteration of the training, which a test does not change.
+        number: The pass of the iteration (iter_size), the batch of the test, or the pass of the script.
+    """
+
+    net: int = SCRIPT
+    iteration: int = 0
+    number: int = 0
 
 
 def keep_mask(
     seed: int,
     layer_name: str,
-    iteration: int,
-    first_sample: int,
+    moment: Moment,
+    first_row: int,
     shape: Shape,
     ratio: float,
     for_each: ForEach = one_by_one,
@@ -53,7 +69,7 @@ def keep_mask(
 
     `for_each` is Engine.for_each, which draws large masks on all cores.
     """
-    return _words(seed, layer_name, iteration, first_sample, shape, for_each) <= keep_limit(ratio)
+    return _words(seed, layer_name, moment, first_row, shape, for_each) <= keep_limit(ratio)
 
 
 def keep_limit(ratio: float) -> np.uint32:
@@ -62,9 +78,9 @@ def keep_limit(ratio: float) -> np.uint32:
     return np.uint32(keep * (2**32 - 1))
 
 
-def uniform(seed: int, layer_name: str, iteration: int, first_sample: int, shape: Shape) -> npt.NDArray[np.float32]:
+def uniform(seed: int, layer_name: str, moment: Moment, first_row: int, shape: Shape) -> npt.NDArray[np.float32]:
     """float32 numbers from [0, 1)."""
-    return (_words(seed, layer_name, iteration, first_sample, shape) >> 8).astype(np.float32) * np.float32(2.0**-24)
+    return (_words(seed, layer_name, moment, first_row, shape) >> 8).astype(np.float32) * np.float32(2.0**-24)
 
 
 @functools.lru_cache
@@ -75,16 +91,16 @@ def philox_key(seed: int, layer_name: str) -> tuple[np.uint64, np.uint64]:
 
 
 def _words(
-    seed: int, layer_name: str, iteration: int, first_sample: int, shape: Shape, for_each: ForEach = one_by_one
+    seed: int, layer_name: str, moment: Moment, first_row: int, shape: Shape, for_each: ForEach = one_by_one
 ) -> npt.NDArray[np.uint32]:
-    """The words of each element, in this shape."""
-    samples, words_per_sample = prod(shape[:1]), prod(shape[1:])
-    blocks = -(-words_per_sample // _BLOCK_WORDS)
-    raw = np.empty((samples * blocks, _BLOCK_WORDS // 2), np.uint64)
+    """The words of each element, in this shape. An array without axes is one row."""
+    rows, words_per_row = prod(shape[:1]), prod(shape[1:])
+    blocks = -(-words_per_row // _BLOCK_WORDS)
+    raw = np.empty((rows * blocks, _BLOCK_WORDS // 2), np.uint64)
 
     def draw(first: int, end: int) -> None:
         # NumPy increments the counter before each block, hence the 1 in its first word.
-        counter = np.array([first_sample * blocks + first, 0, iteration, 0], np.uint64)
+        counter = np.array([first_row * blocks + first, moment.number, moment.iteration, moment.net], np.uint64)
         generator = np.random.Philox(key=np.array(philox_key(seed, layer_name)), counter=counter)
         # The raw words. `generator.random_raw` gives the same ones, but does not release the interpreter's lock.
         drawn = np.random.Generator(generator).integers(0, _LAST_WORD, raw[first:end].shape, np.uint64, endpoint=True)
@@ -92,5 +108,5 @@ def _words(
 
     pieces = _PIECES if len(raw) >= _MANY_BLOCKS else 1
     for_each(draw, list(itertools.pairwise(len(raw) * piece // pieces for piece in range(pieces + 1))))
-    words = raw.astype("<u8", copy=False).view("<u4").reshape(samples, blocks * _BLOCK_WORDS)[:, :words_per_sample]
+    words = raw.astype("<u8", copy=False).view("<u4").reshape(rows, blocks * _BLOCK_WORDS)[:, :words_per_row]
     return words.reshape(shape)

@@ -63,8 +63,7 @@ class Batches:
             if number:
                 with run.timeline.span(BACKWARD):
                     run.net.backward()
-            run.context.begin_pass(run.iteration, number * run.share.total + run.share.first)
-            pending.append(self._start_forward())
+            pending.append(self._start_forward(number))
         own = self._own_numbers(pending) if self._gathers else None  # before backward, which reuses memory of outputs
         if run.exchange.applies_momentum:  # a script may have changed it since the last step
             run.exchange.set_momentum(run.param.momentum, run.param.clip_gradients)
@@ -87,13 +86,12 @@ class Batches:
 
     def forward(self) -> np.float32:
         """The loss of one more batch."""
-        self.run.context.begin_pass(self.run.iteration, self.run.context.first_sample)
-        return np.float32(self._checked(self._sum(self._start_forward())))
+        return np.float32(self._checked(self._sum(self._start_forward(self.run.passes))))
 
-    def _start_forward(self) -> Pending:
-        """Run the net forward. Returns this worker's loss."""
+    def _start_forward(self, number: int) -> Pending:
+        """Run the net forward, in this pass of the iteration. Returns this worker's loss."""
         with self.run.timeline.span(FORWARD):
-            return self.run.net.start_forward(need=self.update.need)
+            return self.run.net.start_forward(moment=self.run.moment(number), need=self.update.need)
 
     def _own_numbers(self, losses: Sequence[Pending]) -> Numbers:
         run = self.run

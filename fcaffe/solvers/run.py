@@ -19,6 +19,7 @@ from fcaffe.net.build.shards import Shards
 from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom
+from fcaffe.rng.counter import TRAINING, Moment
 from fcaffe.share import Share, Turns
 from fcaffe.solvers import trust_ratio
 from fcaffe.solvers.control import Action, Observer
@@ -226,6 +227,10 @@ class Run:
     def passes(self) -> int:
         """How many passes add up their gradients for an update."""
         return int(self.param.iter_size)
+
+    def moment(self, number: int) -> Moment:
+        """A forward pass of this iteration, by its number."""
+        return Moment(TRAINING, self.iteration, number)
 
     @property
     def scalar_outputs(self) -> bool:

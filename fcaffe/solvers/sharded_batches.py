@@ -122,12 +122,12 @@ class ShardedBatches(Batches):
 
     def forward(self) -> np.float32:
         """The loss of one more batch."""
-        return self._compute()
+        return self._compute(self.run.passes)
 
     def log_outputs(self) -> None:
         log.net_outputs("Train", self.run.net.outputs(), self._outputs)
 
-    def _compute(self, number: int = 0, backward: bool = False) -> np.float32:
+    def _compute(self, number: int, backward: bool = False) -> np.float32:
         """The loss of batch `number` of this iteration; with `backward`, the sum of all gradients is in `diff`."""
         run = self.run
         self.shards.begin()
@@ -162,10 +162,9 @@ class ShardedBatches(Batches):
 
     def _compute_shard(self, passes: Passes, shard: int, number: int, backward: bool) -> None:
         run, net = self.run, passes.net
-        share = self.shards.begin_pass(shard, run.share)
-        net.context.begin_pass(run.iteration, number * share.total + share.first)
+        self.shards.begin_pass(shard)
         with run.timeline.span(FORWARD):
-            loss = net.forward()
+            loss = net.forward(moment=run.moment(number))
         self._results[shard - self.shards.own[0]] = np.array([loss, *np.concatenate([[], *run.output_values(net)])])
         if backward:
             net.parameters.clear_diffs()

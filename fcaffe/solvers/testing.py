@@ -9,6 +9,7 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.net.weights import share_weights
+from fcaffe.rng.counter import TEST, Moment
 from fcaffe.solvers.evaluation import collectors
 from fcaffe.solvers.run import Run
 
@@ -35,7 +36,7 @@ def test(run: Run, index: int, asked_to_stop: Callable[[], bool]) -> None:
             return log.test_interrupted()
         for observer in run.observers:
             observer.test_batch_begins()
-        loss = net.forward()
+        loss = net.forward(moment=Moment(TEST + index, run.iteration, batch))
         mine.append((loss, [run.engine.to_numpy(blob.data).reshape(-1).copy() for _, blob, _ in net.outputs()]))
     net.complete()  # before the weights change
     gathered = run.workers.gather(mine)

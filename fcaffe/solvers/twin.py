@@ -25,19 +25,25 @@ def twin_of(net: Net, param: Any) -> Net:
     context = replace(net.context, engine=net.context.engine.another(), random=Zeros(), readers=readers)
     context.share = net.context.share
     with log.quiet(3):
-        return Net(param, context)
+        twin = Net(param, context)
+    for ours, theirs in zip(net.layers, twin.layers, strict=True):
+        if ours.held is Held.ALIKE:
+            for name, blob in theirs.state_blobs().items():
+                blob.share_data(ours.state_blobs()[name])
+    return twin
 
 
 def why_no_twins(net: Net, in_step: bool) -> str:
     """The reason why twins cannot be used: the first layer that carries state from pass to pass, besides the readers.
 
-    With `in_step` each shard has a net of its own, so layers may carry the state of the shard's streams. Empty if twins
-    can be used.
+    With `in_step` each shard has a net of its own. So layers may carry the state of the shard's streams, or a state in
+    blobs that is the same for all shards, which twins share. Empty if twins can be used.
     """
     if net.context.engine.asynchronous:
         return "an engine for GPUs"
     for layer in (node.layer for node in net.nodes if not _reads(node)):
-        has_state = bool(layer.state()) and not (in_step and layer.held is Held.STREAMS)
+        alike = layer.held is Held.ALIKE and layer.state().keys() == layer.state_blobs().keys()
+        has_state = bool(layer.state()) and not (in_step and (alike or layer.held is Held.STREAMS))
         if has_state or type(layer).close is not Layer.close:
             return f'layer "{layer.name}" ({layer.type}), which has a state'
     return ""

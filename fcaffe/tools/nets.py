@@ -18,6 +18,7 @@ from fcaffe.net.weights import copy_weights
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net, read_solver
 from fcaffe.rng import CaffeRandom
+from fcaffe.rng.counter import TEST, Moment
 from fcaffe.solvers.evaluation import AP_VERSIONS, Detections, collectors
 from fcaffe.solvers.memory_need import check_memory
 from fcaffe.solvers.nets import test_net_params, train_net_param
@@ -80,7 +81,7 @@ def score(
     confusion = Confusion(net) if per_class else None
     with engine.fixed_weights():
         for batch in range(iterations):
-            loss += np.float32(net.forward())
+            loss += np.float32(net.forward(moment=Moment(TEST, 0, batch)))
             if confusion is not None and confusion.classes:
                 confusion.add()
             for collector, (name, blob, _) in zip(collected, net.outputs(), strict=True):

@@ -12,6 +12,7 @@ import pytest
 
 from fcaffe.engines import Engine, NumpyEngine, cpu_engine
 from fcaffe.errors import FcaffeError
+from fcaffe.rng.counter import TRAINING, Moment
 from fcaffe.solvers import Solver
 from tests.conftest import GOLDEN
 from tests.engine_choice import host
@@ -89,8 +90,7 @@ def test_dropout_masks_are_the_cpus(gpu_engine: MakeEngine) -> None:
         solver = small_solver(engine)
         net, masks = solver.net, []
         for number in range(4):
-            solver.context.begin_pass(number, 3 * number)
-            net.forward()
+            net.forward(moment=Moment(TRAINING, number, 3 * number))
             masks.append(host(net.blob("ip1").data) == 0)
         dropped.append(masks)
     assert 0.3 < np.mean(dropped[1]) < 0.7

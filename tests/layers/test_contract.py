@@ -157,26 +157,6 @@ def check_gradient(case, blob, what):
         assert error <= 2e-3 * scale, f"{what}: off by {error:g} where the largest is {scale:g}"
 
 
-@on_each_engine
-@each(lambda example: example.bottoms)
-def test_forward_again_writes_the_same_and_changes_nothing_else(kind, example):
-    """Of a layer that --recompute may ask for it."""
-    whole, case = Case(kind, example).run(), Case(kind, example)
-    if not case.layer.traits.repeatable:
-        return
-    case.forward()
-    kept, random = [host(blob.data) for blob in case.layer.blobs], case.context.random.state()
-    for blob in case.top:
-        if all(blob.data_storage is not other.data_storage for other in case.bottom):
-            blob.data[...] = np.nan
-    case.layer.forward_again(case.bottom, case.top)
-    for blob, before in zip(case.layer.blobs, kept, strict=True):
-        np.testing.assert_array_equal(host(blob.data), before)
-    assert case.context.random.state() == random
-    case.forward = lambda: None
-    assert_equal_results(case.run(), whole, tolerance=0)
-
-
 @each(lambda example: example.in_place)
 def test_in_place_equals_out_of_place(kind, example):
     assert_equal_results(Case(kind, example, in_place=True).run(), Case(kind, example).run())

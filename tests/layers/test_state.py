@@ -20,6 +20,7 @@ from fcaffe.net.registry import create_layer
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.rng import CaffeRandom
+from fcaffe.rng.counter import TRAINING, Moment
 from tests.cases import each_of
 from tests.conftest import GOLDEN
 from tests.engine_choice import host, shared_engine
@@ -84,7 +85,7 @@ class Run:
         found = []
         for number in range(first, first + passes):
             self.write_bottoms(number)
-            self.context.begin_pass(number, 0)
+            self.context.begin_pass(Moment(TRAINING, number))
             self.layer.reshape(self.bottom, self.top)
             self.layer.forward(self.bottom, self.top)
             found += [host(top.data) for top in self.top]

@@ -11,6 +11,7 @@ import pytest
 
 from fcaffe.engines import NumpyEngine
 from fcaffe.rng import counter
+from fcaffe.rng.counter import Moment
 
 MASK64 = 2**64 - 1
 
@@ -25,22 +26,22 @@ def philox(key: list[int], count: list[int]) -> list[int]:
     return [c0, c1, c2, c3]
 
 
-def word(seed: int, name: str, iteration: int, sample: int, words_per_sample: int, e: int) -> int:
-    """Word e of a sample by the recipe in the module's text, as a kernel would compute it."""
+def word(seed: int, name: str, moment: Moment, row: int, words_per_row: int, e: int) -> int:
+    """Word e of a row by the recipe in the module's text, as a kernel would compute it."""
     key = [seed % 2**64, int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")]
-    blocks = math.ceil(words_per_sample / 8)
-    block = philox(key, [1 + sample * blocks + e // 8, 0, iteration, 0])
+    blocks = math.ceil(words_per_row / 8)
+    block = philox(key, [1 + row * blocks + e // 8, moment.number, moment.iteration, moment.net])
     return block[e % 8 // 2] >> 32 * (e % 2) & 0xFFFFFFFF
 
 
 def test_the_bits_are_those_documented() -> None:
-    seed, name, iteration, first, shape = 1701, "drop6", 12345, 3, (4, 5, 3)
-    mask = counter.keep_mask(seed, name, iteration, first, shape, 0.4).reshape(4, 15)
-    uniform = counter.uniform(seed, name, iteration, first, shape).reshape(4, 15)
+    seed, name, moment, first, shape = 1701, "drop6", Moment(3, 12345, 7), 3, (4, 5, 3)
+    mask = counter.keep_mask(seed, name, moment, first, shape, 0.4).reshape(4, 15)
+    uniform = counter.uniform(seed, name, moment, first, shape).reshape(4, 15)
     keep = 1.0 - float(np.float32(0.4))
     for s in range(4):
         for e in range(15):
-            u = word(seed, name, iteration, first + s, 15, e)
+            u = word(seed, name, moment, first + s, 15, e)
             assert mask[s, e] == (u <= math.floor(keep * (2**32 - 1)))
             assert uniform[s, e] == np.float32((u >> 8) * 2.0**-24)
 
@@ -52,35 +53,35 @@ def test_workers_together_have_the_masks_of_one(sample: tuple[int, ...], workers
     edges = [batch * i // workers for i in range(workers + 1)]
     draws: list[Callable[..., np.ndarray]] = [partial(counter.keep_mask, ratio=0.5), counter.uniform]
     for draw in draws:
-        whole = draw(1, "drop", 7, 0, (batch, *sample))
-        parts = [draw(1, "drop", 7, a, (b - a, *sample)) for a, b in pairwise(edges)]
+        whole = draw(1, "drop", Moment(), 0, (batch, *sample))
+        parts = [draw(1, "drop", Moment(), a, (b - a, *sample)) for a, b in pairwise(edges)]
         np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 13), (40, 3, 5, 7)])
 def test_pieces_are_parts_of_the_whole(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]) -> None:
-    whole = counter.keep_mask(1, "drop", 7, 5, shape, 0.3)
+    whole = counter.keep_mask(1, "drop", Moment(), 5, shape, 0.3)
     monkeypatch.setattr(counter, "_MANY_BLOCKS", 0)
-    pieces = counter.keep_mask(1, "drop", 7, 5, shape, 0.3, NumpyEngine().for_each)
+    pieces = counter.keep_mask(1, "drop", Moment(), 5, shape, 0.3, NumpyEngine().for_each)
     np.testing.assert_array_equal(pieces, whole)
 
 
-def test_seed_layer_iteration_and_sample_all_matter() -> None:
-    shape = (2, 256)
-    base = counter.uniform(1, "a", 0, 0, shape)
+def test_seed_layer_pass_and_row_all_matter() -> None:
+    shape, moment = (2, 256), Moment(2, 0, 0)
+    base = counter.uniform(1, "a", moment, 0, shape)
     others = [
-        counter.uniform(2, "a", 0, 0, shape),
-        counter.uniform(-1, "a", 0, 0, shape),
-        counter.uniform(1, "b", 0, 0, shape),
-        counter.uniform(1, "a", 1, 0, shape),
-        counter.uniform(1, "a", 0, 2, shape),
-        counter.uniform(1, "a", 0, 1, shape)[::-1, ::-1],
+        counter.uniform(2, "a", moment, 0, shape),
+        counter.uniform(-1, "a", moment, 0, shape),
+        counter.uniform(1, "b", moment, 0, shape),
+        *(counter.uniform(1, "a", other, 0, shape) for other in (Moment(1, 0, 0), Moment(2, 1, 0), Moment(2, 0, 1))),
+        counter.uniform(1, "a", moment, 2, shape),
+        counter.uniform(1, "a", moment, 1, shape)[::-1, ::-1],
     ]
     for other in others:
         assert abs(np.corrcoef(base.ravel(), other.ravel())[0, 1]) < 0.2
         assert (base == other).mean() < 0.01
-    np.testing.assert_array_equal(base, counter.uniform(1, "a", 0, 0, shape))
+    np.testing.assert_array_equal(base, counter.uniform(1, "a", moment, 0, shape))
 
 
 def test_ratio_zero_keeps_everything() -> None:
-    assert counter.keep_mask(1, "drop", 0, 0, (64, 4096), 0).all()
+    assert counter.keep_mask(1, "drop", Moment(), 0, (64, 4096), 0).all()

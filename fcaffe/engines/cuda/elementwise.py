@@ -23,7 +23,7 @@ class Elementwise(PlainElementwise):
     """
 
     kernels: Kernels
-    counters: Array  # uint64 (2,): iteration, first sample; on the device, so that recorded passes read new values
+    counters: Array  # uint64 (4,): see set_counters; on the device, so that recorded passes read new values
     mask_dtype = "uint8"
 
     def relu_forward(self, x: Array, y: Array, slope: float) -> None:
@@ -50,29 +50,26 @@ class Elementwise(PlainElementwise):
         terms += [NULL, np.float32(0)] * (2 - len(arrays))
         self._map("weighted_sum", (y.dtype, len(arrays) == 2), y, *terms, y)
 
-    def dropout_forward(
-        self, x: Array, y: Array, mask: Array, noise: Any, layer: str, ratio: float, scale: float
-    ) -> None:
-        if noise.noise == "counter":
-            drawn = self.xp.empty(mask.shape, mask.dtype)  # the stream numbers its words in C order
-            samples, size = math.prod(mask.shape[:1]), math.prod(mask.shape[1:])
-            limits = *noise.noise_key(layer), noise.keep_limit(ratio)
-            arguments = drawn, self.counters, *limits, np.int64(samples), np.int64(size)
-            self.kernels.launch("noise", "draw_mask", (), blocks_for(samples * -(-size // 8)), THREADS, *arguments)
-            mask[...] = drawn
-        else:
-            mask[...] = self.from_numpy(noise.keep_mask(layer, x.shape, ratio))
-        self.dropout_backward(x, mask, y, scale)
+    def draw_mask(self, mask: Array, noise: Any, ratio: float, scale: float) -> None:
+        if noise.by_host:
+            mask[...] = self.from_numpy(noise.keep_mask(mask.shape, ratio))
+            return
+        drawn = self.xp.empty(mask.shape, mask.dtype)  # the stream numbers its words in C order
+        rows, size = math.prod(mask.shape[:1]), math.prod(mask.shape[1:])
+        first = map(np.uint64, noise.first_row(rows))
+        arguments = self.counters, *noise.philox_key, noise.keep_limit(ratio), *first, np.int64(rows), np.int64(size)
+        self.kernels.launch("noise", "draw_mask", (), blocks_for(rows * -(-size // 8)), THREADS, drawn, *arguments)
+        mask[...] = drawn
 
-    def dropout_backward(self, dy: Array, mask: Array, dx: Array, scale: float) -> None:
-        source, target = dy, dx
-        if dy.dtype != dx.dtype or not is_flat(dy, mask, dx):
-            source, target = (self.xp.empty_like(mask, dtype=dx.dtype) for _ in range(2))
-            self.copy(dy, source)
+    def apply_mask(self, x: Array, mask: Array, y: Array, scale: float) -> None:
+        source, target = x, y
+        if x.dtype != y.dtype or not is_flat(x, mask, y):
+            source, target = (self.xp.empty_like(mask, dtype=y.dtype) for _ in range(2))
+            self.copy(x, source)
         blocks, numbers = blocks_for(mask.size, per_thread=8), (np.float32(scale), np.int64(mask.size))
-        self.kernels.launch("noise", "apply_mask", (dx.dtype,), blocks, THREADS, source, mask, target, *numbers)
-        if target is not dx:
-            self.copy(target, dx)
+        self.kernels.launch("noise", "apply_mask", (y.dtype,), blocks, THREADS, source, mask, target, *numbers)
+        if target is not y:
+            self.copy(target, y)
 
     def _map(self, kernel: str, types: tuple[Any, ...], like: Array, *args: Any) -> None:
         self.kernels.launch(SOURCE, kernel, types, _blocks(like), THREADS, *args, np.int64(like.size))

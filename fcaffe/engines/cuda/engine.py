@@ -73,7 +73,7 @@ class CudaEngine(
         self.cublas = Cublas(cupy, self.stream)
         self.plans = Plans(cupy, cudnn, self.stream, math, deterministic)
         self.graphs = Graphs(cupy, self.stream) if graphs else None
-        self.counters = cupy.zeros(2, np.uint64)  # iteration, first sample
+        self.counters = cupy.zeros(4, np.uint64)  # see set_counters
         self.step = cupy.zeros(2, np.float32)  # rate, factor of the gradients
         self.overflow = cupy.zeros(1, np.int32)  # 1 after a gradient that is not finite: the update does nothing
         self.loss_scale = LossScale(cupy, self.kernels, self.overflow, loss_scale) if math == "fp16" else None
@@ -128,8 +128,8 @@ class CudaEngine(
         self.make_current()
         return float(self.loss_scale.scale[0]) if self.loss_scale else 1.0
 
-    def set_counters(self, iteration: int, first_sample: int) -> None:
-        self.write_small(self.counters, np.array([iteration, first_sample], np.uint64))
+    def set_counters(self, *counters: int) -> None:
+        self.write_small(self.counters, np.array(counters, np.uint64))
 
     def set_step(self, rate: float, gradient_scale: float) -> None:
         self.write_small(self.step, np.array([rate, gradient_scale], np.float32))

@@ -51,10 +51,6 @@ class BatchNormScale(FusedLayer):
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.norm.take_moments(bottom[0])
-        self.forward_again(bottom, top)
-        self.norm.add_to_statistics()
-
-    def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.engine.batch_norm_apply(with_channels(bottom[0].data), with_channels(top[0].data), self.normalizer())
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
@@ -69,8 +65,6 @@ class BatchNormScale(FusedLayer):
             blob.diff[...] += gradient.reshape(blob.shape)
 
     def normalizer(self) -> Normalizer:
-        if self.norm.use_global_stats:
-            self.norm.statistics.read(self.norm.mean, self.norm.variance)
         scale, shift = (blob.data.reshape(-1) for blob in self.affine_blobs)
         return self.norm.normalizer._replace(scale=scale, shift=shift, relu=self.with_relu)
 
@@ -92,7 +86,8 @@ class BatchNormResidual(BatchNormScale):
             return 0
         return 5 if len(chain) > 4 and is_layer(chain[4].layer, Split) and len(chain[4].tops) == 2 else 4
 
-    def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.norm.take_moments(bottom[0])
         x, other, y = (with_channels(blob.data) for blob in (*bottom, top[0]))
         self.engine.batch_norm_add_relu(x, other, y, self.normalizer())
 

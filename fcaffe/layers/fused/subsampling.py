@@ -23,7 +23,7 @@ from fcaffe.proto import caffe_pb2 as pb
 class Subsample(Layer):
     """top = every n-th position of the bottom, from the first on, by the stride of each spatial axis."""
 
-    traits = Traits(bottoms=1, tops=1, reshapes_by_shape=True, repeatable=True)
+    traits = Traits(bottoms=1, tops=1, reshapes_by_shape=True)
 
     def __init__(self, name: str, context: Context, stride: tuple[int, ...]) -> None:
         super().__init__(pb.LayerParameter(name=name, type=type(self).__name__, phase=pb.TEST), context)

@@ -29,7 +29,6 @@ from fcaffe.tree_order import sum_in_tree_order
 class Redistribute(Layer):
     """top = the bottom in another placement, for the layer `reader`."""
 
-    # The top keeps memory of its own, since other workers would have to compute it again too.
     traits = Traits(bottoms=1, tops=1, in_place=False, needs_host=True, shapes_by_values=True, reads="neither")
 
     def __init__(self, name: str, context: Context, reader: Layer, source: Placement, target: Placement) -> None:
@@ -86,9 +85,6 @@ class Redistribute(Layer):
             self.rows = [int(count) for count in self.context.workers.gather_array(own).reshape(-1)]
             top[0].reshape(*self._whole_shape(x, source))
         top[0].data[...] = self._moved(x, source, self.target)
-
-    def forward_again(self, bottom: list[Blob], top: list[Blob]) -> None:
-        """The top has its values still."""
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         bottom[0].diff[...] = self._moved(top[0].diff, adjoint(self.target), adjoint(self.source))

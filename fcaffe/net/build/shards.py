@@ -91,6 +91,12 @@ class Shards(Workers):
         finally:
             self.cores.acquire()
 
+    def once(self, change: Callable[[], None], read_now: bool) -> None:
+        if self.in_step and read_now:
+            self.meet(change)
+        elif self.is_first:
+            change()
+
     @property
     def splitting(self) -> str:
         return f"which --reproducible {self.size} cuts into shards; leave that out"
@@ -104,11 +110,9 @@ class Shards(Workers):
         first = sum(self.counts[:worker])
         return sum(split_batch(total, shard, self.size).count for shard in range(first, first + self.counts[worker]))
 
-    def begin_pass(self, shard: int, share: Share) -> Share:
-        """Let the next pass of this thread compute this shard; returns its samples. `share` is the worker's of the
-        batch."""
+    def begin_pass(self, shard: int) -> None:
+        """Let the next pass of this thread compute this shard."""
         self._passes.shard = shard
-        return split_batch(share.total, shard, self.size)
 
     def rows(self, share: Share) -> slice:
         shard = split_batch(share.total, self.rank, self.size)

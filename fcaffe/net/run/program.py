@@ -160,6 +160,7 @@ class Program:
         outer = [
             *self._outer,
             *(blob for node in self.nodes if node.layer.traits.runs_user_code for blob in node.blobs),
+            *(blob for node in self.nodes if not node.is_ours for blob in node.tops),  # not computed again
             *self._varying,
         ]
         sources = [blob for node in self.nodes if not node.bottoms for blob in node.tops]

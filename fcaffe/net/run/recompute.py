@@ -162,8 +162,7 @@ def _repeatable(program: Program) -> list[int]:
     return [
         index
         for index, node in enumerate(program.nodes)
-        if node.bottoms
-        and node.layer.traits.repeatable
+        if node.is_repeatable
         and program.accesses[index].writes
         and all(writers.get(storage) == [index] for storage in program.accesses[index].writes)
         and all(index > position for blob in node.bottoms for position in writers.get(blob.data_storage, ())[-1:])

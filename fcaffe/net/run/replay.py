@@ -14,7 +14,6 @@ from typing import Any
 
 from fcaffe.engines import Engine
 from fcaffe.net.blob import Array, Blob, Storage
-from fcaffe.net.layer import Layer
 from fcaffe.net.node import Node
 
 Run = Callable[[Node], float]  # runs a node and returns its weighted loss
@@ -54,7 +53,10 @@ class Replay:
             return loss + self._record(run)
         for step in self._steps or self._nodes:
             if isinstance(step, Node):
+                changes = step.layer.context.changes
                 loss += run(step)
+                if step.layer.context.changes != changes:  # it draws or changes a state, which no recording would do
+                    self._recordable.discard(step)
             else:
                 step()
         return loss
@@ -129,12 +131,6 @@ def _steady(nodes: Sequence[Node]) -> list[Node]:
     for node in nodes:
         if not (node.bottoms and node.layer.traits.reshapes_by_shape and unsteady.isdisjoint(node.bottoms)):
             unsteady.update(node.tops)
-        elif _is_pure(node.layer) and not node.has_loss:
+        elif node.is_repeatable and not node.has_loss:
             found.append(node)
     return found
-
-
-def _is_pure(layer: Layer) -> bool:
-    """Whether forward writes the same bits whenever its bottoms and parameters are the same, and nothing else."""
-    traits = layer.traits
-    return traits.repeatable and not traits.reads_host and type(layer).forward_again is Layer.forward_again

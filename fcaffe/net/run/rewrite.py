@@ -116,7 +116,7 @@ class FusedLayer(Layer):
     top's gradient, as that of an in-place layer.
     """
 
-    traits = Traits(reshapes_by_shape=True, repeatable=True)
+    traits = Traits(reshapes_by_shape=True)
     begins_with: type[Layer]  # the class of the chain's first layer; see `is_layer`
 
     def __init__(self, nodes: Sequence[Node]) -> None:

@@ -10,7 +10,7 @@ graph run once more, one by one:
 From then on passes materialise that blob too. So each blob costs at most one second run.
 
 The second run has the weights and inputs of the pass: they are copied before anybody may change them (`preserve`). It
-has its noise, and adds to no statistics twice (`Layer.forward_again`). Values differ by rounding at most.
+has its noise, and changes no state twice (`Node.forward_again`). Values differ by rounding at most.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import numpy as np
 from fcaffe.net.arithmetic import silent_arithmetic
 from fcaffe.net.blob import Array, Blob, Storage
 from fcaffe.net.build.graph import Graph
-from fcaffe.net.node import Node
 from fcaffe.net.run.arena import Arena
 from fcaffe.net.run.program import Program
 from fcaffe.net.run.rewrite import Want
@@ -44,8 +43,8 @@ class OnDemand:
         self._net, self._arena, self._new_program = net, arena, new_program
         self._views = host_views(net.context.engine)
         self._views.follow(self)
-        self._given = [node for node in net.nodes if _is_given(node)]
-        self._recomputed = [node for node in net.nodes if not _is_given(node)]
+        self._given = [node for node in net.nodes if not node.is_repeatable]  # the second run reuses their tops
+        self._recomputed = [node for node in net.nodes if node.is_repeatable]
         self._visible = outer.union(blob for node in self._given for blob in node.tops)  # materialised by each pass
         self._program: Program | None = None  # the program that materialises these
         self._needs_all = self._overwrites_given()
@@ -162,11 +161,6 @@ class OnDemand:
         given = {blob.data_storage for node in self._given for blob in node.tops}
         writers = (node for node in self._recomputed if not node.layer.traits.aliases)
         return any(blob.data_storage in given for node in writers for blob in node.tops)
-
-
-def _is_given(node: Node) -> bool:
-    """Whether the second run reuses the tops: the layer reads data, or would write other values."""
-    return not (node.bottoms and node.layer.traits.repeatable)
 
 
 @contextlib.contextmanager

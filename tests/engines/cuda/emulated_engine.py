@@ -25,13 +25,13 @@ class EmulatedEngine(Elementwise, Update, Engine):
     def __init__(self, xp: Any = np) -> None:
         super().__init__(xp)
         self.kernels = Kernels(SimpleNamespace(RawModule=Emulated) if xp is np else xp)
-        self.counters = xp.zeros(2, np.uint64)
+        self.counters = xp.zeros(4, np.uint64)
         self.step = xp.zeros(2, np.float32)
         self.overflow = xp.zeros(1, np.int32)
         self.loss_scale = None
 
-    def set_counters(self, iteration: int, first_sample: int) -> None:
-        self.counters[...] = self.xp.asarray(np.array([iteration, first_sample], np.uint64))
+    def set_counters(self, *counters: int) -> None:
+        self.counters[...] = self.xp.asarray(np.array(counters, np.uint64))
 
     def set_step(self, rate: float, gradient_scale: float) -> None:
         self.step[...] = self.xp.asarray(np.array([rate, gradient_scale], np.float32))
