@@ -156,9 +156,9 @@ def test_a_layer_whose_values_come_from_elsewhere(folder: Path) -> None:
 
 def test_shards_with_nets_of_their_own_and_a_layer_with_a_state(folder: Path) -> None:
     normalized = 'layer { name: "x" type: "BatchNorm" bottom: "conv" top: "x" } '
-    with_state = """layer { name: "margin" type: "MarginInnerProduct" bottom: "x" bottom: "label" top: "y" top: "lambda"
-        margin_inner_product_param { num_output: 3 } }"""
-    with pytest.raises(SolverError, match=r'a net of its own, .* this net has layer "margin" .* has a state'):
+    with_state = """layer { name: "mine" type: "Python" bottom: "x" top: "y"
+        python_param { module: "tests.pycaffe.user_layers" layer: "Counting" } }"""
+    with pytest.raises(SolverError, match=r'a net of its own, .* this net has layer "mine" .* has a state'):
         make_solver(4, normalized + with_state)
     with pytest.raises(NetError, match=r"each worker's samples .--bn local."):
         make_solver(4, normalized, sync_batch_norm=False)
@@ -169,7 +169,7 @@ def test_an_error_in_one_of_the_shards_that_meet(folder: Path) -> None:
     solver.step(1)
     whole = solver.data.copy()
     forward = solver.nets[2].forward
-    solver.nets[2].forward = lambda: 1 / 0  # type: ignore[method-assign]
+    solver.nets[2].forward = lambda moment: 1 / 0  # type: ignore[method-assign]
     with pytest.raises(ZeroDivisionError):
         solver.step(1)
     solver.nets[2].forward = forward  # type: ignore[method-assign]
