@@ -22,10 +22,9 @@ from fcaffe.data.transformer import Transformer
 from fcaffe.errors import DataError, UsageError
 from fcaffe.input_files import reading, require_inputs
 from fcaffe.net import Blob, Net
-from fcaffe.net.weights import load_weights, tell_untouched
 from fcaffe.output_files import PICTURE, check_output, replacing
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.tools.nets import new_net, read_net_for
+from fcaffe.tools.nets import load, new_net, read_net_for
 
 ROW = 7  # of DetectionOutput: image, label, score, box
 GOLDEN_RATIO = 0.618
@@ -75,8 +74,8 @@ def detect_objects(
     with log.quiet():
         net = new_net(read_net_for(model, pb.TEST), engine)
     with contextlib.closing(net), engine.fixed_weights():
-        tell_untouched(net, {layer.name for layer in load_weights(net, weights).layers}, weights)
         pictures, rows = _ends(net)
+        load(net, weights)
         transformer = _transformer(mean, scale, pictures.shape[1:])
         for path, target in zip(images, targets, strict=True):
             pixels = decode_image(read_file(path), f'"{path}"', Color.COLOR if pictures.shape[1] == 3 else Color.GRAY)

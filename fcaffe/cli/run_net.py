@@ -22,13 +22,12 @@ from fcaffe.data.database import Writer
 from fcaffe.errors import DataError, FcaffeError, UsageError
 from fcaffe.input_files import require_inputs
 from fcaffe.net import Net
-from fcaffe.net.weights import load_weights, tell_untouched
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.python_path import python
 from fcaffe.solvers.evaluation import AP_VERSIONS, Detections, collectors
 from fcaffe.threads import VARIABLES, available_cpus, environment_of_others
 from fcaffe.tools.confusion import Confusion
-from fcaffe.tools.nets import new_net, read_net_for, score
+from fcaffe.tools.nets import load, new_net, read_net_for, score
 from fcaffe.tools.profile import COLUMNS, benchmark, profile
 
 WORDS = "WEIGHTS NET BLOB[,BLOB...] DATABASE[,DATABASE...] BATCHES lmdb|leveldb [CPU|GPU] [DEVICE]"
@@ -74,8 +73,7 @@ def test(flags: Flags, engines: EngineFlags, ap_version: str | None, per_class: 
             raise UsageError(f"--ap-version is for nets with an output of DetectionEvaluate: {flags.model} has none")
         if per_class and not (detects or Confusion(net).classes):
             raise UsageError(f"--per-class is for nets with classes, and {flags.model} scores none: leave it out")
-        model = load_weights(net, flags.weights)
-        tell_untouched(net, {layer.name for layer in model.layers}, flags.weights)
+        load(net, flags.weights)
         score(net, iterations, ap_version or AP_VERSIONS[0], per_class)
     return 0
 
@@ -115,7 +113,7 @@ def time(flags: Flags, engines: EngineFlags, profiled: bool, scaling: bool, inpu
     param = read_net_for(flags.model, phase, flags.level, flags.stages)
     with contextlib.closing(new_net(param, engine, inference=False)) as net:
         if flags.weights:
-            load_weights(net, flags.weights)
+            load(net, flags.weights)
         if profiled:
             rows, totals = profile(net, iterations)
             print_table(f"Layers of {net.name or 'the net'}", COLUMNS, rows, numbers_from=2)
@@ -217,7 +215,7 @@ def extract_features(words: tuple[str, ...], engines: EngineFlags) -> int:
     engine = engines.create(gpu and gpu[0])
     param = read_net_for(path, pb.TEST)
     with contextlib.closing(new_net(param, engine, inference=False)) as net, engine.fixed_weights():
-        load_weights(net, weights)
+        load(net, weights)
         batches = counted(range(int(count)), int(count), "batches")
         extract(net, blobs.split(","), databases.split(","), backend, batches)
     return 0

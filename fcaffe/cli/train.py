@@ -230,6 +230,7 @@ class Training:
             timeline=timing.timeline,
             recompute=solving.recompute,
             on_nan=solving.on_nan,
+            refuses_misfits=True,
             keep_best=solving.keep_best,
             patience=solving.patience,
             requested_action=signals.requested,

@@ -91,6 +91,17 @@ def tell_untouched(net: Net, layers: Container[str], source: str) -> None:
         log.warning(f"{source} has no weights for the layer(s) {', '.join(names)}: they keep their initial ones")
 
 
+def misfit(net: Net, given: Container[str], source: str) -> str:
+    """What is wrong if none of the `given` layers of models is one of the net's with parameters, or ""."""
+    own = [node.name for node in net.nodes if node.layer.blobs]
+    if not own or any(name in given for name in own):
+        return ""
+    return (
+        f'{source} has weights for no layer of this net, whose first is "{own[0]}": name the weights of this net, or '
+        "give its layers the names of the model's (fcaffe summary shows both)"
+    )
+
+
 def _count(layer: StoredLayer) -> int:
     return sum(blob.has_data or blob.shape != () for blob in layer.blobs)
 

@@ -19,7 +19,7 @@ from fcaffe.net.layer import Layer as CoreLayer
 from fcaffe.net.node import Hook
 from fcaffe.net.script.engine_lock import engine_lock
 from fcaffe.net.script.host_arrays import host_views
-from fcaffe.net.weights import load_weights, share_weights, to_model
+from fcaffe.net.weights import load_weights, misfit, share_weights, to_model
 from fcaffe.proto import read_net
 from fcaffe.proto.text import Source
 from fcaffe.pycaffe import session
@@ -224,7 +224,9 @@ class Net:
     def copy_from(self, path: str) -> None:
         """Copy the weights of the layers of the same names from a .caffemodel."""
         with self._views.engine_at_work(), self._views.new_weights(self._net):
-            load_weights(self._net, path)
+            loaded = {layer.name for layer in load_weights(self._net, path).layers}
+        if problem := misfit(self._net, loaded, path):
+            log.warning(problem)
 
     def load_hdf5(self, path: str) -> None:
         """The same from a model in HDF5, whatever its name."""

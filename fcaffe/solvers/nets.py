@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fcaffe import log
-from fcaffe.errors import SolverError
+from fcaffe.errors import SnapshotError, SolverError
 from fcaffe.net import Net
-from fcaffe.net.weights import load_weights, tell_untouched
+from fcaffe.net.weights import load_weights, misfit, tell_untouched
 from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net
@@ -56,10 +56,10 @@ def test_net_params(param: Any) -> list[Source]:
     return [(_with_state(net, pb.TEST, state), source) for (net, source), state in zip(sources, states, strict=True)]
 
 
-def finetune(net: Net, weights: Iterable[str], tell: bool = False) -> None:
+def finetune(net: Net, weights: Iterable[str], tell: bool = False, strict: bool = False) -> None:
     """Copy the weights from the files of the solver's `weights`, in order; an entry may list several, with commas.
 
-    With `tell` the log names the layers that no file has weights for.
+    With `tell` the log names the layers that no file has weights for. If these are all, `strict` raises SnapshotError.
     """
     paths = [path.strip() for entry in weights for path in entry.split(",")]
     given: set[str] = set()
@@ -68,6 +68,8 @@ def finetune(net: Net, weights: Iterable[str], tell: bool = False) -> None:
             raise SolverError(f'the list of weights "{",".join(paths)}" has an empty name in it; take it out')
         log.finetuning(path)
         given.update(layer.name for layer in load_weights(net, path).layers)
+    if paths and strict and (problem := misfit(net, given, ", ".join(paths))):
+        raise SnapshotError(problem)
     if paths and tell:
         tell_untouched(net, given, ", ".join(paths))
 

@@ -48,6 +48,7 @@ class Options:
         shards: 0, or the number of shards of a batch: the weights have the same bits on any number of workers up to
             that (see ShardedBatches).
         on_nan: See NanPolicy.
+        refuses_misfits: Raise SnapshotError for weights that fit no layer.
         keep_best, patience: See Best; "" keeps no best weights.
         requested_action: Returns the action that a signal requests.
         job: See Identity.
@@ -65,6 +66,7 @@ class Options:
     shards: int = 0
     split_below: float = 0.0
     on_nan: str = "continue"
+    refuses_misfits: bool = False
     keep_best: str = ""
     patience: int = 0
     requested_action: Callable[[], Action] = lambda: Action.NONE
@@ -147,7 +149,7 @@ class Run:
         log.creating_train_net(field, "" if field.endswith("_param") else getattr(self.param, field))
         net = Net(net_param, self.context)
         check_layer_names(self.param, net.layers)
-        finetune(net, self.param.weights, tell=True)
+        finetune(net, self.param.weights, tell=True, strict=self.options.refuses_misfits)
         if not any(node.has_loss for node in net.nodes):
             log.warning(
                 "the training net has no loss, so nothing is learned; add a layer such as SoftmaxWithLoss, or give a "

@@ -10,11 +10,11 @@ import numpy as np
 
 from fcaffe import log, pycaffe  # noqa: F401 - pycaffe registers the types of layers
 from fcaffe.engines import Engine
-from fcaffe.errors import UsageError
+from fcaffe.errors import SnapshotError, UsageError
 from fcaffe.model_files import Model
 from fcaffe.net import Context, Net
 from fcaffe.net.build.filter import filter_net
-from fcaffe.net.weights import copy_weights
+from fcaffe.net.weights import copy_weights, load_weights, misfit, tell_untouched
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net, read_solver
 from fcaffe.rng import CaffeRandom
@@ -53,6 +53,17 @@ def new_net(param: Any, engine: Engine, inference: bool = True) -> Net:
     net = Net(param, Context(engine, CaffeRandom(None), noise="counter", inference=inference, whole_passes=inference))
     check_memory(net)
     return net
+
+
+def load(net: Net, path: str) -> None:
+    """Copy the weights in a file into a net of a command, and log the layers without.
+
+    Raises SnapshotError if no layer has any.
+    """
+    loaded = {layer.name for layer in load_weights(net, path).layers}
+    if problem := misfit(net, loaded, path):
+        raise SnapshotError(problem)
+    tell_untouched(net, loaded, path)
 
 
 def read_training(path: str, is_solver: bool) -> tuple[Any, Any, str]:

@@ -15,8 +15,6 @@ from fcaffe.data.batches import decoding_threads
 from fcaffe.data.form import read_form, read_labels
 from fcaffe.engines import Engine, cpu_engine
 from fcaffe.errors import FcaffeError, UsageError
-from fcaffe.net import Net
-from fcaffe.net.weights import load_weights, tell_untouched
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net, read_solver
 from fcaffe.solvers.nets import test_net_params, train_net_param
@@ -26,7 +24,7 @@ from fcaffe.solvers.snapshot.state_files import read_state
 from fcaffe.solvers.snapshot.whole import read_model_of
 from fcaffe.tools.confusion import probabilities_of
 from fcaffe.tools.deploy import deploy_net, is_source
-from fcaffe.tools.nets import new_net
+from fcaffe.tools.nets import load, new_net
 from fcaffe.tools.preprocessing import Preprocessing, of_net
 
 BATCH = 32
@@ -144,9 +142,7 @@ class Predictor:
         deploy = self._deploy(trained.net)
         with log.quiet():
             self._net = new_net(deploy, self.engine)
-            loaded = {layer.name for layer in load_weights(self._net, trained.weights).layers}
-        _check_fit(self._net, loaded, trained)
-        tell_untouched(self._net, loaded, trained.weights)
+            load(self._net, trained.weights)
         (self._input,) = (blob for node in self._net.nodes if node.layer.type == "Input" for blob in node.tops)
         self._output, self._is_probability = self._find_output()
         count = self._output.count // max(1, self._output.shape[0])
@@ -264,10 +260,3 @@ class Stored(NamedTuple):
     """A picture that a data set stores: its pixels, channels x height x width."""
 
     pixels: np.ndarray
-
-
-def _check_fit(net: Net, loaded: set[str], trained: Trained) -> None:
-    """Raise UsageError if the model gives the net not one layer."""
-    own = {node.name for node in net.nodes if node.layer.blobs}
-    if own and not own & loaded:
-        raise UsageError(f"{trained.weights} has weights for no layer of {trained.path}: they do not belong together")
