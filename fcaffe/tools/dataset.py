@@ -17,7 +17,7 @@ from fcaffe.data.database import Record, new_folder
 from fcaffe.data.datum import array_to_datum
 from fcaffe.data.form import INFO, LABELS, MEAN, Form
 from fcaffe.data.image_list import ListedImage
-from fcaffe.data.images import encode_image, header_of, opencv, read_file
+from fcaffe.data.images import encode_image, header_of, opencv, read_file, resize_image
 from fcaffe.data.mean import mean_to_blob
 from fcaffe.errors import DataError
 from fcaffe.proto import caffe_pb2 as pb
@@ -27,6 +27,7 @@ from fcaffe.tools.listing import TEST, TRAIN, Listing
 
 KEY = 400  # bytes; an LMDB takes 511
 SHOWN = 5
+SAMPLE_SIDE = 32
 
 
 @dataclass
@@ -247,7 +248,7 @@ COLUMNS = ("class", "label", "train", "test", "sides in pixels", "channels")
 def unpack_sample(name: str, out: str) -> int:
     """Write a sample of pictures to the new folder `out`, in folders of classes. Returns their number.
 
-    The digits of fcaffe's sample get colours of ink and paper. Raises DataError.
+    The digits get colours of ink and paper, and SAMPLE_SIDE x SAMPLE_SIDE pixels. Raises DataError.
     """
     from pathlib import Path
 
@@ -260,7 +261,7 @@ def unpack_sample(name: str, out: str) -> int:
             os.mkdir(os.path.join(folder, str(label)))
         for number, (image, label) in enumerate(zip(images, labels, strict=True)):
             ink, paper = draw.integers(0, 100, (3, 1, 1)), draw.integers(156, 256, (3, 1, 1))
-            share = image[np.newaxis] / 16
+            share = resize_image(15 * image[np.newaxis], SAMPLE_SIDE, SAMPLE_SIDE) / 240
             pixels = (share * ink + (1 - share) * paper).round().astype(np.uint8)
             with open(os.path.join(folder, str(label), f"{number:04d}.png"), "wb") as file:
                 file.write(encode_image(pixels, "png"))
