@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from fcaffe.onnx.convert import convert as convert_file
 from fcaffe.onnx.convert import is_state_dict, target_kind
 from fcaffe.onnx.library import OPSET, ToOnnx
 from fcaffe.output_files import check_output
+from fcaffe.proto import read_net, write_text
+from fcaffe.tools.preprocessing import TORCHVISION, of_net
 
 _ONNX = [
     click.option("--mean", default="", metavar="FILE|N,...", help="Subtract a mean from images: a file, or numbers."),
@@ -139,6 +142,9 @@ def convert(
     if check and (to == "torchvision" or (os.path.isfile(source) and is_state_dict(source))):
         raise UsageError("--check cannot run a state dict: it has no net; leave it out")
     preprocessing = None
+    if net and target.endswith(".onnx"):
+        folder = click.get_current_context().with_resource(tempfile.TemporaryDirectory())
+        net, preprocessing = _deployed(net, folder)
     if mean or scale != 1 or swap_channels:
         from fcaffe.onnx.preprocessing import Preprocessing, read_mean
 
@@ -158,6 +164,38 @@ def convert(
     return 0
 
 
+def _deployed(net: str, folder: str) -> tuple[str, Any]:
+    """The path of the net's deploy net, in this folder, and the preprocessing of its data layer.
+
+    A deploy net has its own path, and none.
+    """
+    from fcaffe.onnx.preprocessing import Preprocessing
+    from fcaffe.tools.deploy import deploy_net, is_source, test_layers
+
+    param = read_net(net)
+    sources = [layer for layer in test_layers(param).layer if is_source(layer)]
+    if all(layer.type == "Input" for layer in sources):
+        return net, None
+    stated = of_net(param, net)
+    if stated.shape is None:
+        raise UsageError(f"{net} takes pictures of any size; write its deploy net by fcaffe deploy, and give that")
+    path = os.path.join(folder, os.path.basename(net))
+    write_text(path, deploy_net(param, {top: (1, *stated.shape) for layer in sources for top in layer.top}))
+    colors = "grey values" if stated.shape[0] == 1 else "blue, green and red"
+    say(f"The graph takes {colors} from 0 to 255, and does what {stated.origin} does to them")
+    return path, Preprocessing(stated.mean, stated.transform.scale)
+
+
+def _note(producer: str, net: Any) -> str:
+    """A comment that says what pictures are to a net of PyTorch, for `fcaffe new`; "" for other nets."""
+    inputs = [layer for layer in net.layer if layer.type == "Input"]
+    dims = list(inputs[0].input_param.shape[0].dim) if len(inputs) == 1 and inputs[0].input_param.shape else []
+    readers = [layer.type for layer in net.layer if inputs and inputs[0].top[0] in layer.bottom]
+    if producer != "pytorch" or len(dims) != 4 or dims[1] != 3 or set(readers) != {"Convolution"}:
+        return ""
+    return TORCHVISION
+
+
 def _convert_onnx(
     source: str, target: str, weights: str, toolchain: str | None, inputs: Sequence[str] | None, **options: Any
 ) -> int:
@@ -167,7 +205,6 @@ def _convert_onnx(
     """
     from fcaffe.model_files import write_model
     from fcaffe.onnx.reading.convert import from_onnx
-    from fcaffe.proto import write_text
     from fcaffe.tools.target import read_target, with_rounding
 
     if not source.endswith(".onnx") or not target.endswith(".prototxt"):
@@ -183,7 +220,7 @@ def _convert_onnx(
             for problem, layers in problems.items()
         ]
         raise FcaffeError(f"{source} does not fit {toolchain}: {'; '.join(each)}. End the net before them by --cut")
-    write_text(target, net)
+    write_text(target, net, _note(made.producer, net))
     write_model(weights, made.model)
     say(f"{target}, {weights}: {len(made.net.layer)} layers from {source}")
     if inputs is None:

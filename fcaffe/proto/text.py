@@ -120,10 +120,11 @@ def _is_prototxt(path: str) -> bool:
 PROTOTXT = Kind("prototxt", _is_prototxt)
 
 
-def write_text(path: str | os.PathLike[str], message: Any) -> None:
-    """Write a prototxt completely or not at all. Raises ProtoError."""
+def write_text(path: str | os.PathLike[str], message: Any, comment: str = "") -> None:
+    """Write a prototxt, below a comment, completely or not at all. Raises ProtoError."""
     with replacing(path, "prototxt", ProtoError) as temporary:
-        temporary.write_text(text_format.MessageToString(message, as_utf8=True), encoding="utf-8")
+        head = f"{comment}\n" if comment else ""
+        temporary.write_text(head + text_format.MessageToString(message, as_utf8=True), encoding="utf-8")
 
 
 _UNKNOWN_FIELD = re.compile(r'Message type "caffe\.(.+)" has no field named "(.+)"')

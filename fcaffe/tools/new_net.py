@@ -30,6 +30,7 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.text import text_of
 from fcaffe.suggestions import did_you_mean
 from fcaffe.tools.deploy import ENDS, deploy_net, is_source, test_layers
+from fcaffe.tools.preprocessing import NOTE
 from fcaffe.tools.shapes import hollow_net
 
 TRAIN_VAL, SOLVER, DEPLOY, WEIGHTS = "train_val.prototxt", "solver.prototxt", "deploy.prototxt", "weights.caffemodel"
@@ -42,10 +43,6 @@ LARGEST_SIDE = 1024
 LOWERED = 0.1  # rate of the layers with weights, relative to those that start afresh
 BYTE_SCALE = 1 / 256
 LINE = 110  # characters of a message on one line
-
-# What pictures are to the weights of a converted net: a line of the prototxt.
-NOTE = re.compile(r"^# Pictures: (\w+), / 255, minus ([\d., ]+), / ([\d., ]+)", re.MULTILINE)
-TORCHVISION = "# Pictures: RGB, / 255, minus 0.485, 0.456, 0.406, / 0.229, 0.224, 0.225 (as torchvision trains)"
 
 
 @dataclass

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,13 @@ from fcaffe.errors import ArgumentError, DataError, UsageError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.deploy import is_source, test_layers
 from fcaffe.tools.shapes import reader_of
+
+# What pictures are to the weights of a converted net: a line of the prototxt.
+NOTE = re.compile(r"^# Pictures: (\w+), / 255, minus ([\d., ]+), / ([\d., ]+)", re.MULTILINE)
+TORCHVISION = (
+    "# Pictures: RGB, / 255, minus 0.485, 0.456, 0.406, / 0.229, 0.224, 0.225\n"
+    "# (as torchvision trains; if it was not so, correct this line before fcaffe new reads it)"
+)
 
 CENTRE = Decision(0, 0, 0, 0)
 ORDERS = ("BGR", "RGB")
@@ -57,6 +65,12 @@ class Preprocessing:
         crop = self._centre.crop if all(self._centre.crop) else None
         size = self.form.size or crop or ((1, 1) if self._centre.resizes else None)
         return None if size is None else self.apply(np.zeros((self.form.channels, *size), np.uint8)).shape
+
+    @property
+    def mean(self) -> np.ndarray | None:
+        """The mean to subtract: an image, or a value for each channel or for all; None without."""
+        mean = self._centre.mean
+        return mean if mean is None or self.transform.mean_file else mean.reshape(-1)
 
     def pixels(self, picture: Any, order: str = "") -> np.ndarray:
         """A picture as the data set stores it: uint8, channels x height x width, of blue, green, red or gray.

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fcaffe
 from fcaffe import log
 from fcaffe.data import open_database
 from fcaffe.data.datum import datum_to_array, parse_datum
@@ -256,3 +257,46 @@ def test_wrong_input_gives_one_line(words: list[str], told: str | None, run: Run
         assert made.code == 0
     else:
         assert told in made.fatal and not Path("data").exists()
+
+
+def test_a_net_of_pytorch_sees_what_it_was_trained_on(run: Run) -> None:
+    """`convert` notes what pictures were to it, and `new` turns that into mean values and first weights."""
+    onnx = pytest.importorskip("onnx", reason="the onnx extra is not installed")
+    draw = np.random.default_rng(0)
+    shapes = {"conv.weight": (6, 3, 3, 3), "conv.bias": (6,), "fc.weight": (1000, 6), "fc.bias": (1000,)}
+    tensors = [
+        onnx.numpy_helper.from_array(draw.normal(size=shape).astype(np.float32), name) for name, shape in shapes.items()
+    ]
+    nodes = [
+        onnx.helper.make_node("Conv", ["input", "conv.weight", "conv.bias"], ["c"], "conv", pads=[1, 1, 1, 1]),
+        onnx.helper.make_node("Relu", ["c"], ["r"], "relu"),
+        onnx.helper.make_node("GlobalAveragePool", ["r"], ["p"], "pool"),
+        onnx.helper.make_node("Flatten", ["p"], ["f"], "flat"),
+        onnx.helper.make_node("Gemm", ["f", "fc.weight", "fc.bias"], ["output"], "fc", transB=1),
+    ]
+    values = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in (("input", (1, 3, 16, 16)), ("output", (1, 1000)))
+    ]
+    graph = onnx.helper.make_graph(nodes, "net", values[:1], values[1:], tensors)
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    model = onnx.helper.make_model(graph, producer_name="pytorch", opset_imports=opsets, ir_version=8)
+    onnx.save(model, "torch.onnx")
+    assert run("convert", "torch.onnx", "torch.prototxt", "torch.caffemodel").code == 0
+    write_pictures(Path("pictures"), each=4)
+    assert run("dataset", "pictures", "data", "--size", "16x16").code == 0
+    made = run("new", "tuned", "--data", "data", "--net", "torch.prototxt", "--weights", "torch.caffemodel")
+    assert made.code == 0, made.err
+    words = made.out.splitlines()[-1].removeprefix("Next: fcaffe ").split()
+    assert run(*words[:5]).code == 0
+    pixels = draw.integers(0, 256, (3, 16, 16), np.uint8)  # blue, green, red
+    theirs = fcaffe.Net("torch.prototxt", fcaffe.TEST, weights="torch.caffemodel")
+    mean, deviation = (np.array(numbers)[:, None, None] for numbers in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    theirs.blobs["input"].data[...] = (pixels[::-1] / 255 - mean) / deviation
+    theirs.forward()
+    ours = fcaffe.Net("tuned/deploy.prototxt", fcaffe.TEST, weights="tuned/weights.caffemodel")
+    with fcaffe.Predictor(model="tuned/deploy.prototxt", weights="tuned/weights.caffemodel") as predictor:
+        ours.blobs["input"].data[...] = predictor.load(pixels.transpose(1, 2, 0), "BGR")
+    ours.forward()
+    first = next(layer.top[0] for layer in read_net("tuned/deploy.prototxt").layer if layer.type == "Convolution")
+    np.testing.assert_allclose(ours.blobs[first].data, theirs.blobs[first].data, rtol=1e-3, atol=1e-4)

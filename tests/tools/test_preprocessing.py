@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import io
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 import fcaffe
 from fcaffe import log
+from fcaffe.cli import main
 from fcaffe.data import array_to_datum, write_lmdb
 from fcaffe.data.form import MODES, Form
 from fcaffe.data.images import damage_of, decode_pixels, encode_image, header_of, upright
@@ -101,6 +104,21 @@ def by_pycaffe(paths: list[str], transform: Any, form: Form) -> np.ndarray:
     return np.array(rows)
 
 
+def by_onnx(pixels: np.ndarray, form: Form) -> np.ndarray:
+    """The same by ONNX Runtime, from the train_val net, whose preprocessing the graph has."""
+    import onnxruntime
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert main(["convert", "net.caffemodel", "net.onnx", "--model", "net.prototxt"]) == 0
+    session = onnxruntime.InferenceSession("net.onnx", providers=["CPUExecutionProvider"])
+    (taken,) = session.get_inputs()
+    height, width = taken.shape[2:]
+    assert form.size is not None
+    top, left = (form.size[0] - height) // 2, (form.size[1] - width) // 2
+    images = pixels[:, :, top : top + height, left : left + width].astype(np.float32)
+    return np.concatenate([session.run(None, {taken.name: image[None]})[0] for image in images])
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     channels=st.sampled_from([1, 3]),
@@ -135,6 +153,8 @@ def test_all_agree(
                 np.testing.assert_allclose(predictor.probabilities(turned, "RGB"), expected, atol=1e-5)
         transform = parse_text(text, pb.TransformationParameter)
         np.testing.assert_allclose(by_pycaffe(paths, transform, form), expected, atol=1e-5)
+        if importlib.util.find_spec("onnxruntime"):
+            np.testing.assert_allclose(by_onnx(pixels, form), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("mode", MODES)

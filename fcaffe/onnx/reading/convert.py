@@ -39,6 +39,7 @@ class Converted:
     types: dict[str, int]
     values: dict[str, str]
     ends: Sequence[str] = ()
+    producer: str = ""  # the program that wrote the ONNX file
 
 
 def from_onnx(
@@ -238,7 +239,8 @@ def _finished(draft: Draft, source: Source, outputs: list[Value]) -> Converted:
     tops = [top for made in layers for top in made.tops]
     if unread := [top.name for top in tops if id(top) not in read and top.name not in source.outputs]:
         net.layer.add(name=free_name("unused", taken), type="Silence", bottom=unread)
-    return Converted(net, model, source.types, {top.name: top.onnx for top in tops if top.onnx})
+    values = {top.name: top.onnx for top in tops if top.onnx}
+    return Converted(net, model, source.types, values, producer=source.producer)
 
 
 def _slices_with_unread_pieces(net: pb.NetParameter) -> set[bytes]:

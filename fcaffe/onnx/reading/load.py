@@ -48,7 +48,11 @@ class Source:
     opset: int
     name: str
     size: int  # bytes of the file and its external data
-    own: bool  # whether fcaffe wrote it
+    producer: str  # the program that wrote it
+
+    @property
+    def own(self) -> bool:
+        return self.producer == "fcaffe"
 
 
 def load(path: str, shapes: Mapping[str, Sequence[int]]) -> Source:
@@ -95,8 +99,7 @@ def _source(model: Any, shapes: Mapping[str, Sequence[int]], size: int) -> Sourc
     dims = {name: _shape(value, shapes.get(name)) for name, value in inputs.items()}
     types = {name: value.type.tensor_type.elem_type for name, value in inputs.items()}
     outputs = list(dict.fromkeys(value.name for value in graph.output))
-    own = model.producer_name == "fcaffe"
-    return Source(nodes, constants, dims, types, outputs, opset, graph.name, size, own)
+    return Source(nodes, constants, dims, types, outputs, opset, graph.name, size, model.producer_name)
 
 
 def _in_known_version(model: Any) -> tuple[Any, int]:
