@@ -1,56 +1,71 @@
-"""A rank's end of the channel to its agent: the pair of sockets by which its MPI library speaks PMI-1.
+"""A rank's end of the channel to its agent: a socket for messages, and memory that says what the rank does.
 
-The agent sends one order, before MPI starts. From then on frames go to the agent only: what the rank does, its error,
-and the end of its training. Standard error carries only what users read.
+The agent sends one order. From then on the rank sends the begin and the end of its training, or its error, and the
+agent confirms each. Standard error carries only what users read.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import select
 import socket
 from typing import Any
 
-from fcaffe.jobs.frames import Frames, Message, frame
+from fcaffe.jobs.frames import MESSAGE, RECEIPT, Frames, Message, message
 from fcaffe.jobs.started import CHANNEL, is_child_of_rank
-
-PATIENCE = 60.0  # seconds until an order comes, or until the agent takes a message
+from fcaffe.jobs.status import LOADING, TRAINING, Doing, Status
 
 
 class Channel:
-    """The channel of this rank, whose socket has this descriptor. The MPI library uses the same socket."""
+    """The channel of this rank, by the descriptors of its socket and its memory."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, memory: int) -> None:
         self.socket = socket.socket(fileno=os.dup(descriptor))
+        self.status = Status(memory)
+        self._frames = Frames()
+        self._unconfirmed = 0
+        self._trains = False
 
     def order(self) -> Message:
         """Wait for the order of the launcher. If the agent has died, end."""
-        frames = Frames()
-        while select.select([self.socket], [], [], PATIENCE)[0]:
+        while True:
+            for kind, content in self._receive():
+                if kind == MESSAGE:
+                    return dict(json.loads(content))
+
+    def report(self, trains: bool, waits: bool, operation: str, iteration: int) -> None:
+        """Write what this rank does, as a Watchdog reports it. The agent gets a message when it begins to train."""
+        self.status.write(Doing(TRAINING if trains else LOADING, waits, operation, iteration))
+        if trains and not self._trains:
+            self._trains = True
+            self._send(trains=True)
+
+    def tell(self, **fields: Any) -> None:
+        """Send a message, and return when the agent has it."""
+        self._send(**fields)
+        while self._unconfirmed > 0:
+            self._receive()
+
+    def _send(self, **fields: Any) -> None:
+        data = message(**fields)
+        self._unconfirmed += len(data)
+        with contextlib.suppress(OSError):  # the agent has died, and the kernel ends this process, too
+            self.socket.sendall(data)
+
+    def _receive(self) -> list[tuple[int, bytes]]:
+        data = b""
+        with contextlib.suppress(OSError):
             data = self.socket.recv(1 << 16)
-            for message in frames.feed(data):
-                assert isinstance(message, dict)
-                return message
-            if not data:
-                break
-        os._exit(1)
-
-    def beat(self, state: str, operation: str, iteration: int) -> None:
-        """Tell what this rank does. If the agent is slow it may miss that, and hears the next one."""
-        with contextlib.suppress(OSError):
-            self.socket.send(frame({"beat": [state, operation, iteration]}), socket.MSG_DONTWAIT)
-
-    def tell(self, **message: Any) -> None:
-        """Send a message that must not get lost."""
-        rest = memoryview(frame(message))
-        with contextlib.suppress(OSError):
-            while rest and select.select([], [self.socket], [], PATIENCE)[1]:
-                rest = rest[self.socket.send(rest, socket.MSG_DONTWAIT) :]
+        if not data:
+            os._exit(1)
+        parts = self._frames.feed(data)
+        self._unconfirmed -= sum(int(content) for kind, content in parts if kind == RECEIPT)
+        return parts
 
 
 def open_channel() -> Channel | None:
     """The channel of this process; None if no agent has started it as a rank."""
     if CHANNEL not in os.environ or is_child_of_rank(os.environ):
         return None
-    return Channel(int(os.environ[CHANNEL]))
+    return Channel(*map(int, os.environ[CHANNEL].split(",")))

@@ -1,64 +1,63 @@
-"""Frames: the messages between a rank, its agent and the launcher.
+"""Frames: what a rank, its agent and the launcher send one another.
 
-A frame is a zero byte, the length of what follows, and an object of JSON. A stream may have lines of text between
-frames: those of PMI-1 on the socket of a rank, or what a remote shell prints before it starts an agent.
+A frame is a zero byte, its kind, the length of its content, and the content. A message is an object of JSON, and output
+is bytes as they were printed. A stream may have lines of text between frames, such as what a remote shell prints before
+it starts an agent.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import re
-import selectors
 import struct
-from collections.abc import Callable
 from typing import Any
 
-HEAD = struct.Struct(">BI")
-LONGEST = 1 << 28  # bytes of a frame; a longer one is none
+MESSAGE, STDOUT, STDERR, RECEIPT, SIGN = range(5)
+TEXT, END = -1, -2  # not sent: lines between frames, and the end of a stream, whose content is the reason if it has one
+HEAD = struct.Struct(">BBI")
+LONGEST = 1 << 30  # bytes of a frame; a longer one is none
 LONGEST_LINE = 1 << 16
 Message = dict[str, Any]
+Part = tuple[int, bytes]  # kind, content
 
 
 class FrameError(Exception):
     """The peer sends something else than frames."""
 
 
-def frame(message: Message) -> bytes:
-    content = json.dumps(message).encode()
-    return HEAD.pack(0, len(content)) + content
+def frame(kind: int, content: bytes) -> bytes:
+    return content if kind == TEXT else HEAD.pack(0, kind, len(content)) + content
+
+
+def message(**fields: Any) -> bytes:
+    return frame(MESSAGE, json.dumps(fields).encode())
 
 
 class Frames:
     """Cuts the bytes of a stream into frames and lines of text."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
 
-    def feed(self, data: bytes) -> list[Message | str]:
-        """Return the frames and lines that are complete now. Raises FrameError."""
+    def feed(self, data: bytes) -> list[Part]:
+        """Return what is complete now. Raises FrameError."""
         self._rest += data
-        found: list[Message | str] = []
-        while self._rest and 0 < (length := self._length()) <= len(self._rest):
-            part, self._rest = self._rest[:length], self._rest[length:]
-            try:
-                found.append(part.decode(errors="replace") if part[0] else dict(json.loads(part[HEAD.size :])))
-            except (TypeError, ValueError) as problem:
-                raise FrameError(f"a frame without an object of JSON ({problem})") from problem
+        found: list[Part] = []
+        while self._rest:
+            if self._rest[0]:
+                ends = [end for end in (self._rest.find(b"\0"), self._rest.find(b"\n") + 1) if end > 0]
+                kind, start, end = TEXT, 0, min(ends, default=len(self._rest) + 1)
+            elif len(self._rest) < HEAD.size:
+                break
+            else:
+                _, kind, length = HEAD.unpack_from(self._rest)
+                start, end = HEAD.size, HEAD.size + length
+                if length > LONGEST or kind > SIGN:
+                    raise FrameError(f"a frame of kind {kind} and {length} bytes")
+            if end > len(self._rest):
+                break
+            found.append((kind, bytes(self._rest[start:end])))
+            del self._rest[:end]
         return found
-
-    def _length(self) -> int:
-        """Bytes of the first frame or line; 0 if unknown as yet."""
-        if self._rest[0]:
-            end = re.search(rb"\n|(?=\0)", self._rest)
-            return end.end() if end else 0
-        if len(self._rest) < HEAD.size:
-            return 0
-        length = int(HEAD.unpack_from(self._rest)[1])
-        if length > LONGEST:
-            raise FrameError(f"a frame of {length} bytes")
-        return HEAD.size + length
 
 
 class Lines:
@@ -67,84 +66,9 @@ class Lines:
     def __init__(self) -> None:
         self._rest = b""
 
-    def feed(self, data: bytes) -> list[Message | str]:
+    def feed(self, data: bytes) -> list[Part]:
         """Return the lines that are complete now, as one text; without data, the rest."""
         text, newline, self._rest = (self._rest + data).rpartition(b"\n")
         if not data or len(self._rest) > LONGEST_LINE:
             newline, self._rest = newline + self._rest, b""
-        return [(text + newline).decode(errors="backslashreplace")] if text or newline else []
-
-
-class Link:
-    """A peer's descriptors, which a selector serves: what it sends comes from `source`, and frames go to `target`.
-
-    `received` is called with each message or line of text, and with None at the end of the stream. Nothing here waits.
-    """
-
-    def __init__(
-        self,
-        selector: selectors.BaseSelector,
-        source: int,
-        target: int | None,
-        received: Callable[[Any], object],
-        parser: Frames | Lines | None = None,
-    ) -> None:
-        self.selector, self.source, self.target, self.received = selector, source, target, received
-        self.parser = parser or Frames()
-        self.queue = b""  # frames that the peer has not taken yet
-        self.open = True
-        for descriptor in (source, target):
-            if descriptor is not None:
-                os.set_blocking(descriptor, False)
-        selector.register(source, selectors.EVENT_READ, self.read)
-
-    def send(self, **message: Any) -> None:
-        self.queue += frame(message)
-        self.write()
-
-    def write(self) -> None:
-        """Write what the peer takes; the selector calls this again if something is left."""
-        assert self.target is not None
-        try:
-            while self.queue:
-                self.queue = self.queue[os.write(self.target, self.queue) :]
-        except BlockingIOError:
-            with contextlib.suppress(KeyError):  # it is registered
-                self.selector.register(self.target, selectors.EVENT_WRITE, self.write)
-            return
-        except OSError:  # the peer has ended
-            self.queue = b""
-        with contextlib.suppress(KeyError):
-            self.selector.unregister(self.target)
-
-    def read(self) -> bool:
-        """Read once. Returns whether there may be more."""
-        try:
-            data = os.read(self.source, 1 << 16)
-        except BlockingIOError:
-            return False
-        except OSError:
-            data = b""
-        try:
-            for message in self.parser.feed(data):
-                self.received(message)
-        except FrameError as problem:
-            self.received({"unfit": f"what it sends cannot be read: {problem}"})
-            data = b""
-        if not data:
-            self.close()
-            self.received(None)
-        return self.open
-
-    def drain(self) -> None:
-        """Read what there is; of a peer that never stops, some more than a pipe holds."""
-        for _ in range(32):
-            if not (self.open and self.read()):
-                return
-
-    def close(self) -> None:
-        """Leave the selector."""
-        self.open, self.queue = False, b""
-        for descriptor in (self.source, self.target):
-            with contextlib.suppress(KeyError, ValueError):
-                self.selector.unregister(descriptor)  # type: ignore[arg-type]
+        return [(TEXT, text + newline)] if text or newline else []

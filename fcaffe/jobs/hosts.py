@@ -102,9 +102,9 @@ def ranks_of_hosts(workers: int, hosts: Sequence[Host]) -> tuple[tuple[str, int]
         room = ",".join(f"{name}:{count}" for (name, _), count in zip(hosts, counts, strict=True))
         raise UsageError(f"--workers {workers}, but the hosts have room for {sum(counts)}: {room}")
     left = workers or sum(counts)
-    filled = []
+    filled: dict[str, int] = {}
     for (name, _), count in zip(hosts, counts, strict=True):
         if number := min(count, left):
-            filled.append((name, number))
+            filled[name] = filled.get(name, 0) + number  # a batch system may list a host once for each rank
         left -= number
-    return tuple(filled)
+    return tuple(filled.items())

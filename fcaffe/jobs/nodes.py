@@ -28,9 +28,7 @@ def nodes_of(start: Start) -> list[str]:
     In this process MPI must not have been started.
     """
     if "SLURM_STEP_NODELIST" in os.environ:
-        words = ["scontrol", "show", "hostnames", os.environ["SLURM_STEP_NODELIST"]]
-        names = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
-        first = os.environ["SLURM_PROCID"] == "0"
+        names, first = _names_by_slurm(os.environ["SLURM_STEP_NODELIST"]), os.environ["SLURM_PROCID"] == "0"
     elif "PMI_FD" in os.environ:
         names, first = _names_by_pmi(start), start.rank == 0
     else:
@@ -44,6 +42,17 @@ def nodes_of(start: Start) -> list[str]:
             "start one process on each host, and give --workers-per-host N"
         )
     return names if first else []
+
+
+def _names_by_slurm(nodes: str) -> list[str]:
+    try:
+        done = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True)
+        problem = done.stderr.strip() or f"exit code {done.returncode}"
+    except OSError as error:
+        problem, done = str(error.strerror), None
+    if done is None or done.returncode:
+        raise UsageError(f"scontrol cannot say which hosts {nodes} are ({problem}): name them by --hosts, without srun")
+    return done.stdout.split()
 
 
 def _names_by_pmi(start: Start) -> list[str]:

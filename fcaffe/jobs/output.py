@@ -1,87 +1,166 @@
-"""What ranks print: read by their agent, forwarded by the launcher."""
+"""What ranks print, as bytes: read by their agent, sent to the launcher, and written there.
+
+A reader that is slow or asleep delays nobody. What it does not take waits in a Backlog.
+"""
 
 from __future__ import annotations
 
 import os
-import select
-import sys
+import threading
+import time
 from collections import deque
-from typing import Any
+from collections.abc import Callable
 
-from fcaffe.jobs.frames import Lines, Link
+from fcaffe import log
+from fcaffe.jobs.frames import STDERR, STDOUT, Lines
+from fcaffe.jobs.loop import Link, Loop, Stream
+from fcaffe.jobs.silences import READER
+from fcaffe.log.lines import Outlet
 
-PIECE = 4096  # bytes that a pipe takes at once if it takes any
-MOST_FRAMES = 1 << 20  # bytes of frames that wait for the launcher
-MOST = 1 << 24  # characters that wait for a slow reader of the output; more are lost
+WINDOW = 1 << 20  # bytes that an agent sends before the launcher has confirmed earlier ones
+MOST = 1 << 24  # bytes of a Backlog
+PIECE = 4096  # bytes that are written at once
+
+
+class Backlog:
+    """Bytes that wait for a reader. What exceeds MOST is dropped, and a line in its place says how much that is."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[bytes] = deque()
+        self.length = 0
+        self._dropped = 0
+
+    def put(self, data: bytes) -> None:
+        if self.length + len(data) > MOST:
+            self._dropped += len(data)
+            return
+        self._tell_dropped()
+        self._append(data)
+
+    def take(self) -> bytes:
+        """Remove the first piece; empty if there is none."""
+        if not self._pieces:
+            self._tell_dropped()
+        piece = self._pieces.popleft() if self._pieces else b""
+        self.length -= len(piece)
+        return piece
+
+    def _tell_dropped(self) -> None:
+        if self._dropped:
+            lines = f"\n[fcaffe: {self._dropped} bytes of output were dropped here, since nobody read them]\n"
+            self._dropped = 0
+            self._append(lines.encode())
+
+    def _append(self, data: bytes) -> None:
+        self._pieces.append(data)
+        self.length += len(data)
 
 
 class RankOutput:
     """The pipes into which all ranks of a host print; the ranks inherit the `targets`."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, loop: Loop, link: Link) -> None:
         self.link = link
         pipes = [os.pipe() for _ in range(2)]
         self.targets = (pipes[0][1], pipes[1][1])
-        self._sources = [("stdout", pipes[0][0], Lines()), ("stderr", pipes[1][0], Lines())]
-        for _, source, _ in self._sources:
-            os.set_blocking(source, False)
+        self._backlogs = {STDOUT: Backlog(), STDERR: Backlog()}
+        self._streams = [
+            Stream(loop, source, None, lambda _, text, own=backlog: own.put(text), Lines())  # type: ignore[misc]
+            for (source, _), backlog in zip(pipes, self._backlogs.values(), strict=True)
+        ]
 
-    def forward(self) -> None:
+    def forward(self, window: float = WINDOW) -> None:
         """Send the launcher what there is, not faster than it takes it."""
-        for stream, source, lines in self._sources:
-            data = b"-"
-            while data and len(self.link.queue) < MOST_FRAMES:
-                try:
-                    data = os.read(source, 1 << 16)
-                except BlockingIOError:
-                    break
-                for text in lines.feed(data):
-                    self.link.send(**{stream: text})
+        for kind, backlog in self._backlogs.items():
+            while backlog.length and self.link.unconfirmed < window:
+                self.link.send(kind, backlog.take())
+
+    def forward_all(self) -> None:
+        """Read and send all that has been printed until now."""
+        for stream in self._streams:
+            stream.drain()
+        self.forward(float("inf"))
+
+
+class Writer(threading.Thread):
+    """Writes to a descriptor of this process. Only this thread waits for its reader.
+
+    Attributes:
+        problem: The first error of a write. If nobody reads it any more the job goes on.
+    """
+
+    def __init__(self, descriptor: int, name: str) -> None:
+        super().__init__(daemon=True)
+        self.name = name
+        self.problem: OSError | None = None
+        self._writing = 0  # bytes that are being written
+        self._outlet = Outlet(descriptor, name, notice=log.lines_missing)
+        self._backlog = Backlog()
+        self._changed = threading.Condition()
+        self.start()
+
+    def put(self, data: bytes) -> None:
+        with self._changed:
+            self._backlog.put(data)
+            self._changed.notify()
+
+    @property
+    def left(self) -> int:
+        """Bytes that are not written yet."""
+        return self._backlog.length + self._writing
+
+    def run(self) -> None:
+        while True:
+            with self._changed:
+                while not (data := self._backlog.take()):
+                    self._changed.wait()
+                self._writing = len(data)
+            for start in range(0, len(data), PIECE):
+                self._outlet.write(data[start : start + PIECE])
+                self.problem = self.problem or self._outlet.problem
+                self._writing = max(0, len(data) - start - PIECE)
+
+    def finish(self, gives_up: Callable[[], object]) -> bool:
+        """Wait until all is written; returns False if the reader has taken nothing for READER seconds, or `gives_up`
+        returns True."""
+        left, since = self.left, time.monotonic()
+        while self.left:
+            if self.left != left:
+                left, since = self.left, time.monotonic()
+            if time.monotonic() - since > READER or gives_up():
+                return False
+            time.sleep(0.01)
+        return True
 
 
 class Output:
-    """The launcher's output, to which it forwards what its members print.
-
-    A reader that is slow, such as a pager, stops nothing: the text waits.
+    """The launcher's output: the lines of its log, and what agents forward.
 
     Attributes:
-        closed: Nothing more is taken. After the end of a job, other ranks and mpiexec only print its consequences.
-        unwritten: The error while forwarding standard output, which is therefore incomplete.
+        closed: Nothing more of ranks is taken. After the cause of a job's end they only print its consequences.
     """
 
     def __init__(self) -> None:
         self.closed = False
-        self.unwritten: OSError | None = None
-        self._waiting: deque[tuple[str, str]] = deque()
-        self._length = 0
+        self._writers = {STDOUT: Writer(1, "standard output"), STDERR: Writer(2, "standard error")}
 
-    def write(self, name: str, text: str) -> None:
-        """Forward text to "stdout" or "stderr"."""
-        if not self.closed and self._length < MOST:
-            self._waiting.extend((name, text[start : start + PIECE]) for start in range(0, len(text), PIECE))
-            self._length += len(text)
-            self.flush()
+    def write(self, kind: int, data: bytes) -> None:
+        """Forward what a rank has printed."""
+        if not self.closed:
+            self._writers[kind].put(data)
 
-    def flush(self, patience: float = 0.0) -> None:
-        """Write what the readers take within so many seconds."""
-        while self._waiting:
-            name, text = self._waiting[0]
-            stream = getattr(sys, name)
-            if not _takes(stream, patience):
-                return
-            self._waiting.popleft()
-            self._length -= len(text)
-            try:  # if nobody reads it any more the job goes on
-                stream.write(text)
-                stream.flush()
-            except OSError as problem:
-                self.unwritten = problem if name == "stdout" else self.unwritten
+    def log(self, line: str) -> None:
+        """Write a line of the launcher's log, as `log.set_show` takes it."""
+        self._writers[STDERR].put(line.encode(errors="backslashreplace"))
 
+    def finish(self, gives_up: Callable[[], object]) -> None:
+        """Write the rest, and log what readers do not take (see `Writer.finish`)."""
+        for writer in self._writers.values():
+            if not writer.finish(gives_up):
+                log.warning(f"{writer.left} bytes of {writer.name} were dropped, since its reader takes nothing")
+        self._writers[STDERR].finish(gives_up)
 
-def _takes(stream: Any, seconds: float) -> bool:
-    try:
-        poll = select.poll()
-        poll.register(stream.fileno(), select.POLLOUT)
-    except (OSError, ValueError):  # it is no file
-        return True
-    return bool(poll.poll(1000 * seconds))
+    @property
+    def unwritten(self) -> OSError | None:
+        """The error because of which standard output is incomplete."""
+        return self._writers[STDOUT].problem

@@ -7,10 +7,10 @@ of its ranks to the launcher, which sends the values of all ranks back to every 
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import socket
 from collections.abc import Callable, Sequence
+
+Answer = Callable[[bytes], object]
 
 
 def process_mapping(counts: Sequence[int]) -> str:
@@ -42,7 +42,7 @@ class PmiServer:
         self._name = f"fcaffe_{name}"
         self._values = {"PMI_process_mapping": mapping}
         self._put: dict[str, str] = {}
-        self._in_barrier: list[socket.socket] = []
+        self._in_barrier: list[Answer] = []
 
     def environment(self, rank: int) -> dict[str, str]:
         """The variables that tell a rank's library its rank."""
@@ -53,19 +53,20 @@ class PmiServer:
             "MPI_LOCALNRANKS": str(self.count),
         }
 
-    def serve(self, source: socket.socket, line: str) -> None:
-        """Answer a line of a rank on its socket."""
-        if answer := self._answer(source, line.rstrip("\n")):
-            _send(source, answer)
+    def serve(self, answer: Answer, text: bytes) -> None:
+        """Answer the lines of a rank by this function, which sends bytes to it."""
+        for line in text.decode(errors="replace").splitlines():
+            if said := self._answer(answer, line):
+                answer(f"{said}\n".encode())
 
     def release(self, values: dict[str, str]) -> None:
         """Let the ranks out of the barrier, with the values that all ranks of the job have put before it."""
         self._values |= values
         waiting, self._in_barrier = self._in_barrier, []
-        for source in waiting:
-            _send(source, "cmd=barrier_out rc=0")
+        for answer in waiting:
+            answer(b"cmd=barrier_out rc=0\n")
 
-    def _answer(self, source: socket.socket, line: str) -> str:
+    def _answer(self, answer: Answer, line: str) -> str:
         line, _, value = line.partition(" value=")  # which may have blanks
         words = dict(word.split("=", 1) for word in line.split() if "=" in word)
         command = words.get("cmd", "")
@@ -77,7 +78,7 @@ class PmiServer:
                 return "cmd=get_result rc=-1 msg=key_not_found value=unknown"
             return f"cmd=get_result rc=0 msg=success value={found}"
         elif command == "barrier_in":
-            self._in_barrier.append(source)
+            self._in_barrier.append(answer)
             if len(self._in_barrier) == self.count:
                 put, self._put = self._put, {}
                 (self.release if self.count == self.size else self.meet)(put)
@@ -96,8 +97,3 @@ class PmiServer:
             "abort": "",
         }
         return answers.get(command, f"cmd={command}_result rc=-1 msg=unknown_command")
-
-
-def _send(to: socket.socket, line: str) -> None:
-    with contextlib.suppress(OSError):  # it has just died
-        to.sendall(f"{line}\n".encode())

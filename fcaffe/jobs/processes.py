@@ -12,20 +12,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fcaffe.errors import UsageError
 from fcaffe.python_path import python
 
 JOB = "FCAFFE_JOB"  # in the environment of every process that a launcher has started: the name of the run
 LAUNCHER = "FCAFFE_LAUNCHER"  # the process number of fcaffe's own launcher
 AGENT = python("-m", "fcaffe.jobs.agent")  # the words that start one, before its settings in JSON
 FOLDER = str(Path(__file__).parents[2])  # of the package
-DAEMONS = ("hydra_pmi_proxy", "pmi_proxy", "orted", "prted")
+DAEMONS = ("hydra_pmi_proxy", "pmi_proxy", "orted", "prted")  # of mpiexecs, on each host
+STOPPED, ON_DISK = "Tt", "D"  # states of a process: stopped by a signal or a debugger, and in a wait for a disk
 SHARED = "/dev/shm"
 # MPICH's segments, those of its shared windows, and UCX's: of these MPICH removes the first only when it ends in order.
 OF_MPI = re.compile(r"mpich_shm_|mpich_shar_tmp|ucx_shm_posix_")
 PR_SET_PDEATHSIG = 1
 PAUSE = 0.02  # seconds between two polls
-LAST_WORDS, KILLING = 5.0, 8.0  # seconds that processes of user code have after the ranks, and that SIGKILL may take
 PATIENCE = 0.3  # seconds in which memory may become free
 
 _libc = ctypes.CDLL(None)
@@ -42,9 +41,9 @@ def process_name(pid: int) -> str:
     return _read(pid, "comm").strip()
 
 
-def is_stopped(pid: int) -> bool:
-    """Whether a signal or a debugger has stopped a process."""
-    return _read(pid, "stat").rpartition(")")[2].split()[:1] in (["T"], ["t"])
+def state_of(pid: int) -> str:
+    """The letter by which Linux says whether a process runs, sleeps or is stopped; empty if it has ended."""
+    return _read(pid, "stat").rpartition(")")[2].strip()[:1]
 
 
 def dies_with(parent: int) -> Callable[[], None]:
@@ -78,29 +77,12 @@ def processes_of(name: str) -> list[int]:
     return found
 
 
-def end_processes(name: str, seconds: float = LAST_WORDS) -> list[int]:
-    """Wait so many seconds for the processes of that run to end, and kill those that do not. Returns the ones that the
-    kernel does not let go."""
-    for number, limit in ((0, seconds), (signal.SIGKILL, KILLING)):
-        end = time.monotonic() + limit
-        while left := processes_of(name):
-            for process in left if number else ():
-                with contextlib.suppress(OSError):
-                    os.kill(process, number)
-            if time.monotonic() > end:
-                break
-            time.sleep(PAUSE)
+def kill_processes(name: str) -> list[int]:
+    """Kill the processes of this host that belong to a run. Returns those that are still there."""
+    for process in (left := processes_of(name)):
+        with contextlib.suppress(OSError):
+            os.kill(process, signal.SIGKILL)
     return left
-
-
-def clear(name: str) -> None:
-    """End the processes of this host that are left of a run, and remove their memory. Raises UsageError."""
-    if left := end_processes(name):
-        raise UsageError(
-            f"process {left[0]} of this job cannot be killed: end it before training goes on "
-            f"(ps -o stat,wchan -p {left[0]} says what it waits for)"
-        )
-    remove_memory(PATIENCE)
 
 
 def remove_memory(patience: float = 0.0) -> None:

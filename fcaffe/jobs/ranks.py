@@ -1,146 +1,169 @@
-"""The ranks of a host as their agent sees them: what each does, and how long it may do so.
+"""The ranks of a host, as their agent sees them.
 
-| state    | begins when                          | may be quiet for         | after that                     |
-|----------|--------------------------------------|--------------------------|--------------------------------|
-| starting | the agent has started the process    | the time-out and MARGIN  | the rank hangs: the job ends   |
-| working, | it has found the other ranks         | the time-out             | the rank hangs: the job ends   |
-| waiting  |                                      |                          |                                |
-| ending   | it has reported the end of training  | the time-out, at least LEAVE | the rank is killed; no fault |
-| failed   | it has reported its error            | GRACE                    | the rank is killed             |
-| gone     | its process has ended                | -                        | -                              |
+| state    | begins when                            | may be quiet for             | after that                       |
+|----------|----------------------------------------|------------------------------|----------------------------------|
+| loading  | the agent has started the process      | -                            | -                                |
+| training | the training begins its first batch    | the time-out (`hangs.py`)    | the job ends                     |
+| done     | the rank has reported the end          | LEAVE, at least the time-out | the rank is killed, without blame |
 
-A rank that goes from starting, working or waiting to gone is a fault, unless a signal has asked it to end.
+The end of a process that is loading or training is a fault, unless the rank has reported its error, or a signal has
+asked it to end.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from fcaffe.interruption import INTERRUPTED
 from fcaffe.jobs import processes
-from fcaffe.jobs.frames import Frames, Message, frame
+from fcaffe.jobs.frames import Lines, Message
+from fcaffe.jobs.loop import Link, Loop, Stream, two_of
 from fcaffe.jobs.started import CHANNEL
-from fcaffe.parallel.watchdog import STARTING, WAITING, WORKING, described
+from fcaffe.jobs.status import DONE, LOADING, Doing, Status
 
-ENDING, FAILED, GONE = "ending", "failed", "gone"
-MARGIN = 30.0  # seconds beyond the time-out for the ranks to load Python and fcaffe, and to find one another
-LEAVE = 30.0  # seconds that threads of user code have at least, after the end of the training
-SILENCE = 20.0  # seconds without a frame after which launcher and agents on different hosts count as lost
-GRACE = 3.0  # seconds that processes have to end after others of their job
-LIMITS: dict[str, Callable[[float], float]] = {  # seconds by state, from the time-out; 0: no limit
-    STARTING: lambda timeout: timeout and timeout + MARGIN,
-    WORKING: lambda timeout: timeout,
-    WAITING: lambda timeout: timeout,
-    ENDING: lambda timeout: max(timeout, LEAVE),
-    FAILED: lambda timeout: GRACE,
-    GONE: lambda timeout: 0.0,
-}
-LIVE = (STARTING, WORKING, WAITING)  # states in which the end of the process is a fault
 LEAST = 0.1  # the share of the time that always counts: a rank that hangs in a loop waits for cores, too
-LOADING = "loading fcaffe"
 TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # signals that ask for the end
 
 
 class Slot(NamedTuple):
-    """What a rank does, as its agent reports it to the launcher: `iteration` is -1 outside of training."""
+    """What a rank does, as its agent reports it to the launcher. `quiet` are the seconds since it did something new."""
 
     rank: int
     pid: int
     state: str
+    waits: bool
     operation: str
     iteration: int
+    stopped: bool
+    quiet: float
 
     def where(self) -> str:
-        return described(self.operation, self.iteration)
+        return str(Doing(self.state, self.waits, self.operation, self.iteration))
 
 
 @dataclass(eq=False)
 class Rank:
-    """A rank of this host, and the agent's end of its channel. `quiet` are the seconds since it did something new."""
+    """A rank of this host, with the agent's ends of its channel and of its socket for PMI-1.
+
+    Attributes:
+        failed: It has reported its error.
+        gone: Its process has ended.
+    """
 
     number: int
     process: subprocess.Popen[bytes]
-    socket: socket.socket
-    frames: Frames = field(default_factory=Frames)
-    state: str = STARTING
-    operation: str = LOADING
-    iteration: int = -1
+    link: Link
+    pmi: Stream
+    status: Status
+    doing: Doing = field(default_factory=Doing)
+    failed: bool = False
+    gone: bool = False
+    stopped: bool = False
     quiet: float = 0.0
 
     @property
     def slot(self) -> Slot:
-        return Slot(self.number, self.process.pid, self.state, self.operation, self.iteration)
+        return Slot(self.number, self.process.pid, *self.doing, self.stopped, round(self.quiet, 1))
 
-    def enter(self, state: str, operation: str, iteration: int) -> None:
-        self.state, self.operation, self.iteration, self.quiet = state, operation, iteration, 0.0
+    def look(self) -> None:
+        """Read what the rank does."""
+        if self.doing.state != DONE and (doing := self.status.read()):
+            self.doing, self.quiet = doing, 0.0
 
-    def messages(self) -> Iterator[Message | str]:
-        """What the rank has sent since the last call."""
-        with contextlib.suppress(OSError):
-            while data := self.socket.recv(1 << 16):
-                yield from self.frames.feed(data)
-
-    def kill(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
+    def cause_of_death(self, who: str) -> Message:
+        """The cause of the job's end, if this rank has ended too early."""
+        code, loading = self.process.returncode, self.doing.state == LOADING
+        asked = signal.SIGINT if loading and code == INTERRUPTED else -code
+        if asked in TO_END:
+            return {"signal": int(asked)}
+        if loading:
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+            return {"fault": True, "message": f"{who} {how}, before the training; what it said stands above"}
+        how = f"it ended with exit code {code}" if code >= 0 else "killed, or crashed outside of Python"
+        return {"fault": True, "message": f"{who} died in {self.doing}: {how}"}
 
 
 def start_rank(
+    loop: Loop,
     number: int,
     program: Sequence[str],
-    folder: str,
     environment: Mapping[str, str],
-    order: Message,
+    folder: str,
     output: tuple[int, int],
+    hear: Callable[[int, int, bytes], object],
+    hear_pmi: Callable[[int, int, bytes], object],
 ) -> Rank:
-    """Start a process as this rank and send it the order; it writes into the descriptors `output`."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        descriptor = theirs.fileno()
+    """Start a process as this rank, which writes into the descriptors `output`.
+
+    `hear` and `hear_pmi` are called with the rank and each part of what it sends to the agent and to the PMI server.
+    """
+    ours, theirs = zip(socket.socketpair(), socket.socketpair(), strict=True)
+    memory = Status.create()
+    channel, pmi = (one.fileno() for one in theirs)
+    try:
         process = subprocess.Popen(
             program,
-            env={**environment, "PMI_FD": str(descriptor), CHANNEL: str(descriptor)},
+            env={**environment, "PMI_FD": str(pmi), CHANNEL: f"{channel},{memory}"},
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output[0],
             stderr=output[1],
-            pass_fds=[descriptor],
+            pass_fds=[channel, pmi, memory],
             start_new_session=True,  # the terminal's Ctrl-C goes to the launcher alone
             preexec_fn=processes.dies_with(os.getpid()),
         )
-    ours.settimeout(GRACE)
-    with contextlib.suppress(OSError):
-        ours.sendall(frame(order))
-    ours.setblocking(False)
-    return Rank(number, process, ours)
+        link = Link(loop, *two_of(ours[0]), lambda kind, content: hear(number, kind, content))
+        server = Stream(loop, *two_of(ours[1]), lambda kind, content: hear_pmi(number, kind, content), Lines())
+        return Rank(number, process, link, server, Status(memory))
+    finally:
+        for one in (*ours, *theirs):
+            one.close()
+        os.close(memory)
 
 
 class Clock:
-    """Counts for how long each rank has been quiet: only time in which the ranks could run.
+    """Counts for how long each rank has been quiet: only time in which it could run.
 
     Linux tells for how long a process was ready while others had the cores; that is subtracted, up to nine tenths. So a
-    loaded machine ends no job. Time in which this process was stopped does not count either.
+    loaded machine ends no job. Nor does time count in which a rank waits for a disk, as in a snapshot to a slow one.
     """
 
     def __init__(self) -> None:
-        self._waits: dict[int, float] = {}
+        self._waited: dict[int, float] = {}
 
     def tick(self, ranks: Sequence[Rank], seconds: float) -> None:
         """Note that so many seconds have passed."""
-        live = [rank for rank in ranks if rank.state != GONE]
-        busy = [rank.process.pid for rank in live if rank.state in (STARTING, WORKING)]
-        before = self._waits
-        self._waits = {pid: processes.waited_for_core(pid) for pid in busy or [rank.process.pid for rank in live]}
-        starved = max((now - before.get(pid, now) for pid, now in self._waits.items()), default=0.0)
-        for rank in live:
-            rank.quiet += max(seconds - starved, LEAST * seconds)
+        states = {rank: processes.state_of(rank.process.pid) for rank in ranks}
+        busy = [rank.process.pid for rank in ranks if not rank.doing.waits]
+        before = self._waited
+        self._waited = {pid: processes.waited_for_core(pid) for pid in busy or [rank.process.pid for rank in ranks]}
+        starved = max((now - before.get(pid, now) for pid, now in self._waited.items()), default=0.0)
+        for rank, state in states.items():
+            rank.stopped = state in processes.STOPPED and bool(state)
+            if state != processes.ON_DISK:
+                rank.quiet += max(seconds - starved, LEAST * seconds)
+            rank.look()
 
 
-def overdue(rank: Rank, timeout: float) -> bool:
-    return 0 < LIMITS[rank.state](timeout) < rank.quiet
+def names(slots: Sequence[Slot], hosts: Sequence[str]) -> str:
+    """The ranks and their hosts, for a message."""
+    groups: dict[str, list[Slot]] = {}
+    for slot in slots:
+        groups.setdefault(hosts[slot.rank], []).append(slot)
+    words = []
+    for host, group in groups.items():
+        if len(group) == 1:
+            words.append(f"rank {group[0].rank} (process {group[0].pid}) on {host}")
+        else:
+            words.append(f"ranks {numbers([slot.rank for slot in group])} on {host}")
+    return " and ".join(words)
+
+
+def numbers(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks)) if len(ranks) <= 16 else f"{ranks[0]}, {ranks[1]} ... {ranks[-1]}"

@@ -1,42 +1,52 @@
 """One run of a job's ranks by agents: the launcher sends them orders, handles their messages, and ends them.
 
-| state    | begins when                      | ends when                                      | after at most       |
-|----------|----------------------------------|------------------------------------------------|---------------------|
-| calling  | the agents are being started     | all are ready; one cannot be reached: failed   | CALL                |
-| starting | the ranks are ordered            | all have found one another; a fault: failed    | the agents' limits  |
-| training | a rank is in its first operation | a rank has ended its training; a fault: failed | the agents' limits  |
-| ending   | a rank has ended its training    | all agents have gone                           | the agents' limits  |
-| failed   | the cause of the end is known    | all agents have gone; killed after             | AFTERMATH           |
+| state    | begins when                | ends when                                      |
+|----------|----------------------------|------------------------------------------------|
+| loading  | the ranks are ordered      | all ranks train; a fault: failed               |
+| training | all ranks train            | a rank has ended its training; a fault: failed |
+| done     | a rank is done             | all agents have gone                           |
+| failed   | the cause of the end is known | all agents have gone                        |
 
-The agents' limits are those of `ranks.py`. An agent that is silent for `silence` seconds is a fault, and so is one that
-goes before its ranks have ended.
+A fault is the death of a rank or an agent, a link that is cut (`carrier.py`), or ranks that hang (`hangs.py`).
 """
 
 from __future__ import annotations
 
-import math
 import shlex
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from signal import SIGTERM, Signals
-from typing import Any
 
 from fcaffe import log
+from fcaffe.errors import UsageError
 from fcaffe.jobs import processes
-from fcaffe.jobs.blame import hang_message
 from fcaffe.jobs.frames import Message
+from fcaffe.jobs.hangs import hang_message
 from fcaffe.jobs.hosts import Hosts, bare
 from fcaffe.jobs.launcher import RANK, Launcher
-from fcaffe.jobs.member import CALL, GONE, READY, Member
+from fcaffe.jobs.member import GONE, Member
 from fcaffe.jobs.pmi import process_mapping
 from fcaffe.jobs.processes import JOB
-from fcaffe.jobs.ranks import MARGIN, Slot
+from fcaffe.jobs.ranks import Slot
+from fcaffe.jobs.silences import KILLING, SILENCE
 from fcaffe.jobs.started import FATAL
-from fcaffe.parallel.watchdog import STARTING
+from fcaffe.jobs.status import DONE, LOADING, TRAINING
 
-CALLING, TRAINING, ENDING, FAILED = "calling", "training", "ending", "failed"
-AFTERMATH = 12.0  # seconds that all have to end after the cause is known; with a cut network they may wait for ever
-QUIET = 3.5  # seconds without a message after which a host counts as cut off, if ranks wait for it
+FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a job ends, as an agent tells it."""
+
+    code: int = FATAL
+    fault: bool = False  # it may not happen again, unlike an error
+    message: str = ""
+    signal: int = 0  # by which a process has ended, since it was asked to
+    logged: bool = False  # by a rank
+    source: str | None = None  # file and line of the error
+    lost: bool = False  # a rank has lost its peer, which is most often the consequence of another cause
 
 
 class Run:
@@ -46,9 +56,8 @@ class Run:
     when it returns True the ranks are ended, which is no fault.
 
     Attributes:
-        ready: All agents could start their ranks.
-        started: All ranks have found one another.
-        fault: The job was ended by something that may not happen again, unlike an error.
+        trained: All ranks have trained.
+        fault: The run was ended by something that may not happen again.
         asked_to_end: A signal has come after which the ranks end by themselves.
         advanced: When the `iteration` was first known, in seconds of `time.monotonic`.
     """
@@ -62,107 +71,115 @@ class Run:
         last: bool = False,
         ends_early: Callable[[Run], bool] = lambda run: False,
     ) -> None:
-        self.launcher, self.members, self.path, self.last = launcher, members, path, last
-        self.ends_early = ends_early
-        self.counts = [count for _, count in hosts]
+        self.launcher, self.members, self.last, self.ends_early = launcher, members, last, ends_early
         self.hosts = [bare(host) for host, count in hosts for _ in range(count)]  # of each rank
-        self.environment = launcher.environment()
-        self.timeout = launcher.plan.timeout
-        self.ready = self.started = self.fault = self.ended_early = self.asked_to_end = False
+        self.trained = self.fault = self.ended_early = self.asked_to_end = False
         self.iteration, self.advanced, self.code = -1, 0.0, FATAL
-        self._interrupted = 0  # by this signal
+        self.state = LOADING
+        self.name = ""
+        self._signal = 0  # which ends the run
+        self._lost: tuple[float, Cause] | None = None  # when it was told
         self._asked = time.monotonic()  # when `ends_early` was called last
-        self._enter(CALLING)
         where = f" on {','.join(f'{name}:{count}' for name, count in hosts)}" if launcher.plan.hosts else ""
         log.info(f"Starting the ranks: {len(self.hosts)} x {shlex.join(RANK)}{where}")
+        self._order([count for _, count in hosts], path)
+
+    def _order(self, counts: Sequence[int], path: str | None) -> None:
+        self.launcher.output.closed = False
+        environment = self.launcher.environment()
+        self.name = environment[JOB]
+        for index, member in enumerate(self.members):
+            member.listener, member.quiet = self._hear, False
+            member.link.tell(
+                program=RANK,
+                environment={**environment, "PMI_HOSTNAME": member.host},
+                order=self.launcher.order(path),
+                hosts=self.hosts,
+                first=sum(counts[:index]),
+                count=counts[index],
+                mapping=process_mapping(counts),
+                timeout=self.launcher.plan.timeout,
+            )
 
     def follow(self) -> Run:
-        """Return when all agents have gone."""
-        for member in self.members:
-            member.listener, member.quiet = self._hear, False
-        self.launcher.follow(self.members, self._relay, self._look)
-        processes.clear(self.environment[JOB])
+        """Return when all agents have gone. Raises UsageError if a process of this host cannot be killed."""
+        while live := [member for member in self.members if member.state != GONE]:
+            self.launcher.turn()
+            while self.launcher.signals:
+                self._relay(self.launcher.signals.popleft())
+            if self.state in (LOADING, TRAINING):
+                self._look()
+            for member in live:
+                if self.state == FAILED and member.unheard > SILENCE:
+                    member.kill()
+        self._clean_up()
         return self
 
-    def _enter(self, state: str) -> None:
-        self.state, self._since = state, time.monotonic()
+    def _clean_up(self) -> None:
+        """End what is left of the run on this host."""
+        end = time.monotonic() + KILLING
+        while left := processes.kill_processes(self.name):
+            if time.monotonic() > end:
+                raise UsageError(
+                    f"process {left[0]} of this job cannot be killed: end it before training goes on "
+                    f"(ps -o stat,wchan -p {left[0]} says what it waits for)"
+                )
+            self.launcher.turn()
+        processes.remove_memory(processes.PATIENCE)
 
     def _look(self) -> None:
-        looks = {CALLING: self._call, STARTING: self._look_at_agents, TRAINING: self._look_at_agents}
-        looks.get(self.state, self._end_the_last)()
-
-    def _call(self) -> None:
-        late = time.monotonic() - self._since > CALL
         for member in self.members:
-            if member.state == GONE or member.problem or (late and member.state != READY):
-                self._end(FATAL, fault=True, message=member.why_not_ready())
-                return
-        if all(member.state == READY for member in self.members):
-            self.ready = True
-            for index, member in enumerate(self.members):
-                member.link.send(
-                    program=RANK,
-                    environment={**self.environment, "PMI_HOSTNAME": member.host},
-                    order=self.launcher.order(self.path),
-                    hosts=self.hosts,
-                    first=sum(self.counts[:index]),
-                    count=self.counts[index],
-                    mapping=process_mapping(self.counts),
-                    timeout=self.timeout,
-                    silence=self.launcher.silence,
-                )
-            self._enter(STARTING)
-
-    def _look_at_agents(self) -> None:
-        of_this_host = self.timeout + 2 * MARGIN if self.timeout else math.inf
-        for member in self.members:
-            limit = of_this_host if member.here else self.launcher.silence
-            if member.problem or member.state == GONE or member.unheard > limit:
-                self._end(FATAL, fault=True, message=member.why_lost(self.hosts, self._when()))
+            if member.is_lost:
+                self._end(Cause(fault=True, message=member.why_lost(self.hosts, self._when())))
                 member.kill()
                 return
-        if time.monotonic() - self._asked >= 1:
+        if hang := hang_message(self._slots(), self.hosts, self.launcher.plan.timeout):
+            self._end(Cause(fault=True, message=hang))
+        elif self._lost and time.monotonic() - self._lost[0] > SILENCE:
+            self._end(self._lost[1])
+        elif time.monotonic() - self._asked >= 1:
             self._asked = time.monotonic()
             if self.ends_early(self):
                 self.ended_early = True
-                self._end(0)
+                self._end(Cause(code=0))
 
-    def _end_the_last(self) -> None:
-        late = self.state == FAILED and time.monotonic() - self._since > AFTERMATH
-        for member in self.members:
-            if late or member.unheard > MARGIN:
-                member.kill()
+    def _slots(self) -> list[Slot]:
+        return [slot for member in self.members for slot in member.slots]
 
     def _when(self) -> str:
-        if not self.started:
-            return "before the ranks had started"
+        if not self.trained:
+            return "before the training"
         return "before the first iteration" if self.iteration < 0 else f"in iteration {self.iteration}"
 
     def _hear(self, member: Member, message: Message) -> None:
         if "ranks" in message:
-            self._take_slots(member, message["ranks"])
+            member.slots = [Slot(*each) for each in message["ranks"]]
+            self._note_progress()
         elif "put" in message:
             self._take_values(member, message["put"])
         elif "warning" in message:
             log.warning(message["warning"])
-        elif self.state in (ENDING, FAILED):
+        elif self.state not in (LOADING, TRAINING):
             return
         elif "cause" in message:
-            self._take_cause(member, **message["cause"])
+            cause = Cause(**message["cause"])
+            if cause.lost:
+                self._lost = self._lost or (time.monotonic(), cause)
+            else:
+                self._end(cause)
         elif "ended" in message:
-            self.started, self.code = True, message["ended"]
-            self._enter(ENDING)
+            self.trained, self.code, self.state = True, message["ended"], DONE
 
-    def _take_slots(self, member: Member, words: list[Any]) -> None:
-        member.slots = [Slot(*each) for each in words]
-        slots = [slot for other in self.members for slot in other.slots]
-        if len(slots) == len(self.hosts) and all(slot.state != STARTING for slot in slots):
-            self.started = True
-            if self.state == STARTING:
-                self._enter(TRAINING)
-            iteration = max(slot.iteration for slot in slots)
-            if iteration > self.iteration:
-                self.iteration, self.advanced = iteration, time.monotonic()
+    def _note_progress(self) -> None:
+        slots = self._slots()
+        if len(slots) < len(self.hosts) or any(slot.state == LOADING for slot in slots):
+            return
+        self.trained = True
+        if self.state == LOADING:
+            self.state = TRAINING
+        iteration = max(slot.iteration for slot in slots)
+        if iteration > self.iteration:
+            self.iteration, self.advanced = iteration, time.monotonic()
 
     def _take_values(self, member: Member, values: dict[str, str]) -> None:
         """The ranks of all hosts meet in a barrier of PMI-1."""
@@ -171,49 +188,38 @@ class Run:
             everyones = {key: value for other in self.members for key, value in (other.values or {}).items()}
             for other in self.members:
                 other.values = None
-                other.link.send(values=everyones)
+                other.link.tell(values=everyones)
 
-    def _take_cause(self, member: Member, overdue: list[Any] | None = None, **cause: Any) -> None:
-        if overdue is not None:
-            others = [other for other in self.members if other is not member]
-            distant = [slot for other in others for slot in other.slots]
-            silent = [slot for other in others if other.unheard > QUIET for slot in other.slots]
-            cause["message"] = hang_message(Slot(*overdue), member.slots, distant, silent, self.hosts, self.timeout)
-        self._end(**cause)
-
-    def _end(
-        self,
-        code: int,
-        fault: bool = False,
-        message: str = "",
-        signal: int = 0,
-        logged: bool = False,
-        source: str | None = None,
-    ) -> None:
-        """Take the cause of the end: log it, and end all ranks."""
-        self._enter(FAILED)
+    def _end(self, cause: Cause) -> None:
+        """Log the cause of the end, and end all ranks."""
+        self.state = FAILED
         self.launcher.output.closed = True
-        if signal and not self._interrupted:
-            self._interrupted = signal
-            log.warning(f"{Signals(signal).name} has ended a process of this job, {self._when()}")
-        self.fault = fault and not self._interrupted
-        self.code = 128 + self._interrupted if self._interrupted and code else FATAL if fault else code
-        if message and not logged and not (fault and self._interrupted):
-            log.fatal(message + (self.launcher.snapshots.remedy() if fault and self.last else ""), source)
+        if cause.signal and not self._signal:
+            self._signal = cause.signal
+            log.warning(f"{Signals(cause.signal).name} has ended a process of this job, {self._when()}")
+        self.fault = cause.fault and not self._signal
+        code = FATAL if cause.fault else cause.code
+        self.code = 128 + self._signal if self._signal and code else code
+        if cause.message and not cause.logged and self.fault == cause.fault:
+            log.fatal(cause.message + self.launcher.snapshots.remedy() * (self.fault and self.last), cause.source)
         for member in self.members:
-            member.link.send(kill=True)
+            member.link.tell(kill=True)
 
     def _relay(self, number: int) -> None:
-        """Send a signal to rank 0 through its agent. One rank is enough: the training loops agree on what to do. Before
-        the ranks have started, and on a second SIGTERM, end all at once."""
-        again = self._interrupted == number
+        """Send a signal to rank 0 through its agent. One rank is enough: the training loops agree on what to do.
+
+        While a rank loads there is nothing to save, so the job ends at once, as it does on a second SIGTERM.
+        """
+        again = self._signal == number
         self.asked_to_end |= number in self.launcher.stops
-        if number == SIGTERM or not self.started:
-            self._interrupted = number
-        if again or not self.started:
-            if self.state not in (ENDING, FAILED):
-                self._end(128 + number)
+        if number == SIGTERM or self.state == LOADING:
+            self._signal = number
+        if self.state == LOADING:
+            self._end(Cause())
+        elif again:
+            if self.state == TRAINING:
+                self._end(Cause())
             for member in self.members:
                 member.kill()
         else:
-            self.members[0].link.send(signal=number)
+            self.members[0].link.tell(signal=number)

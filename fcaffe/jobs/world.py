@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any
 
 from fcaffe import log
@@ -19,9 +19,10 @@ from fcaffe.jobs.frames import Message
 from fcaffe.jobs.hosts import DEFAULT_TIMEOUT
 from fcaffe.jobs.mpi_start import comm_world, load_mpi, prepare_environment
 from fcaffe.jobs.nodes import shorten_values
-from fcaffe.jobs.ranks import GRACE, LEAST, MARGIN, TO_END
+from fcaffe.jobs.ranks import LEAST, TO_END
+from fcaffe.jobs.silences import NEWS
 from fcaffe.jobs.started import FATAL, RANK_PROCESS, Start, host_name, started_as
-from fcaffe.parallel.watchdog import STARTING, WAITING, Watchdog
+from fcaffe.parallel.watchdog import Watchdog
 
 PASSED_ON = 0.3  # seconds that mpiexec has to pass on the output of a rank
 TICK = 0.25  # seconds
@@ -79,15 +80,15 @@ class World:
             self.channel.tell(ended=code)
 
     def judged(self, error: BaseException) -> BaseException:
-        """The error to report. An error of MPI is most often the consequence of another rank's death. The agent may
-        learn of that death after this rank does. It then reports it and ends this rank. If it does not, the link to a
-        rank has failed."""
+        """The error to report. An error of MPI is most often the consequence of another rank's death, which the agents
+        tell the launcher, or mpiexec finds out. If neither does, the link to a rank has failed."""
         if isinstance(error, SystemExit) and error.code not in (None, 0, 1):
             self.error |= {"fault": True, "message": self.signed(f"user code ended it with exit code {error.code}")}
         if self.size == 1 or not type(error).__module__.startswith("mpi4py"):
             return error
-        time.sleep(GRACE)
-        self.error["fault"] = True
+        if self.channel is None:
+            time.sleep(NEWS)
+        self.error |= {"fault": True, "lost": True}
         words = " ".join(str(error).split())
         try:
             raise LostRankError(f"MPI cannot reach another rank, in {self.watchdog}: {words}") from error
@@ -95,18 +96,19 @@ class World:
             return lost
 
     def fatal(self, message: str, source: str) -> None:
-        """Log the error of this rank. Only rank 0 and the launcher have log files; the launcher logs it for others."""
+        """Log the error of this rank. Only rank 0 and the launcher have log files; the launcher logs it for others, and
+        for rank 0, too, if it may know a better cause."""
         self.error |= {"message": self.signed(message), "source": source}
-        if self.rank == 0 or self.channel is None:
+        if self.channel is None or (self.rank == 0 and "lost" not in self.error):
             log.fatal(self.error["message"], source)
             self.error["logged"] = True
 
-    def abort(self, code: int, number: int = 0) -> None:
-        """End all ranks with this exit code, and tell the agent why: an error, or the signal `number`."""
+    def abort(self, code: int) -> None:
+        """End all ranks with this exit code, after an error that the agent is told."""
         sys.stdout.flush()
         sys.stderr.flush()
         if self.channel is not None:
-            self.channel.tell(error={"code": code, "signal": number, **self.error})
+            self.channel.tell(error={"code": code, **self.error})
             os._exit(code)
         if "message" in self.error and "logged" not in self.error:
             log.fatal(self.error["message"])
@@ -114,15 +116,9 @@ class World:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # MPI's own words would follow ours
         self.comm.Abort(code)
 
-    def end_by_signal(self, number: int, _: FrameType | None) -> None:
-        """Handle a signal that asks for the end: end all ranks at once. An exception could get lost in the code of a
-        library that calls fcaffe."""
-        _handle_signals(signal.SIG_IGN)
-        self.abort(128 + number, number)
-
     def watch(self, timeout: float) -> None:
-        """End this process if it does not come out of one operation. A thread of each rank runs this where no agent
-        watches. A rank that waits for others is more patient, so that the rank to blame says so itself."""
+        """End this process if it hangs in training. A thread of each rank runs this where no agent watches. A rank that
+        waits for others is more patient, so that the rank to blame says so itself."""
         beats, quiet, waited = 0, 0.0, 0.0
         while not self.over:
             before = time.monotonic()
@@ -130,13 +126,13 @@ class World:
             seconds, starved = min(time.monotonic() - before, 4 * TICK), processes.waited_for_core(os.getpid())
             quiet += max(seconds - (starved - waited), LEAST * seconds)
             waited = starved
-            state = self.watchdog.now[0]
+            trains, waits, *_ = self.watchdog.now
             if self.watchdog.beats != beats:
                 beats, quiet = self.watchdog.beats, 0.0
-            if quiet > timeout + MARGIN * (state == STARTING) + GRACE * (state == WAITING):
-                why = "it waits for a rank that hangs or cannot be reached" if state == WAITING else ""
+            if trains and quiet > timeout + NEWS * waits:
+                why = ": it waits for a rank that hangs or cannot be reached" if waits else ""
                 stuck = f"rank {self.rank} (process {os.getpid()}) on {host_name()} did not come out of {self.watchdog}"
-                log.fatal(f"{stuck} within {timeout:g} s (--timeout)" + (why and f": {why}"))
+                log.fatal(f"{stuck} within {timeout:g} s (--timeout){why}")
                 os._exit(FATAL)
 
 
@@ -148,7 +144,7 @@ def join(timeout: float = DEFAULT_TIMEOUT) -> World:
 
     `timeout` in seconds: how long an operation may take before the job is ended; 0 for ever. Raises UsageError.
 
-    From here on SIGTERM, SIGHUP and SIGINT end all ranks, unless other handlers are set.
+    From here on SIGTERM, SIGHUP and SIGINT end this rank at once, and so all, unless other handlers are set.
     """
     if _joined:
         return _joined[0]
@@ -159,14 +155,13 @@ def join(timeout: float = DEFAULT_TIMEOUT) -> World:
     _joined.append(world)
     if channel is not None:
         world.order = channel.order()
-        world.watchdog = Watchdog(channel.beat)
+        world.watchdog = Watchdog(channel.report)
     os.environ[RANK_PROCESS] = str(os.getpid())
-    _handle_signals(world.end_by_signal)
+    _handle_signals(signal.SIG_DFL)
     if start is not None:
         if channel is None:
             _without_agent(world, timeout)
         _start_mpi(world, start)
-    world.watchdog.beat("the start")
     return world
 
 

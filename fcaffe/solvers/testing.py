@@ -17,6 +17,8 @@ from fcaffe.solvers.run import Run
 def test(run: Run, index: int, asked_to_stop: Callable[[], bool]) -> None:
     """Log the mean of every output over test_iter batches of test net `index`, unless `asked_to_stop` ends the test.
 
+    All workers call `asked_to_stop` together, before every second batch of each.
+
     Instead of the rows of DetectionEvaluate, their mean average precision is logged.
 
     Workers take turns with the batches, or worker 0 has all of them. It adds them in their order, so that the sums
@@ -26,14 +28,13 @@ def test(run: Run, index: int, asked_to_stop: Callable[[], bool]) -> None:
     net, batches, several = run.test_nets[index], run.param.test_iter[index], run.workers.size > 1
     turns = net.context.turns
     share_weights(net, run.net)
-    if several and asked_to_stop():  # they have different batches, but must agree once
-        return log.test_interrupted()
     mine = []
     for batch in range(batches):
+        turn = batch % turns.size
+        if turn == 0 and (not several or batch // turns.size % 2 == 0) and asked_to_stop():
+            return log.test_interrupted()
         if not turns.mine(batch) or run.workers.rank >= turns.size:
             continue
-        if not several and asked_to_stop():
-            return log.test_interrupted()
         for observer in run.observers:
             observer.test_batch_begins()
         loss = net.forward(moment=Moment(TEST + index, run.iteration, batch))

@@ -5,6 +5,7 @@ pytest tests/parallel/test_drawn_faults.py --draw-faults 120     seconds of draw
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
@@ -29,11 +30,13 @@ layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_para
   num_output: 3 weight_filler { type: "xavier" } } }
 layer { name: "user" type: "Python" bottom: "ip" python_param { module: "user" layer: "User" }
   include { phase: TRAIN } }
+layer { name: "slow" type: "Python" bottom: "ip" python_param { module: "user" layer: "Slow" }
+  include { phase: TEST } }
 layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
 """
 SOLVER = """
 net: "net.prototxt" base_lr: 0.01 lr_policy: "fixed" max_iter: 40 display: 1 random_seed: 1 solver_mode: CPU
-snapshot: 10 snapshot_prefix: "run" test_iter: 2 test_interval: 15 test_initialization: false
+snapshot: 10 snapshot_prefix: "run" test_iter: 8 test_interval: 15 test_initialization: false
 """
 # A layer of user code, of which one rank does something once, in its last iteration or earlier.
 USER = """
@@ -44,9 +47,7 @@ import fcaffe.output_files
 def full(target):
     raise OSError(28, "No space left on device", target)
 
-class User(caffe.Layer):
-    calls = 0
-
+class Slow(caffe.Layer):
     def setup(self, bottom, top):
         pass
 
@@ -57,8 +58,15 @@ class User(caffe.Layer):
         pass
 
     def forward(self, bottom, top):
+        time.sleep(0.1)
+
+class User(Slow):
+    calls = 0
+
+    def forward(self, bottom, top):
         self.calls += 1
         time.sleep(0.02)
+        print(os.environ.get("LETTER", "") * 4000, flush=True)
         if self.calls != {call} or os.environ.get("PMI_RANK", "0") != "{rank}" or os.path.exists("done"):
             return
         open("done", "w").close()
@@ -77,13 +85,19 @@ CODES = {
 # What the log says when a phase begins.
 PHASES = {
     "start": "Starting the ranks",
+    "loading": "Use CPU.",
     "first iteration": "Iteration 0",
     "snapshot": "Snapshotting to",
     "test": "Testing net",
     "end": "Optimization Done",
 }
-VICTIMS = ("launcher", "agent", "rank", "stopped rank")
+EARLY = ("start", "loading")  # phases in which ranks may take their time
+KILLED = ("launcher", "agent", "rank")
+STOPPED = {f"stopped {victim}": victim for victim in KILLED}  # and later continued, but for a rank that trains
+STOP_FOR = 3.0  # seconds, less than --timeout
+VICTIMS = (*KILLED, *STOPPED, "SIGTERM")
 CLOSED = "a closed terminal"  # the reader of the log ends after some lines
+UNREAD = "an unread pipe"  # gets what user code prints, with letters beyond ASCII
 
 
 class Case(NamedTuple):
@@ -113,7 +127,7 @@ def draw(chance: random.Random) -> Case:
             flags = (*flags[:2], "--elastic", f"{half}:{workers}", "--rejoin", "1")
     if workers > 1 or "--restarts" in flags:
         flags += ("--timeout", "4")
-    fault = chance.choice([*CODES, *VICTIMS, CLOSED])
+    fault = chance.choice([*CODES, *VICTIMS, CLOSED, UNREAD])
     again = chance.choice(["", "", "rank", "agent"]) if fault in ("rank", "agent", "an exit") else ""
     phase, rank = chance.choice(list(PHASES)), 0 if fault == "a full disk" else chance.randrange(workers)
     return Case(flags, workers, fault, phase, chance.choice([0, 0.05, 0.2]), rank, again)
@@ -134,18 +148,20 @@ def terminals() -> Iterator[list[int]]:
         os.close(handle)
 
 
-def hit(job: Job, victim: str, rank: int) -> bool:
-    """Whether the victim was there."""
-    if victim == "launcher":
+def hit(job: Job, fault: str, rank: int) -> list[int]:
+    """The process that was killed or stopped, if it was there."""
+    victim = STOPPED.get(fault, fault)
+    if victim in ("launcher", "SIGTERM"):
         targets = [job.process.pid]
     elif victim == "agent":
         targets = [pid for pid in job.processes() if "jobs.agent" in Path(f"/proc/{pid}/cmdline").read_text()]
     else:
         ranks = {int(own["PMI_RANK"]): pid for pid, own in job.processes().items() if "FCAFFE_CHANNEL" in own}
         targets = [ranks[rank]] if rank in ranks else []
+    number = signal.SIGSTOP if fault in STOPPED else signal.SIGTERM if fault == "SIGTERM" else signal.SIGKILL
     for target in targets[:1]:
-        os.kill(target, signal.SIGSTOP if victim == "stopped rank" else signal.SIGKILL)
-    return bool(targets)
+        os.kill(target, number)
+    return targets[:1]
 
 
 def expected(case: Case, job: Job, faults: int) -> set[int]:
@@ -153,9 +169,13 @@ def expected(case: Case, job: Job, faults: int) -> set[int]:
     late = {0} if case.phase == "end" else set()
     if case.fault == "launcher":
         return {-signal.SIGKILL} | late
+    if case.fault == "SIGTERM":
+        return {143} | late
     if case.fault in ("an error beside a thread", "a full disk"):
         return {134}
     if case.fault in ("rank", "agent", "stopped rank", "an exit") and faults:
+        if case.fault == "stopped rank" and case.phase in EARLY:
+            return {0}
         starts_again = "--elastic" in case.flags or ("--restarts" in case.flags and faults == 1)
         return {0} if starts_again else {134} | late
     return {0}
@@ -179,23 +199,39 @@ def problems_of(case: Case, folder: Path, start: Callable[..., Job]) -> list[str
     (folder / "user.py").write_text(text.replace("{code}", CODES.get(case.fault, "pass")))
     more = ["--snapshot-every", "0.1"] + (["--batch", "per-worker"] if case.workers > 1 else [])
     lines = chance_of_lines(case)
-    reader = ["bash", "-c", f'exec "$@" 2> >(exec head -n {lines} >> log)', "bash"]
-    job = start(*case.flags, *more, under=reader if case.fault == CLOSED else None, OMP_NUM_THREADS="1")
-    faults, before = int(case.fault == "an exit"), set[str]()
     alone = case.workers == 1 and "--restarts" not in case.flags
+    source, target = os.pipe()
+    readers = {
+        CLOSED: f'exec "$@" 2> >(exec head -n {lines} >> log)',
+        UNREAD: f'exec "$@" > /proc/{os.getpid()}/fd/{target}' if not alone else 'exec "$@"',
+    }
+    under = ["bash", "-c", readers[case.fault], "bash"] if case.fault in readers else None
+    letter = {"LETTER": "\u00e9", "PYTHONUTF8": "1"} if case.fault == UNREAD else {}
+    job = start(*case.flags, *more, under=under, OMP_NUM_THREADS="1", **letter)
+    faults, before = int(case.fault == "an exit"), set[str]()
     if case.fault in VICTIMS:
         until(lambda: PHASES[case.phase] in job.text or job.process.poll() is not None, LIMIT)
         time.sleep(case.wait)
-        victim = "launcher" if alone else case.fault
+        victim = case.fault if not alone or case.fault == "SIGTERM" else "stopped launcher"
+        victim = "launcher" if alone and case.fault in KILLED else victim
         before = states(folder)
-        faults += hit(job, victim, case.rank)
+        hits = hit(job, victim, case.rank)
+        if victim in STOPPED and (victim != "stopped rank" or case.phase in EARLY):
+            time.sleep(STOP_FOR)
+            for stopped in hits:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(stopped, signal.SIGCONT)
+        elif victim != "SIGTERM":
+            faults += len(hits)
     if case.again and ("--restarts" in case.flags or "--elastic" in case.flags):
         until(lambda: re.search("Restart 1|Generation 1", job.text) or job.process.poll() is not None, LIMIT)
         until(lambda: job.text.count("Starting Optimization") > 1 or job.process.poll() is not None, LIMIT)
-        faults += job.process.poll() is None and hit(job, case.again, case.rank)
+        faults += job.process.poll() is None and bool(hit(job, case.again, case.rank))
     until(lambda: job.process.poll() is not None, LIMIT)
     problems = list(judged(case, job, faults, before, alone))
     job.kill()
+    os.close(source)
+    os.close(target)
     return problems
 
 
@@ -208,7 +244,7 @@ def judged(case: Case, job: Job, faults: int, before: set[str], alone: bool) -> 
     if job.processes() and not (alone and case.fault == "a process that stays"):  # nobody looks after a plain worker
         yield f"left {job.processes().keys()}"
     fatal = len(job.fatal)
-    if alone and faults and case.fault in ("rank", "agent", "stopped rank", "an exit"):
+    if alone and faults and case.fault in ("rank", "agent", "an exit"):
         if code == 0:
             yield "exit code 0 of a plain worker that was ended"
     elif code not in expected(case, job, faults):
@@ -218,6 +254,15 @@ def judged(case: Case, job: Job, faults: int, before: set[str], alone: bool) -> 
     elif code == 0 and fatal > faults:
         yield f"{fatal} fatal lines of {faults} faults"
     left = states(job.folder)
+    if case.fault == UNREAD and not alone and "bytes of standard output were dropped" not in job.text:
+        yield "did not say that output was dropped"
+    if (
+        case.fault == "SIGTERM"
+        and code == 143
+        and case.phase not in ("start", "loading", "first iteration")
+        and not left
+    ):
+        yield "no snapshot at SIGTERM"
     if code == 0:
         if "run_iter_40.solverstate" not in left or any("temporary" in name for name in left):
             yield f"the snapshots of a training that has ended are {sorted(left)}"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fcaffe.jobs.elastic import FUTILE, Pool
 from fcaffe.jobs.member import READY
 from fcaffe.jobs.pmi import process_mapping
+from fcaffe.jobs.pool import FUTILE, Pool
 from tests.parallel.conftest import Job, needs_mpi, until
 
 pytestmark = pytest.mark.jobs
@@ -116,11 +116,11 @@ def test_the_largest_number_of_workers_that_fits_is_chosen() -> None:
 
     hosts = [("a", 2), ("b", 2), ("c", 2), ("d", 2)]
     elastic = SimpleNamespace(least=2, most=8, hosts=lambda: hosts, fits=lambda workers: workers in (2, 4, 8))
-    pool = Pool(SimpleNamespace(), elastic)  # type: ignore[arg-type]
-    there = SimpleNamespace(state=READY)
+    pool = Pool(SimpleNamespace(plan=SimpleNamespace(hosts=(), workers=8, elastic=elastic)))  # type: ignore[arg-type]
+    there = SimpleNamespace(state=READY, is_lost=False)
     for present, expected in (("abcd", 8), ("abd", 4), ("bcd", 4), ("d", 2), ("", 0)):
         pool.waiting = {host: there for host in present}  # type: ignore[misc]
-        chosen = pool.choose()
+        chosen = pool.largest()
         assert sum(count for _, count in chosen) == expected
         assert {host for host, _ in chosen} <= set(present)
 
@@ -135,33 +135,13 @@ def test_a_hostfile_that_is_being_saved_ends_nothing(tmp_path: Path, capfd: pyte
     file.write_text("a:1\nb:1\n")
     plan = LaunchFlags(hostfile=str(file), elastic="1:2").plan()
     assert plan is not None and plan.elastic is not None
-    pool = Pool(SimpleNamespace(), plan.elastic)  # type: ignore[arg-type]
+    pool = Pool(SimpleNamespace(plan=plan))  # type: ignore[arg-type]
     for text in ("", "a:", "a:1\na:1\n", None):
         file.unlink() if text is None else file.write_text(text)
         for _ in range(3):
-            pool._read_hosts()
+            pool.read_hosts()
             assert [host for host, _ in pool.hosts] == ["a", "b"]
         assert capfd.readouterr().err.count("the job goes on with the hosts that it knows") == 1
     file.write_text("c:1\n")
-    pool._read_hosts()
+    pool.read_hosts()
     assert list(pool.hosts) == [("c", 1)]
-
-
-def test_an_agent_that_is_silent_is_not_ready_any_more() -> None:
-    """As of a host that vanishes: no connection is closed."""
-    import subprocess
-    import sys
-
-    from fcaffe.jobs.hosts import Plan
-    from fcaffe.jobs.launcher import Launcher
-    from fcaffe.jobs.ranks import SILENCE
-
-    launcher = Launcher(Plan(1), lambda path: {})
-    member = launcher._add([sys.executable, "-c", "import time; time.sleep(60)"], "far", stderr=subprocess.PIPE)
-    member.state = READY
-    for _ in range(int(SILENCE)):
-        member.tick(1.0)
-        assert not member.is_lost()
-    member.tick(1.0)
-    assert member.is_lost()
-    launcher.dismiss()

@@ -20,10 +20,10 @@ import pytest
 from fcaffe import output_files
 from fcaffe.jobs import launch, processes
 from fcaffe.jobs import run as runs
-from fcaffe.jobs.blame import STOPPED, hang_message
+from fcaffe.jobs.hangs import hang_message
 from fcaffe.jobs.hosts import Plan
-from fcaffe.jobs.ranks import Clock, Rank, Slot, overdue
-from fcaffe.parallel.watchdog import WAITING, WORKING
+from fcaffe.jobs.ranks import Clock, Rank, Slot
+from fcaffe.jobs.status import LOADING, TRAINING, Doing
 from tests.parallel.conftest import FCAFFE, MPIEXEC, Job, needs_mpi, until
 from tests.parallel.test_emulated_cluster import Cluster, why_not
 
@@ -268,67 +268,82 @@ def test_an_error_that_would_come_again_is_no_reason_to_restart(start: Start) ->
     assert "Restart 1" not in job.text
 
 
-# --- the agent's judgement --------------------------------------------------------------------------------------------
+# --- the verdict on hangs ---------------------------------------------------------------------------------------------
+
+HOSTS = ["a", "a", "b", "c"]
 
 
-def judge(here: list[Slot], others: list[Slot], silent: list[Slot], hosts: list[str]) -> str:
-    return hang_message(here[0], here, others, silent, hosts, 5)
-
-
-def slot(rank: int, state: str, iteration: int = 7) -> Slot:
-    return Slot(rank, os.getpid(), state, "the sum" if state == WAITING else "forward", iteration)
+def slot(rank: int, what: str) -> Slot:
+    """`what`: loads, works, waits or stopped; with a plus it has done something new, with a minus it is behind."""
+    state = LOADING if "loads" in what else TRAINING
+    operation = "the sum" if "waits" in what else "forward"
+    quiet = 1.0 if "+" in what else 6.0
+    waits, stopped = "waits" in what, "stopped" in what
+    return Slot(rank, 100 + rank, state, waits, operation, 7 - what.count("-"), stopped, quiet)
 
 
 @pytest.mark.parametrize(
-    ("states", "silent", "expected"),
+    ("what", "expected"),
     [
-        ([WAITING, WAITING, WORKING, WAITING], (), "rank 2 {on b} did not come out of forward of iteration 7"),
-        ([WAITING, WAITING, STOPPED, WORKING], (), "rank 2 {on b} did not come out of forward of iteration 7"),
-        ([WAITING, WORKING, WAITING, WAITING], (), "rank 1 {on a} did not come out of forward of iteration 7"),
-        ([WAITING, WAITING, WAITING, WAITING], (3,), "rank 3 {on c} is cut off from the other hosts"),
-        ([WAITING, WAITING, WAITING, WAITING], (2, 3), "rank 0 {on a} did not come out of the sum of iteration 7"),
-        ([WAITING, WAITING, None, None], (), "rank 0 {on a} did not come out of the sum of iteration 7 within 5 s"),
+        (
+            "waits waits works waits",
+            "rank 2 {102} on b did not come out of forward of iteration 7 within 5 s (--timeout)",
+        ),
+        ("waits works works waits", "rank 1 {101} on a and rank 2 {102} on b did not come out of forward of"),
+        ("waits waits stopped works", "rank 2 {102} on b did not come out of forward of iteration 7"),
+        ("waits waits- waits waits", "rank 1 {101} on a did not come out of the sum of iteration 6"),
+        (
+            "waits waits waits waits",
+            "ranks 0, 1 on a and rank 2 {102} on b and rank 3 {103} on c did not come out of the",
+        ),
+        ("waits waits works+ waits", ""),  # what it does may take so long
+        ("waits waits loads waits", ""),
+        ("loads loads loads loads", ""),
+        ("waits loads works waits", "rank 2 {102} on b"),
+        ("waits waits waits+ waits", ""),  # its agent is silent, or it has just begun to wait
+        ("waits waits waits", ""),  # nothing is known of one
     ],
 )
-def test_who_is_to_blame(states: list[str | None], silent: tuple[int, ...], expected: str) -> None:
-    slots = [slot(rank, state) for rank, state in enumerate(states) if state is not None]
-    message = judge(slots[:2], slots[2:], [slots[rank] for rank in silent], ["a", "a", "b", "c"])
-    assert message.startswith(re.sub(r"{on (\w)}", rf"(process {os.getpid()}) on \1", expected)), message
-    assert "within 5 s (--timeout)" in message
-    assert silent != (2, 3) or "a is cut off from all other hosts" in message
-    assert None not in states or message.endswith("cannot be reached: rank 2 on b, rank 3 on c")
+def test_who_hangs(what: str, expected: str) -> None:
+    slots = [slot(rank, each) for rank, each in enumerate(what.split())]
+    message = hang_message(slots, HOSTS, 5)
+    assert message.startswith(re.sub(r"{(\d+)}", r"(process \1)", expected)) and bool(message) is bool(expected), (
+        message
+    )
+    assert not hang_message(slots, HOSTS, 0)
+    assert "stopped" not in what or "stopped by a signal (SIGSTOP); waiting for it: 0, 1" in message
 
 
-def test_one_that_lags_behind_is_to_blame() -> None:
-    here = [slot(0, WAITING, 8), slot(1, WAITING, 7)]
-    assert judge(here, [], [], ["a", "a"]).startswith("rank 1 ")
-
-
-@pytest.mark.parametrize("state", [WORKING, WAITING])
-def test_a_rank_that_waits_for_a_core_has_not_hung(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_rank_that_waits_for_a_core_or_a_disk_is_not_quiet(monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
     """Where others have the cores for nine tenths of the time, ten times as much of it counts."""
-    waited = [0.0]
+    waited, state = [0.0], ["R"]
     monkeypatch.setattr(processes, "waited_for_core", lambda pid: waited[0])
+    monkeypatch.setattr(processes, "state_of", lambda pid: state[0])
     for share, looks in ((0.0, 20), (0.9, 180), (1.5, 180)):
-        rank = Rank(0, SimpleNamespace(pid=1), SimpleNamespace())  # type: ignore[arg-type]
-        rank.enter(state, "forward", 7)
+        nothing = SimpleNamespace(read=lambda: None)
+        rank = Rank(0, SimpleNamespace(pid=1), *[nothing] * 3, doing=Doing(TRAINING, waits))  # type: ignore[arg-type]
         clock = Clock()
         for look in range(looks + 4):
             waited[0] += share * 0.25
             if look == looks:
-                assert not overdue(rank, 5), share
+                assert rank.quiet <= 5, share
                 share = 0.0
             clock.tick([rank], 0.25)
-        assert overdue(rank, 5)
+        assert rank.quiet > 5
+        before, state[0] = rank.quiet, processes.ON_DISK
+        clock.tick([rank], 0.25)
+        assert rank.quiet == before
+        state[0] = "R"
 
 
 # --- the launcher's ---------------------------------------------------------------------------------------------------
 
 
-DIES_OF_SIGINT = r"""
-trap '' INT; echo run >> runs; sleep 0.3
-printf '\0\0\0\0\051{"beat": ["working", "the start", -1   ]}' >&$FCAFFE_CHANNEL; sleep 1.5
-kill -INT $FCAFFE_LAUNCHER; sleep 0.3; kill -9 $$
+DIES_OF_SIGINT = f"""
+trap '' INT; echo run >> runs
+{sys.executable} -c "from fcaffe.jobs.channel import open_channel; open_channel().report(True, False, 'forward', 0)"
+sleep 1.5; kill -INT $FCAFFE_LAUNCHER; sleep 0.3; kill -9 $$
 """
 
 
@@ -355,9 +370,7 @@ def test_an_mpi_that_does_not_start_is_no_sigterm(
 ) -> None:
     said = "Abort(941770127): Fatal error in internal_Init_thread: Other MPI error, error stack:"
     assert launched_shell(f"echo '{said}' >&2; exit 143") == 134
-    assert re.search(
-        r"^F.* rank 0 .* ended with code 143, before the ranks had started; what", capfd.readouterr().err, re.M
-    )
+    assert re.search(r"^F.* rank 0 .* ended with code 143, before the training; what", capfd.readouterr().err, re.M)
 
 
 # --- several hosts ----------------------------------------------------------------------------------------------------
@@ -390,7 +403,7 @@ def test_a_cut_link_ends_the_job_on_every_host(cluster: Cluster, folder: Path) -
         job.wait_for("Restart 1 of 1, from small_iter_")
         cut = r"rank 2 \(process \d+\) on 198.18.0.3 is cut off from the other hosts .*"
         assert re.fullmatch(cut + "|.*cannot be reached: rank 2 on 198.18.0.3", job.fatal[0])
-        job.wait_for("The next attempt to start the ranks")
+        job.wait_for("; it is called again every")
         cluster("mend", 3)
         until(lambda: job.text.count("Starting Optimization") == 2)
         assert job.text.count("Resuming from small_iter_") == 1

@@ -17,7 +17,7 @@ import pytest
 from fcaffe import threads
 from fcaffe.errors import UsageError
 from fcaffe.jobs import mpi_start
-from fcaffe.jobs.agent import remote_command
+from fcaffe.jobs.carrier import remote_command
 from fcaffe.jobs.hosts import parse_hosts, ranks_of_hosts, read_hostfile
 from fcaffe.jobs.pmi import PmiServer, process_mapping
 from fcaffe.jobs.started import RANK_PROCESS, started_as
@@ -213,8 +213,7 @@ def test_slurm_cuts_no_message_of_a_rank(folder: Path) -> None:
                 message = key.fileobj.recv(1024)
                 assert not message or message.endswith(b"\n")
                 values += message.startswith(b"cmd=put")
-                for line in message.decode().splitlines():
-                    server.serve(key.fileobj, line)
+                server.serve(key.fileobj.sendall, message)
                 if not message:
                     selector.unregister(key.fileobj)
                     key.fileobj.close()

@@ -1,0 +1,33 @@
+"""The launcher's verdict on ranks that hang. Only ranks that train can hang."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fcaffe.jobs.ranks import Slot, names, numbers
+from fcaffe.jobs.status import TRAINING
+
+
+def hang_message(slots: Sequence[Slot], hosts: Sequence[str], timeout: float) -> str:
+    """The message about the ranks that hang; empty if none does.
+
+    A rank that waits for others does not hang, unless all ranks wait. A rank that loads may take its time, and others
+    may wait for it.
+
+    Args:
+        slots: All ranks of the job, as they were last heard of.
+        hosts: The host of each rank.
+        timeout: In seconds; 0: none hangs.
+    """
+    late = [slot for slot in slots if slot.state == TRAINING and 0 < timeout < slot.quiet]
+    stuck = [slot for slot in late if slot.stopped] or [slot for slot in late if not slot.waits]
+    if not stuck and len(late) == len(hosts):
+        stuck = [slot for slot in late if slot.iteration == min(one.iteration for one in late)]
+    if not stuck:
+        return ""
+    waiting = sorted(slot.rank for slot in slots if slot.waits and slot not in stuck)
+    return (
+        f"{names(stuck, hosts)} did not come out of {stuck[0].where()} within {timeout:g} s (--timeout)"
+        + (": stopped by a signal (SIGSTOP)" if stuck[0].stopped else "")
+        + (f"; waiting for it: {numbers(waiting)}" if waiting else "")
+    )

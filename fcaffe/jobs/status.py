@@ -1,0 +1,52 @@
+"""What a rank does, in memory that it shares with its agent. The rank writes, and neither waits for the other."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from typing import NamedTuple
+
+LOADING, TRAINING, DONE = "loading", "training", "done"
+STATES = (LOADING, TRAINING, DONE)
+LAYOUT = struct.Struct("<QBBq96sQ")  # number of changes, state, waits, iteration, operation, number of changes
+
+
+class Doing(NamedTuple):
+    """`iteration` is -1 outside of training; `waits`: for other ranks."""
+
+    state: str = LOADING
+    waits: bool = False
+    operation: str = "the start"
+    iteration: int = -1
+
+    def __str__(self) -> str:
+        return self.operation if self.iteration < 0 else f"{self.operation} of iteration {self.iteration}"
+
+
+class Status:
+    """The memory behind a descriptor. `create` returns one for a new rank."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._memory = mmap.mmap(descriptor, LAYOUT.size)
+        self.changes = 0
+
+    @staticmethod
+    def create() -> int:
+        descriptor = os.memfd_create("fcaffe-rank")
+        os.ftruncate(descriptor, LAYOUT.size)
+        return descriptor
+
+    def write(self, doing: Doing) -> None:
+        self.changes += 1
+        operation = doing.operation.encode()[:96]
+        state = STATES.index(doing.state)
+        LAYOUT.pack_into(self._memory, 0, self.changes, state, doing.waits, doing.iteration, operation, self.changes)
+
+    def read(self) -> Doing | None:
+        """What the rank does, if that has changed since the last call."""
+        first, state, waits, iteration, operation, last = LAYOUT.unpack_from(self._memory)
+        if first != last or first == self.changes:  # it is being written, or is known
+            return None
+        self.changes = first
+        return Doing(STATES[state], bool(waits), operation.rstrip(b"\0").decode(errors="replace"), iteration)
