@@ -73,7 +73,7 @@ def detect_objects(
     engine = engines.create(device and device[0])
     with log.quiet():
         net = new_net(read_net_for(model, pb.TEST), engine)
-    with contextlib.closing(net), engine.fixed_weights():
+    with contextlib.closing(net):
         pictures, rows = _ends(net)
         load(net, weights)
         transformer = _transformer(mean, scale, pictures.shape[1:])

@@ -111,7 +111,7 @@ def time(flags: Flags, engines: EngineFlags, profiled: bool, scaling: bool, inpu
         log.use_cpu_to_time()
     engine = engines.create(gpu and gpu[0])
     param = read_net_for(flags.model, phase, flags.level, flags.stages)
-    with contextlib.closing(new_net(param, engine, inference=False)) as net:
+    with contextlib.closing(new_net(param, engine, inference=False, whole_passes=False)) as net:
         if flags.weights:
             load(net, flags.weights)
         if profiled:
@@ -214,7 +214,7 @@ def extract_features(words: tuple[str, ...], engines: EngineFlags) -> int:
         log.extracting_on_cpu()
     engine = engines.create(gpu and gpu[0])
     param = read_net_for(path, pb.TEST)
-    with contextlib.closing(new_net(param, engine, inference=False)) as net, engine.fixed_weights():
+    with contextlib.closing(new_net(param, engine, whole_passes=False)) as net:
         load(net, weights)
         batches = counted(range(int(count)), int(count), "batches")
         extract(net, blobs.split(","), databases.split(","), backend, batches)

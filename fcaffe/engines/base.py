@@ -1,14 +1,12 @@
-"""The base of all operators: an array module, derived weights, and work that an engine may repeat or split."""
+"""The base of all operators: an array module, and work that an engine may repeat or split."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy
-
-from fcaffe.engines.memory import address
 
 Made = TypeVar("Made")
 
@@ -35,45 +33,6 @@ class Pending:
 DONE = Pending()
 
 
-class WeightCache:
-    """Reordered or folded weights, by the addresses of the weights and the kind of derivation.
-
-    `changing` are addresses of weights that may change between two passes and are not cached. `token` is
-    replaced when an entry is dropped, so users of the entries' memory can detect that by identity.
-    """
-
-    def __init__(self) -> None:
-        self.changing: Collection[int] = ()
-        self.token = object()
-        self._addresses: set[int] = set()  # of all weights from which something was derived
-        self._entries: dict[tuple[tuple[int, ...], Hashable], Any] = {}
-
-    def get(self, addresses: tuple[int, ...], kind: Hashable, derive: Callable[[], Made]) -> Made | None:
-        """The result of `derive`, which runs once for each kind; None if one of the weights may change."""
-        if self.changing and any(address in self.changing for address in addresses):
-            return None
-        found: Made | None = self._entries.get((addresses, kind))
-        if found is None:
-            found = self._entries[addresses, kind] = derive()
-            self._addresses.update(addresses)
-        return found
-
-    def drop(self, address: int) -> None:
-        """Drop the entries that were derived from the weights at this address."""
-        if address not in self._addresses:
-            return
-        stale = [key for key in self._entries if address in key[0]]
-        for key in stale:
-            del self._entries[key]
-        if stale:
-            self.token = object()
-
-    def clear(self) -> None:
-        """Drop all entries."""
-        self._entries.clear()
-        self.token = object()
-
-
 class EngineBase:
     """What operators work with, on the array module `xp`.
 
@@ -88,7 +47,7 @@ class EngineBase:
     half_dtype: numpy.dtype[Any] | None = None
     half_arithmetic = True  # `xp` computes with arrays of that dtype
     records = False  # see recorded
-    cache: WeightCache | None = None  # set while weights do not change
+    derived: Any = None  # the values that the layer at work caches; see fcaffe.net.derived
     host_views: Any = None  # see fcaffe.net.script.host_arrays
     updates_at_once = False  # update_all updates all parameters in one call
     loss_scale: Any = None  # of an engine whose gradients have 16 bits; see scale_losses
@@ -103,33 +62,10 @@ class EngineBase:
         """An engine of the same kind that another thread may use at the same time."""
         raise NotImplementedError
 
-    @property
-    def fixed(self) -> object | None:
-        """The same object for as long as no weights have changed; None while they may change between two passes."""
-        return None if self.cache is None or self.cache.changing else self.cache.token
-
-    def fixed_weights(self, cache: WeightCache | None = None) -> contextlib.AbstractContextManager[None]:
-        """While the body runs, weights do not change, so derived weights are cached: in `cache`, or only for the
-        body."""
-        return self._caching(cache or self.cache or WeightCache())
-
-    def other_weights(self) -> contextlib.AbstractContextManager[None]:
-        """While the body runs, weights change or move. The body may be inside that of `fixed_weights`."""
-        return self._caching(None)
-
-    @contextlib.contextmanager
-    def _caching(self, cache: WeightCache | None) -> Iterator[None]:
-        before, self.cache = self.cache, cache
-        try:
-            yield
-        finally:
-            self.cache = before
-
-    def of_weights(self, sources: Sequence[Any], kind: Hashable, derive: Callable[[], Made]) -> Made | None:
-        """The result of `derive` from these weights, cached for as long as they are fixed; None if they are not."""
-        if self.cache is None or self.asynchronous:
-            return None
-        return self.cache.get(tuple([address(array) for array in sources]), kind, derive)
+    def of_weights(self, operator: Hashable, derive: Callable[[], Made], source: Any = None) -> Made | None:
+        """The result of `derive` from `source`, an array of weights, or from all weights of the layer at work. None if
+        the layer does not cache it: `source` may be another array."""
+        return None if self.derived is None else self.derived.get(operator, derive, source)
 
     def recorded(self, work: Callable[[], None], arrays: Sequence[Any]) -> Any:
         """Do work on these arrays, and return what repeats the engine's own calls when it is called, and appends those

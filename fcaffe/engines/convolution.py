@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fcaffe.engines.channels import channels_last
@@ -15,14 +14,7 @@ from fcaffe.engines.windows import Windows, add_windows, pad_channels_last, patc
 PATCH_BYTES = 8 << 20  # patches of this many bytes are unfolded at a time, so that they stay in cache
 
 
-@dataclass(frozen=True, eq=False)
-class Folded:
-    """Weights and bias of a convolution that are computed from the `sources`: `make` returns new arrays.
-
-    The first source has the shape of the weights."""
-
-    sources: Callable[[], Sequence[Array]]
-    make: Callable[[], tuple[Array, Array]]
+Fold = Callable[[], tuple[Array, Array]]  # computes new weights and a bias from weights of several layers
 
 
 class PlainConvolution(PlainElementwise):
@@ -50,14 +42,22 @@ class PlainConvolution(PlainElementwise):
             self.relu_forward(y, y, 0)
 
     def folded_convolution(
-        self, x: Array, folded: Folded, y: Array, windows: Windows, group: int, relu: bool, plus: Array | None
+        self,
+        x: Array,
+        weights: Array,
+        fold: Fold,
+        y: Array,
+        windows: Windows,
+        group: int,
+        relu: bool,
+        plus: Array | None,
     ) -> bool:
         """y = x * weights + bias, with `plus`, of y's shape, that much more, and with `relu` the larger of that and 0;
-        weights and bias are those of `folded`. False, and nothing is done, where weights are not fixed."""
-        made = self.of_weights(folded.sources(), folded, folded.make)
-        if made is None:
+        `fold` computes weights of this shape, and the bias. False, and nothing is done, if they would not be cached."""
+        folded = self.of_weights(PlainConvolution, fold)
+        if folded is None:
             return False
-        self.convolution_forward(x, *made, y, windows, group, relu and plus is None)
+        self.convolution_forward(x, *folded, y, windows, group, relu and plus is None)
         self.add_to(plus, y, relu)
         return True
 

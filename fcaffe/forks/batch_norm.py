@@ -17,8 +17,9 @@ class RunningAverages(RunningStatistics):
     def add(self, mean: Blob, variance: Blob, count: float) -> None:
         if count:
             for blob, new in zip(self._sums, (mean, variance), strict=True):
-                blob.data[...] *= self._fraction
-                blob.data[...] += (1 - self._fraction) * new.data.reshape(blob.shape)
+                sums = blob.mutable_data
+                sums *= self._fraction
+                sums += (1 - self._fraction) * new.data.reshape(blob.shape)
 
     def read(self, mean: Blob, variance: Blob) -> None:
         for blob, own in zip((mean, variance), self._sums, strict=True):

@@ -36,7 +36,7 @@ class RunningStatistics:
         """Those of one more batch, with `count` values for each channel."""
         if count and self._sums:
             unbiased = count / (count - 1) if count > 1 else 1.0
-            sums = tuple(blob.data for blob in self._sums)
+            sums = tuple(blob.mutable_data for blob in self._sums)
             self._engine.add_to_statistics(sums, mean.data, variance.data, unbiased, self._fraction)
 
     def read(self, mean: Blob, variance: Blob) -> None:

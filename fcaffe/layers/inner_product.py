@@ -103,7 +103,7 @@ class InnerProduct(Layer):
             y[...] = rows.reshape(y.shape)
 
     def normalize_weights(self) -> None:
-        weights = self.blobs[0].data
+        weights = self.blobs[0].mutable_data
         weights /= self.xp.sqrt((weights * weights).sum(axis=1, keepdims=True) + self.xp.float32(1e-6))
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:

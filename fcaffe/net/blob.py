@@ -9,7 +9,8 @@ depend on the order.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Collection
 from typing import Any, ClassVar
 
 import numpy
@@ -45,7 +46,11 @@ class Storage:
     It is an object of its own so that blobs can share it (Split, shared parameters), the arena and flat buffers can
     provide its buffer, and gradients can be cleared without being written. The blobs that share one may have different
     shapes.
+
+    `version` is a number that no other storage has or had. Passes write activations and leave it; `change` renews it.
     """
+
+    changes: ClassVar[int] = 0  # of all storages: the newest version
 
     def __init__(self, xp: Any, channels_last: bool, size: int, dtype: Any = numpy.float32) -> None:
         self.xp = xp
@@ -57,8 +62,29 @@ class Storage:
         self.is_clear = False  # its values count as zeros, whatever is in the buffer
         self.compute: Callable[[Storage], None] | None = None  # computes values that a pass has not materialised
         self.exposure: Any = None  # the state of `fcaffe.net.script.host_arrays` for it
+        self.followers: Collection[Any] = ()
         self._views: dict[tuple[int, ...], Array] = {}
         self._foreign: Any = None  # the buffer, for `window`
+        self.change()
+
+    def change(self) -> None:
+        """Call it before the values or the memory of parameters or inputs change: what was derived from them is then
+        out of date. Followers are called first."""
+        for follower in list(self.followers):
+            follower.before_change(self)
+        Storage.changes += 1
+        self.version = Storage.changes
+
+    def follow(self, follower: Any) -> None:
+        """Let `change` call `follower.before_change(storage)`, for as long as the follower lives."""
+        if not self.followers:
+            self.followers = weakref.WeakSet()
+        self.followers.add(follower)  # type: ignore[attr-defined]
+
+    @property
+    def is_exposed(self) -> bool:
+        """Whether a script holds an array of this memory, and so may write it at any moment without `change`."""
+        return self.exposure is not None and self.exposure.window is not None and self.exposure.window_is_held
 
     def view(self, shape: tuple[int, ...]) -> Array:
         if self.is_clear:
@@ -181,6 +207,12 @@ class Blob:
         return self.data_storage.view(self.shape)
 
     @property
+    def mutable_data(self) -> Array:
+        """`data`, for whoever writes parameters: what was derived from the old values is out of date; see `Storage`."""
+        self.data_storage.change()
+        return self.data
+
+    @property
     def diff(self) -> Array:
         """A live view of the gradient. `diff_storage.clear` makes it zero, which costs nothing yet."""
         return self.diff_storage.view(self.shape)
@@ -232,6 +264,7 @@ class Blob:
         """
         for storage, flat in ((self.data_storage, data), (self.diff_storage, diff)):
             storage.logical(flat, self.shape)[...] = storage.view(self.shape)
+            storage.change()
             storage.replace(flat)
             storage.has_moved = True
 

@@ -29,7 +29,8 @@ class Context:
 
     The training net splits its batches among `workers`; `share` is this one's part. A test net is each worker's own
     and reads whole batches in `turns`. `sync_batch_norm`: BatchNorm takes mean and variance over the batch of all
-    workers. Nets for `inference` never run backward. With `whole_passes` only whole passes run and only outer blobs are
+    workers. Nets for `inference` never run backward. A solver changes the weights of a net that `trains` after each
+    pass. With `whole_passes` only whole passes run and only outer blobs are
     read, so layers are fused and memory is shared. With `recompute` some forward passes run again during backward, to
     save memory. With `on_demand` a script may read any blob, so whole forward passes materialise the blobs that it
     has read before. The others are computed when it reads them. With `shares_memory`, as in Caffe, a layer whose top
@@ -53,6 +54,7 @@ class Context:
     turns: Turns = field(default_factory=Turns)
     sync_batch_norm: bool = False
     inference: bool = False
+    trains: bool = False
     whole_passes: bool = False
     recompute: bool = False
     on_demand: bool = False

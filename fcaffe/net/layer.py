@@ -192,7 +192,7 @@ class Layer:
                 found = "missing" if array is None else f"of shape {array.shape}"
                 raise self.error(f"its state should have the shape {blob.shape}, and in the snapshot it is {found}")
         for name, blob in blobs.items():
-            blob.data[...] = self.engine.from_numpy(np.asarray(state[name], np.float32))
+            blob.mutable_data[...] = self.engine.from_numpy(np.asarray(state[name], np.float32))
 
     def close(self) -> None:
         """Give back threads and files."""

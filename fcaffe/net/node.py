@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fcaffe.net.blob import Blob
+from fcaffe.net.derived import Derived
 from fcaffe.net.layer import Layer
 from fcaffe.net.placements import Partial
 
@@ -58,9 +59,23 @@ class Node:
         if by_shape:
             self.versions = [blob.version for blob in self.blobs]
 
+    @functools.cached_property
+    def derived(self) -> Derived | None:
+        """What is derived from the weights of nets for inference and for scripts. Others change them in each pass."""
+        context, sources = self.layer.context, [blob for layer in self.layers for blob in layer.blobs]
+        serves = context.inference or (context.on_demand and not context.trains)
+        if not serves or context.engine.asynchronous or not sources:
+            return None
+        return Derived(sources, at_once=context.inference)
+
     def forward(self) -> None:
         self.reshape()
-        self.layer.doing(self.layer.forward, self._read(), self.tops)
+        engine, derived = self.layer.engine, self.derived
+        engine.derived = None if derived is None else derived.begin()
+        try:
+            self.layer.doing(self.layer.forward, self._read(), self.tops)
+        finally:
+            engine.derived = None
 
     def forward_again(self) -> None:
         """Write the tops, and what is saved for backward, a second time in the present pass, and nothing else."""

@@ -73,7 +73,7 @@ def copy_weights(net: Net, model: Model, source: str) -> None:
     net.context.engine.make_current()
     context = net.context
     for blob, values in copies:
-        target = blob.data
+        target = blob.mutable_data
         if isinstance(blob.placement, Shard):
             context.workers.check_same(f"the values in {source}", np.ascontiguousarray(values.data).tobytes())
         elif values.read_into(target):
@@ -138,7 +138,8 @@ def share_weights(net: Net, trained: Net) -> None:
             if blob.data_storage is not source.data_storage:
                 net.complete()  # values that the last pass has not materialised, from its weights
             if isinstance(source.placement, Shard):
-                blob.data[...] = blob.xp.asarray(gathered(trained.context, source, source.data, everywhere=True))
+                whole = gathered(trained.context, source, source.data, everywhere=True)
+                blob.mutable_data[...] = blob.xp.asarray(whole)
             else:
                 blob.share_data(source)
 

@@ -12,7 +12,6 @@ import numpy as np
 from fcaffe import log
 from fcaffe import net as core
 from fcaffe.errors import CallError, NetError, NoSuchLayerError, UsageError
-from fcaffe.layers.batch_norm import BatchNorm
 from fcaffe.layers.memory_data import MemoryData
 from fcaffe.model_files import write_hdf5, write_model
 from fcaffe.net.layer import Layer as CoreLayer
@@ -77,9 +76,6 @@ class Net:
         self._layer_names: list[str] = net.layer_names
         self._blob_names: list[str] = net.blob_names
         self._views = host_views(net.context.engine)
-        norms = [node.layer for node in nodes if isinstance(node.layer, BatchNorm)]
-        self._statistics = [blob for layer in norms for blob in layer.running_statistics]
-        self._adds_to_statistics = not all(layer.use_global_stats for layer in norms)  # of other nets too, if shared
         self._views.prepare(net.blobs[index] for index in net.input_ids)
         self._blobs = [Blob(blob, self._views) for blob in net.blobs]
         self._blob_loss_weights: list[float] = net.blob_loss_weights
@@ -176,12 +172,10 @@ class Net:
     def _forward(self, start: int, end: int) -> float:
         """Layers `start` to `end` by index, both included; returns the loss."""
         whole = start == 0 and end == len(self.layers) - 1
-        views = self._views
-        weights = views.new_weights if self._adds_to_statistics else views.same_weights
         with engine_lock():
             if whole and self._net.on_demand is not None:
                 self._net.on_demand.forget()  # before inputs are written over the last pass's, which would be kept
-            with views.engine_at_work(), weights(self._net), views.changing(self._statistics):
+            with self._views.engine_at_work():
                 return self._net.forward(start, None if whole else end)
 
     def _backward(self, start: int, end: int) -> None:
@@ -223,7 +217,7 @@ class Net:
 
     def copy_from(self, path: str) -> None:
         """Copy the weights of the layers of the same names from a .caffemodel."""
-        with self._views.engine_at_work(), self._views.new_weights(self._net):
+        with self._views.engine_at_work():
             loaded = {layer.name for layer in load_weights(self._net, path).layers}
         if problem := misfit(self._net, loaded, path):
             log.warning(problem)
@@ -234,7 +228,7 @@ class Net:
 
     def share_with(self, other: Net) -> None:
         """Use the other net's parameters from now on."""
-        with self._views.engine_at_work(), self._views.new_weights(self._net):
+        with self._views.engine_at_work():
             share_weights(self._net, other._net)
 
     def save(self, path: str) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from fcaffe import solvers
@@ -67,24 +66,24 @@ class Solver:
         return learning_rate(self._solver.param, self._solver.iteration, self._solver.current_step)
 
     def step(self, iterations: int) -> None:
-        with self._at_work():
+        with self._views.engine_at_work():
             self._solver.step(iterations)
 
     def solve(self, resume: str | None = None) -> None:
-        with self._at_work():
+        with self._views.engine_at_work():
             self._solver.solve(resume)
 
     def snapshot(self) -> None:
-        with self._at_work():
+        with self._views.engine_at_work():
             self._solver.snapshot()
 
     def restore(self, path: str) -> None:
-        with self._at_work():
+        with self._views.engine_at_work():
             self._solver.restore(path)
 
     def apply_update(self) -> None:
         """Update the weights from the gradients as they stand; the iteration stays."""
-        with self._at_work():
+        with self._views.engine_at_work():
             self._solver.apply_update()
 
     def share_weights(self, net: Net) -> None:
@@ -101,12 +100,6 @@ class Solver:
             self._solver.observers.append(Callbacks(self._views, on_start, on_gradients_ready))
         else:
             raise CallError("add_callback takes two functions, on_start and on_gradients_ready, or an NCCL")
-
-    @contextlib.contextmanager
-    def _at_work(self) -> Iterator[None]:
-        """Run the engine in the body, which changes weights."""
-        with self._views.engine_at_work(), self._views.new_weights(self._solver.net):
-            yield
 
 
 class SGDSolver(Solver):

@@ -113,6 +113,7 @@ class Run:
             workers=self.shards or self.workers,
             sync_batch_norm=options.sync_batch_norm,
             recompute=options.recompute and options.whole_passes,
+            trains=True,
         )
         self.net, self.nets = self._train_nets()
         self.test_nets = self._test_nets()

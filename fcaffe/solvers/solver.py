@@ -167,7 +167,7 @@ class Solver(Run):
         self.update.finish()
         self._before_test = states_of(self)
         memory = memory_errors(self.net, self.rule.histories, self.engine.xp)
-        with memory, self.timeline.span(TEST), mean_statistics(self), self.engine.fixed_weights():
+        with memory, self.timeline.span(TEST), mean_statistics(self):
             for index in range(len(self.test_nets)):
                 if stopped is Action.NONE:
                     test(self, index, asked_to_stop)

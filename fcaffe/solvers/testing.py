@@ -68,8 +68,8 @@ def mean_statistics(run: Run) -> Iterator[None]:
     own = [blob.data.copy() for blob in blobs]
     try:
         for blob in blobs:
-            blob.data[...] = run.workers.sum_array(blob.data) / np.float32(run.workers.size)
+            blob.mutable_data[...] = run.workers.sum_array(blob.data) / np.float32(run.workers.size)
         yield
     finally:
         for blob, values in zip(blobs, own, strict=True):
-            blob.data[...] = values
+            blob.mutable_data[...] = values

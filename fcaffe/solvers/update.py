@@ -79,6 +79,7 @@ class Update:
             run.diff[now[0][1].start : now[-1][1].stop] *= np.float32(1 / self._passes)
         blocks = []
         for parameter, own in now:
+            parameter.blob.data_storage.change()
             decay = np.float32(param.weight_decay) * np.float32(parameter.decay_mult)
             over_workers = run.workers.sum if parameter.is_split else float
             rate = trust_ratio.local_rate(param, engine.xp, run.data[own], run.diff[own], self._rate, over_workers)
@@ -111,6 +112,8 @@ class Update:
             l1 = param.regularization_type == "L1"
             engine.update_all(param.type, self._table, run.data, run.diff, run.history, numbers, l1)
 
+        for parameter, _ in owned:
+            parameter.blob.data_storage.change()
         with self._brought_in(owned):
             engine.repeat(self, "update", (settings, numbers), update)  # whatever a script may change from step to step
 

@@ -45,12 +45,14 @@ def read_net_for(path: str, phase: int, level: int = 0, stages: Iterable[str] = 
     return param
 
 
-def new_net(param: Any, engine: Engine, inference: bool = True) -> Net:
-    """A net of these parameters, with weights from its fillers; `inference` as in Context.
+def new_net(param: Any, engine: Engine, inference: bool = True, whole_passes: bool = True) -> Net:
+    """A net of these parameters, with weights from its fillers; `inference` and `whole_passes` as in Context.
 
     Raises OutOfMemoryError before it allocates.
     """
-    net = Net(param, Context(engine, CaffeRandom(None), noise="counter", inference=inference, whole_passes=inference))
+    net = Net(
+        param, Context(engine, CaffeRandom(None), noise="counter", inference=inference, whole_passes=whole_passes)
+    )
     check_memory(net)
     return net
 
@@ -90,16 +92,15 @@ def score(
     loss = np.float32(0)
     collected = collectors(net, ap_version, per_class)
     confusion = Confusion(net) if per_class else None
-    with engine.fixed_weights():
-        for batch in range(iterations):
-            loss += np.float32(net.forward(moment=Moment(TEST, 0, batch)))
-            if confusion is not None and confusion.classes:
-                confusion.add()
-            for collector, (name, blob, _) in zip(collected, net.outputs(), strict=True):
-                values = engine.to_numpy(blob.data).reshape(-1)
-                collector.add(values)
-                for value in () if isinstance(collector, Detections) else values:
-                    log.batch_output(batch, name, float(value))
+    for batch in range(iterations):
+        loss += np.float32(net.forward(moment=Moment(TEST, 0, batch)))
+        if confusion is not None and confusion.classes:
+            confusion.add()
+        for collector, (name, blob, _) in zip(collected, net.outputs(), strict=True):
+            values = engine.to_numpy(blob.data).reshape(-1)
+            collector.add(values)
+            for value in () if isinstance(collector, Detections) else values:
+                log.batch_output(batch, name, float(value))
     log.mean_loss(float(loss) / iterations)
     found = []
     for collector, (name, _, weight) in zip(collected, net.outputs(), strict=True):

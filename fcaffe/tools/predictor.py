@@ -208,7 +208,7 @@ class Predictor:
                 return problem
 
         waiting = iter(pictures)
-        with ThreadPoolExecutor(decoding_threads()) as pool, self.engine.fixed_weights():
+        with ThreadPoolExecutor(decoding_threads()) as pool:
 
             def ahead() -> list[Any]:
                 some = [picture for _, picture in zip(range(BATCH), waiting, strict=False)]

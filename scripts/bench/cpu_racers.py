@@ -26,8 +26,8 @@ def threads() -> int:
     return int(os.environ.get("OMP_NUM_THREADS") or available_cpus())
 
 
-def fcaffe_racer(name: str, batch: int, training: bool, math: str, life: contextlib.ExitStack = stack) -> Racer:
-    """fcaffe as the command line runs it. At inference the weights are fixed until `life` is closed."""
+def fcaffe_racer(name: str, batch: int, training: bool, math: str) -> Racer:
+    """fcaffe as the command line runs it."""
     from fcaffe.threads import set_for_command
 
     set_for_command()  # as the command line computes
@@ -41,7 +41,6 @@ def fcaffe_racer(name: str, batch: int, training: bool, math: str, life: context
     if not training:
         net = inference_net(name, batch, engine)
         net.blob("data").data[...] = images
-        life.enter_context(engine.fixed_weights())
         return Racer(repeated(net.forward))
     from fcaffe.proto import caffe_pb2 as pb
     from fcaffe.proto import parse_text

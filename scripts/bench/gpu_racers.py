@@ -68,8 +68,6 @@ def fcaffe_racer(cell: Cell, device: str, recompute: bool, imported: float) -> R
         context = Context(engine, CaffeRandom(1), noise="counter", inference=True, whole_passes=True)
         net = Net(param, context)
         put("data", images)
-        fixed = engine.fixed_weights()
-        fixed.__enter__()  # until the process ends
 
         def step(steps: int) -> None:
             for _ in range(steps):

@@ -13,7 +13,6 @@ fastest steps. "-": the rule changes nothing here; an empty cell: not measured.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import sys
 import time
@@ -40,9 +39,8 @@ class Variant:
     def __init__(self, net: str, batch: int, training: bool, without: str = "") -> None:
         self.applied: set[str] = set()
         self.slices: list[list[float]] = []
-        self.stack = contextlib.ExitStack()
         rewrite.rules = [self._watched(name, rule) for name, rule in RULES.items() if name != without]
-        self.racer = fcaffe_racer(net, batch, training, "fp32", self.stack)
+        self.racer = fcaffe_racer(net, batch, training, "fp32")
         self.step_seconds = min(self.steps(WARM))
 
     def _watched(self, name: str, rule: rewrite.Rule) -> rewrite.Rule:
@@ -59,7 +57,6 @@ class Variant:
         return self.racer.timed(count)["each"]
 
     def close(self) -> None:
-        self.stack.close()
         del self.racer
         gc.collect()  # a net is part of reference cycles
 

@@ -53,20 +53,6 @@ def test_a_sum_of_two_has_the_bits_of_additions(fast, first, second):
     assert total.tobytes() == (a + b).tobytes()
 
 
-def test_weights_are_reordered_once_while_they_are_fixed(fast):
-    windows = Windows((3, 3), (1, 1), (1, 1), (1, 1))
-    x, w = array(2, 32, 12, 12), array(48, 32, 3, 3, channels_last=False)
-    y, later = np.empty((2, 12, 12, 48), np.float32).transpose(0, 3, 1, 2), array(2, 48, 12, 12)
-    with fast.fixed_weights():
-        fast.convolution_forward(x, w, None, y, windows, 1)
-        kept = len(fast.cache._entries)
-        w *= 2
-        fast.convolution_forward(x, w, None, later, windows, 1)
-        assert np.array_equal(y, later) and len(fast.cache._entries) == kept
-    fast.convolution_forward(x, w, None, later, windows, 1)
-    assert_alike([2 * y], [later])
-
-
 def test_the_same_bits_each_time(fast):
     windows = Windows((5, 5), (1, 1), (2, 2), (1, 1))
     x, dy, w = array(8, 96, 27, 27), array(8, 64, 27, 27, seed=2), np.empty((64, 96, 5, 5), np.float32)

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from fcaffe.engines import NumpyEngine, cpu_engine, find_onednn
-from fcaffe.engines.convolution import Folded
 from fcaffe.engines.windows import Windows
 from fcaffe.errors import UsageError
+from fcaffe.net.derived import Derived
 from tests import engine_choice
 from tests.cases import case
 from tests.golden_values import assert_close
@@ -75,9 +75,10 @@ def results(engine: Any, case: Case) -> list[np.ndarray]:
     dweights[...] = 1
     args = case.windows, case.group
     engine.convolution_forward(case.x, case.weights, case.bias, forward, *args, case.relu)
-    with engine.fixed_weights():
-        made = Folded(lambda: [case.weights], lambda: (case.weights, case.bias))
-        assert engine.folded_convolution(case.x, made, folded, *args, case.relu, case.dy)
+    engine.derived = Derived([], at_once=True)
+    fold = lambda: (case.weights, case.bias)  # noqa: E731
+    assert engine.folded_convolution(case.x, case.weights, fold, folded, *args, case.relu, case.dy)
+    engine.derived = None
     engine.convolution_backward_data(case.dy, case.weights, dx, *args)
     engine.convolution_backward_weights(case.x, case.dy, dweights, *args, True)
     return [forward, folded, dx, dweights]
@@ -195,12 +196,11 @@ layer { name: "b" type: "Convolution" bottom: "a" top: "b"
 def test_each_pass_of_a_net_for_inference(engine: Any) -> None:
     """A replay repeats no calls of compiled code, so it runs these layers."""
     whole, plain = net_of(NET, True, engine), net_of(NET, False, PLAIN)
-    with engine.fixed_weights():
-        for number in range(4):
-            for net in whole, plain:
-                net.blob("x").data[...] = np.random.default_rng(number).standard_normal(net.blob("x").shape)
-                net.forward()
-            assert_close(whole.blob("b").data, plain.blob("b").data, f"pass {number}", TOLERANCE)
+    for number in range(4):
+        for net in whole, plain:
+            net.blob("x").data[...] = np.random.default_rng(number).standard_normal(net.blob("x").shape)
+            net.forward()
+        assert_close(whole.blob("b").data, plain.blob("b").data, f"pass {number}", TOLERANCE)
 
 
 def test_a_training_that_resumes(all_threads: None, tmp_path: Path) -> None:

@@ -23,15 +23,14 @@ def test_a_replay_runs_no_node(monkeypatch):
     for node in nodes if used.records else []:
         run = node.layer.forward
         monkeypatch.setattr(node.layer, "forward", lambda *blobs, run=run: (asked.append(number), run(*blobs)))
-    with used.fixed_weights():
-        for number in range(20):
-            if number == 10:
-                storage = whole.blob("x").data_storage
-                storage.replace(storage.buffer.copy())
-            for net in whole, plain:
-                net.blob("x").data[...] = np.random.default_rng(number).standard_normal(net.blob("x").shape)
-                net.forward()
-            check(whole, plain, f"pass {number}")
+    for number in range(20):
+        if number == 10:
+            storage = whole.blob("x").data_storage
+            storage.replace(storage.buffer.copy())
+        for net in whole, plain:
+            net.blob("x").data[...] = np.random.default_rng(number).standard_normal(net.blob("x").shape)
+            net.forward()
+        check(whole, plain, f"pass {number}")
     assert asked == [number for number in (0, 1, 10, 11) for _ in nodes] * used.records
 
 
@@ -41,16 +40,15 @@ def test_nodes_that_change_shapes_amid_a_pass(kind):
     text = "\n".join([INPUT, SELECTED % kind, conv("a", "some", 16), behind("a", "ReLU"), conv("b", "a", 8)])
     whole, plain = net_of(text, True, used), net_of(text, False, used)
     random = np.random.default_rng(1)
-    with used.fixed_weights():
-        for number, chosen in enumerate([3] * 6 + [2, 2, 5, 5, 5, 5, 1]):
-            x = random.standard_normal((6, 16, 20, 20))
-            of = np.arange(6) < chosen if kind == "Filter" else random.integers(0, 6, chosen)
-            for net in whole, plain:
-                net.blob("x").reshape(*x.shape)
-                net.blob("of").reshape(*of.shape)
-                net.reshape()
-                net.blob("x").data[...] = x
-                net.blob("of").data[...] = of
-                net.forward()
-            assert whole.blob("b").shape == plain.blob("b").shape == (chosen, 8, 20, 20)
-            check(whole, plain, f"pass {number}")
+    for number, chosen in enumerate([3] * 6 + [2, 2, 5, 5, 5, 5, 1]):
+        x = random.standard_normal((6, 16, 20, 20))
+        of = np.arange(6) < chosen if kind == "Filter" else random.integers(0, 6, chosen)
+        for net in whole, plain:
+            net.blob("x").reshape(*x.shape)
+            net.blob("of").reshape(*of.shape)
+            net.reshape()
+            net.blob("x").data[...] = x
+            net.blob("of").data[...] = of
+            net.forward()
+        assert whole.blob("b").shape == plain.blob("b").shape == (chosen, 8, 20, 20)
+        check(whole, plain, f"pass {number}")

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.engines.base import WeightCache
 from fcaffe.engines.memory import address, aligned_zeros
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.threads import Threads, is_small
@@ -65,7 +64,6 @@ class Calls:
         sgemm.argtypes = [c_char, c_char, *[c_int64] * 3, c_float, *matrix, *matrix, c_float, *matrix]
         self.product = self._limited(sgemm)
         self._memory: dict[int, np.ndarray] = {}
-        self.cache: WeightCache | None = None  # see Engine.fixed_weights
         self.tape: Any = None  # records calls; see `fcaffe.engines.onednn.tape`
 
     def sgemm(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, add: bool = False) -> None:
@@ -118,11 +116,6 @@ class Calls:
     def temporaries(self) -> list[np.ndarray]:
         """The memory that `temporary` hands out now."""
         return list(self._memory.values())
-
-    def hold(self, *arrays: np.ndarray) -> None:
-        """These arrays are operands of the calls that follow, and outlive a recording of them."""
-        if self.tape is not None:
-            self.tape.held += arrays
 
     def _limited(self, function: Callable[..., int]) -> Callable[..., int]:
         """The function with no more threads than fcaffe may use."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fcaffe.engines.channels import channels_last, is_channels_last
-from fcaffe.engines.convolution import Folded, PlainConvolution
+from fcaffe.engines.convolution import Fold, PlainConvolution
 from fcaffe.engines.memory import Array
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
@@ -68,32 +68,39 @@ class Convolution(Operations, PlainConvolution):
         if not sizes.are_supported:
             super().convolution_forward(x, weights, bias, y, windows, group, relu)
             return
-        ins = (address(x), address(weights)) if bias is None else (address(x), address(weights), address(bias))
-        self._forward(sizes, bias is not None, relu)(ins, (address(y),))
+        operation = self._forward(sizes, bias is not None, relu)
+        self.run(operation, (x, weights) if bias is None else (x, weights, bias), y, weights=weights)
 
     def folded_convolution(
-        self, x: Array, folded: Folded, y: Array, windows: Windows, group: int, relu: bool, plus: Array | None
+        self,
+        x: Array,
+        weights: Array,
+        fold: Fold,
+        y: Array,
+        windows: Windows,
+        group: int,
+        relu: bool,
+        plus: Array | None,
     ) -> bool:
         """One primitive, and the folded weights are cached in its own layout."""
-        sizes = Sizes(x, (sources := folded.sources())[0], y, windows, group)
+        sizes = Sizes(x, weights, y, windows, group)
         if not sizes.are_supported:
-            return super().folded_convolution(x, folded, y, windows, group, relu, plus)
+            return super().folded_convolution(x, weights, fold, y, windows, group, relu, plus)
         if plus is not None and not (is_channels_last(plus) and is_channels_last(y)):
             with self.dense([plus], [y]) as (plus_, y_):
-                return self.folded_convolution(x, folded, y_, windows, group, relu, plus_)
+                return self.folded_convolution(x, weights, fold, y_, windows, group, relu, plus_)
         added = plus if plus is not None and plus.strides == y.strides else None
         operation = self._forward(sizes, True, relu and plus is added, added)
 
-        def make() -> tuple[Array, Array]:
-            weights, bias = folded.make()
-            return operation.ready(1, np.ascontiguousarray(weights)), bias
+        def derive() -> tuple[Array, Array]:
+            folded, bias = fold()
+            return operation.ready(1, np.ascontiguousarray(folded)), bias
 
-        made = self.of_weights(sources, (folded, operation), make)
-        if made is None:
+        found = self.of_weights(operation, derive)
+        if found is None:
             return False
-        self.library.hold(*made)
         outs = (address(y), address(plus)) if operation.chained else (address(y),)
-        operation((address(x), address(made[0]), address(made[1])), outs, ready=1)
+        operation((address(x), *map(address, found)), outs, ready=1)
         if plus is not None and not operation.chained:
             self.add_to(plus, y, relu)
         return True
@@ -121,7 +128,7 @@ class Convolution(Operations, PlainConvolution):
         whole = set(windows.stride) == {1}  # with others the order of sums is the threads' as well
         arrays = (dx, weights, dy) if whole else ()
         operation = self.operation(("convolution data", *sizes.signature), build, arrays, sizes.multiply_adds)
-        operation((address(dy), address(weights)), (address(dx),))
+        self.run(operation, (dy, weights), dx, weights=weights)
 
     def convolution_backward_weights(
         self, x: Array, dy: Array, dweights: Array, windows: Windows, group: int, add: bool

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from fcaffe.engines.base import WeightCache
+from fcaffe.engines.base import Made
 from fcaffe.engines.numpy_engine import NumpyEngine
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.convolution import Convolution
@@ -30,14 +30,17 @@ class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwis
         self.name = f"oneDNN {self.library.version}"
         self._operations = {}
 
-    @property
-    def cache(self) -> WeightCache | None:  # type: ignore[override]
-        """Weights are brought into oneDNN's layouts once for as long as they do not change."""
-        return self.library.cache
-
-    @cache.setter
-    def cache(self, cache: WeightCache | None) -> None:
-        self.library.cache = cache
+    def of_weights(self, operator: Hashable, derive: Callable[[], Made], source: Any = None) -> Made | None:
+        """A tape does not record the derivation, and keeps its result for as long as it repeats calls with it."""
+        library, tape = self.library, self.library.tape
+        library.tape = None
+        try:
+            found = super().of_weights(operator, derive, source)
+        finally:
+            library.tape = tape
+        if tape is not None and found is not None:
+            tape.held += found if isinstance(found, tuple) else (found,)
+        return found
 
     def recorded(self, work: Callable[[], None], arrays: Sequence[Any]) -> Tape | None:
         """None too where a primitive has worked on memory of NumPy's that will be gone, such as a copy in C order."""

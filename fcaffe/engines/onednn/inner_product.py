@@ -25,14 +25,15 @@ class InnerProduct(Operations, PlainInnerProduct):
                 if bias is not None:
                     y_ += bias
             return
-        self.product(x, weights if transpose else weights.T, None if bias is None else bias[None], y)
+        factor, shift = weights if transpose else weights.T, None if bias is None else bias[None]
+        self.product(x, factor, shift, y, weights=weights)
 
     def inner_product_backward_data(self, dy: Array, weights: Array, dx: Array, transpose: bool) -> None:
         if _is_thin(dy.shape[0], weights) and not transpose:
             with self.in_float32([dy], [dx]) as (dy_, dx_):
                 self.library.sgemm(dy_, weights, dx_)
             return
-        self.product(dy, weights.T if transpose else weights, None, dx)
+        self.product(dy, weights.T if transpose else weights, None, dx, weights=weights)
 
     def inner_product_backward_weights(self, x: Array, dy: Array, dweights: Array, transpose: bool, add: bool) -> None:
         if _is_thin(x.shape[0], dweights) and not transpose:

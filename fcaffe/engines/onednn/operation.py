@@ -69,9 +69,10 @@ class Operation:
         library = self.library
         with library.lock:
             addresses = list(inputs)
-            for index, (*_, reorder_in) in enumerate(self._inputs):
+            for index, (kind, size, reorder_in) in enumerate(self._inputs):
                 if reorder_in is not None and index != ready:
-                    addresses[index] = self._reordered(index, addresses[index])
+                    addresses[index] = library.temporary(kind, size)
+                    reorder_in(inputs[index], addresses[index])
             after = []
             for (kind, layout), target in zip(self._outputs, outputs, strict=False):
                 reorder_out = self._reorder_out(kind, layout, add)
@@ -86,28 +87,16 @@ class Operation:
 
     def ready(self, index: int, array: np.ndarray) -> np.ndarray:
         """The array in the layout of the input of this index: itself or a copy."""
-        return array if self._inputs[index][2] is None else self._in_own_memory(index, address(array))
-
-    def _reordered(self, index: int, source: int) -> int:
-        """The address of an input in the implementation's layout."""
-        library, (kind, size, reorder_in) = self.library, self._inputs[index]
-        if kind == dnnl.WEIGHTS and library.cache is not None:
-            cached = library.cache.get((source,), (self, index), lambda: self._in_own_memory(index, source))
-            if cached is not None:
-                library.hold(cached)
-                return address(cached)
-        temporary = library.temporary(kind, size)
-        assert reorder_in is not None
-        reorder_in(source, temporary)
-        return temporary
-
-    def _in_own_memory(self, index: int, source: int) -> np.ndarray:
-        """The input of this index in a new array, in the implementation's layout."""
         _, size, reorder_in = self._inputs[index]
-        made: np.ndarray = aligned_zeros(np, -(-size // 4))
-        assert reorder_in is not None
-        reorder_in(source, address(made))
-        return made
+        if reorder_in is None:
+            return array
+        copy: np.ndarray = aligned_zeros(np, -(-size // 4))
+        reorder_in(address(array), address(copy))
+        return copy
+
+    def reorders(self, index: int) -> bool:
+        """Whether the input of this index has another layout."""
+        return self._inputs[index][2] is not None
 
     def _reorder_out(self, kind: int, layout: Layout, add: bool) -> Primitive | None:
         if (kind, add) not in self._reorders_out:
@@ -158,14 +147,22 @@ class Operations(PlainElementwise):
         if found is None:
             if len(self._operations) >= MOST:  # for nets that change their shapes all the time
                 self._operations.clear()
-                if self.library.cache is not None:
-                    self.library.cache.clear()  # its entries belong to the operations
             with self.library.lock, self.library.threads.one(bool(arrays) and is_small(arrays, multiply_adds)):
                 found = self._operations[key] = build()
         return found
 
-    def product(self, a: Array, b: Array, bias: Array, c: Array, add: bool = False) -> None:
-        """c = a @ b + bias, added to c with `add`."""
+    def run(self, operation: Operation, inputs: Sequence[Array], y: Array, weights: Array = None) -> None:
+        """Run an operation. Its second input is a view of `weights`, which a layer may cache in the right layout."""
+        reordered = None
+        if weights is not None and self.derived is not None and operation.reorders(1):
+            reordered = self.of_weights(operation, lambda: operation.ready(1, inputs[1]), weights)
+        addresses = [address(array) for array in inputs]
+        if reordered is not None:
+            addresses[1] = address(reordered)
+        operation(tuple(addresses), (address(y),), ready=None if reordered is None else 1)
+
+    def product(self, a: Array, b: Array, bias: Array, c: Array, add: bool = False, weights: Array = None) -> None:
+        """c = a @ b + bias, added to c with `add`. If b is a view of weights, these are `weights`."""
         if not a.size or not b.size:
             if c.size and not add:
                 c[...] = 0 if bias is None else bias
@@ -187,9 +184,9 @@ class Operations(PlainElementwise):
             return Operation(library, description, inputs, {dnnl.DST: target})
 
         key = ("product", a.shape, a.strides, b.shape, b.strides, c.strides, bias is None, add)
-        ins = (address(a), address(b)) if bias is None else (address(a), address(b), address(bias))
         whole = a.shape[1] <= LONGEST  # longer sums are split between the threads
-        self.operation(key, build, (a, b, c) if whole else (), a.size * b.shape[1])(ins, (address(c),))
+        operation = self.operation(key, build, (a, b, c) if whole else (), a.size * b.shape[1])
+        self.run(operation, (a, b) if bias is None else (a, b, bias), c, weights)
 
     def in_steps(
         self,

@@ -12,7 +12,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from fcaffe.engines.convolution import Folded
+from fcaffe.engines.convolution import Fold
 from fcaffe.engines.memory import Array, address
 from fcaffe.engines.onednn.engine import OneDnnEngine
 from fcaffe.engines.windows import Windows
@@ -55,27 +55,34 @@ class WinogradEngine(OneDnnEngine):
             super().convolution_forward(x, weights, bias, y, windows, group, relu)
             return
         with self.library.lock, self.dense([x], [y]) as (x_, y_):
-            kernels = self.of_weights([weights], "Winograd", lambda: self._transform(weights, group, cached=True))
+            kernels = self.of_weights("Winograd", lambda: self._transform(weights, group, cached=True), weights)
             if kernels is None:
                 kernels = self._transform(weights, group)
             self._convolve(x_, kernels, bias, relu, y_, windows)
 
     def folded_convolution(
-        self, x: Array, folded: Folded, y: Array, windows: Windows, group: int, relu: bool, plus: Array | None
+        self,
+        x: Array,
+        weights: Array,
+        fold: Fold,
+        y: Array,
+        windows: Windows,
+        group: int,
+        relu: bool,
+        plus: Array | None,
     ) -> bool:
-        weights = (sources := folded.sources())[0]
         if not suits(weights, y, windows, group, LEAST_SAVING) or (plus is not None and address(plus) == address(y)):
-            return super().folded_convolution(x, folded, y, windows, group, relu, plus)
+            return super().folded_convolution(x, weights, fold, y, windows, group, relu, plus)
 
-        def make() -> tuple[Array, Array]:
-            weights, bias = folded.make()
-            return self._transform(np.ascontiguousarray(weights), group, cached=True), bias
+        def derive() -> tuple[Array, Array]:
+            folded, bias = fold()
+            return self._transform(np.ascontiguousarray(folded), group, cached=True), bias
 
-        made = self.of_weights(sources, (folded, "Winograd"), make)
-        if made is None:
+        found = self.of_weights("Winograd", derive)
+        if found is None:
             return False
         with self.library.lock, self.dense([x] if plus is None else [x, plus], [y]) as (x_, *addends, y_):
-            self._convolve(x_, *made, relu, y_, windows, *addends)
+            self._convolve(x_, *found, relu, y_, windows, *addends)
         return True
 
     def convolution_backward_data(self, dy: Array, weights: Array, dx: Array, windows: Windows, group: int) -> None:

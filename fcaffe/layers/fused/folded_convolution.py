@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fcaffe.engines.affine import Affine, identity, scaling
-from fcaffe.engines.convolution import Folded
 from fcaffe.layers.activations import is_plain_relu
 from fcaffe.layers.batch_norm import BatchNorm
 from fcaffe.layers.convolution import Convolution
@@ -21,8 +20,8 @@ from fcaffe.net.run.rewrite import FusedLayer, Want, is_layer
 class FoldedConvolution(FusedLayer):
     """top = convolution(bottom[0]) with folded weights, plus bottom[1] if there is one; with a ReLU, at least 0.
 
-    BatchNorms with running statistics, Scales and Biases are folded into the weights. If weights are not fixed, and
-    would have to be folded in each pass, the layers run one by one, in the top. A `stride` other than the convolution's
+    BatchNorms with running statistics, Scales and Biases are folded into the weights. If these would have to be folded
+    in each pass, the layers run one by one, in the top. A `stride` other than the convolution's
     own computes only the positions that are read (see `fcaffe.layers.fused.subsampling`).
     """
 
@@ -36,7 +35,6 @@ class FoldedConvolution(FusedLayer):
         self.affine = [layer for layer in behind if is_affine(layer)]
         self.adds = any(is_layer(layer, Eltwise) for layer in behind)
         self.with_relu = any(map(is_plain_relu, behind))
-        self.folded = Folded(self._sources, self._fold)
         self.windows = replace(convolution.windows, stride=stride or convolution.windows.stride)
 
     @classmethod
@@ -64,19 +62,16 @@ class FoldedConvolution(FusedLayer):
         x, y = bottom[0].data, top[0].data
         plus = bottom[1].data if self.adds else None
         convolution, engine = self.convolution, self.engine
-        group, windows = convolution.group, self.windows
-        if engine.folded_convolution(x, self.folded, y, windows, group, self.with_relu, plus):
+        weights, group, windows = convolution.blobs[0].data, convolution.group, self.windows
+        if engine.folded_convolution(x, weights, self._fold, y, windows, group, self.with_relu, plus):
             return
-        engine.convolution_forward(x, convolution.blobs[0].data, convolution.bias(), y, windows, group)
+        engine.convolution_forward(x, weights, convolution.bias(), y, windows, group)
         for layer in self.affine:
             layer.forward(top, top)
         if plus is not None:
             engine.add_to(plus, y, self.with_relu)
         elif self.with_relu:
             engine.relu_forward(y, y, 0)
-
-    def _sources(self) -> list[Array]:
-        return [blob.data for layer in (self.convolution, *self.affine) for blob in layer.blobs]
 
     def _fold(self) -> tuple[Array, Array]:
         weights = self.convolution.blobs[0].data

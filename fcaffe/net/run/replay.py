@@ -13,7 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fcaffe.engines import Engine
+from fcaffe.errors import LayerError
 from fcaffe.net.blob import Array, Blob, Storage
+from fcaffe.net.derived import are_exposed, versions_of
 from fcaffe.net.node import Node
 
 Run = Callable[[Node], float]  # runs a node and returns its weighted loss
@@ -23,8 +25,8 @@ RECORDED_PASS = 2  # of the passes with the same weights, shapes and memory
 class Replay:
     """The forward pass of these nodes. It does not record nodes behind one that may change shapes amid a pass.
 
-    The recordings count as long as `engine.fixed`, which stands for the weights, the versions of the blobs and the
-    buffers of their storages stay the same.
+    The recordings count as long as the versions of blobs and parameters and the buffers of the blobs' storages stay the
+    same.
     """
 
     def __init__(self, nodes: Sequence[Node], engine: Engine) -> None:
@@ -34,9 +36,9 @@ class Replay:
         steady = _steady(self._nodes)
         self._recordable = set(steady)
         self._blobs = [blob for node in steady for blob in node.blobs]
-        self._fixed: object | None = None
-        self._changes = -1
-        self._versions: list[int] = []
+        self._parameters = [blob for node in steady for layer in node.layers for blob in layer.blobs]
+        self._changes = -1, -1
+        self._versions: list[Any] = []
         self._memory: list[tuple[Storage, Array]] = []
         self._passes = 0  # with these weights, shapes and memory
         self._steps: list[Any] = []  # a node, or what `EngineBase.recorded` returns
@@ -46,10 +48,10 @@ class Replay:
         loss = 0.0
         for node in self._sources:
             loss += run(node)
-        if self._engine.fixed is None or not self._holds():
-            self._forget()
+        if not self._holds():
+            self._memory, self._steps, self._passes = [], [], 0
         self._passes += 1
-        if self._passes == RECORDED_PASS and self._engine.fixed is not None:
+        if self._passes >= RECORDED_PASS and not self._steps and not are_exposed(self._parameters):
             return loss + self._record(run)
         for step in self._steps or self._nodes:
             if isinstance(step, Node):
@@ -63,18 +65,13 @@ class Replay:
 
     def _holds(self) -> bool:
         """Whether weights, shapes and memory are those of the last pass."""
-        if self._engine.fixed is not self._fixed:
-            return False
-        if self._changes != Blob.changes:
-            self._changes = Blob.changes
-            if [blob.version for blob in self._blobs] != self._versions:
+        if self._changes != (Blob.changes, Storage.changes):
+            self._changes = Blob.changes, Storage.changes
+            before = self._versions
+            self._versions = [*[blob.version for blob in self._blobs], *versions_of(self._parameters)]
+            if self._versions != before:
                 return False
         return all([storage.buffer is buffer for storage, buffer in self._memory])
-
-    def _forget(self) -> None:
-        self._fixed = self._engine.fixed
-        self._versions = [blob.version for blob in self._blobs]
-        self._memory, self._steps, self._passes = [], [], 0
 
     def _record(self, run: Run) -> float:
         loss, steps = 0.0, list[Any]()
@@ -111,8 +108,8 @@ class Replay:
             storage.replace(view)
         recording = None
         try:
-            recording = self._engine.recorded(lambda: node.layer.forward(node.bottoms, node.tops), arrays)
-        except ValueError:  # a write to a read-only array
+            recording = self._engine.recorded(node.forward, arrays)
+        except (ValueError, LayerError):  # a write to a read-only array; other errors come again
             pass
         finally:
             for storage, buffer in protected:

@@ -19,14 +19,12 @@ import contextlib
 import math
 import sys
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from fcaffe.engines import Engine
-from fcaffe.engines.base import WeightCache
 from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob, Storage
 from fcaffe.net.script.engine_lock import engine_lock
@@ -64,59 +62,6 @@ class Exposure:
         return self.copy[: math.prod(self.shape)].reshape(self.shape)
 
 
-class CachedWeights:
-    """Caches what an engine derives from weights, such as reordered ones, for a net that a script runs forward again.
-
-    Code that changes weights calls `change` or `drop`.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._caches: weakref.WeakKeyDictionary[Any, tuple[list[tuple[int, ...]], WeightCache]]
-        self._caches = weakref.WeakKeyDictionary()  # with the shapes of the net's blobs
-        self._changes = 0  # under way
-
-    @contextlib.contextmanager
-    def same(self, net: Any, exposed: Callable[[], list[Storage]]) -> Iterator[None]:
-        """Its body is a forward pass of this net. Derived weights are cached for the next pass, unless the storages of
-        their sources are `exposed`."""
-        if self._changes:
-            yield
-            return
-        shapes = [blob.shape for blob in net.blobs]
-        known = self._caches.get(net)
-        if known is None or known[0] != shapes:  # a second pass with these shapes makes a cache worth its memory
-            with self._engine.other_weights():
-                yield
-            self._caches[net] = shapes, WeightCache()
-            return
-        cache, written = known[1], set(exposed())
-        if written:
-            written &= {blob.data_storage for layer in net.layers for blob in layer.blobs}
-        cache.changing = {storage.address for storage in written}
-        with self._engine.fixed_weights(cache):
-            yield
-
-    @contextlib.contextmanager
-    def change(self) -> Iterator[None]:
-        """Its body changes weights of a net, or their addresses; user code may do so amid a forward pass of another
-        net, inside the body of `same`."""
-        for _, cache in self._caches.values():
-            cache.clear()
-        self._caches.clear()
-        self._changes += 1
-        try:
-            with self._engine.other_weights():
-                yield
-        finally:
-            self._changes -= 1
-
-    def drop(self, address: int) -> None:
-        """The weights at this address may be written from now on."""
-        for _, cache in self._caches.values():
-            cache.drop(address)
-
-
 class HostViews:
     """The arrays that user code gets for the blobs of one engine, in host memory.
 
@@ -127,9 +72,6 @@ class HostViews:
         self._engine = engine
         self._windows: set[Exposure] = set()  # with a window that user code may hold
         self._copies: set[Exposure] = set()  # with a copy that user code may hold
-        self._weights = CachedWeights(engine)
-        self._followers: weakref.WeakSet[Any] = weakref.WeakSet()  # of the class OnDemand
-        self._changing: set[Storage] = set()  # storages that the engine's current work changes
 
     # --- for scripts --------------------------------------------------------------------------------------------------
 
@@ -149,9 +91,8 @@ class HostViews:
         """Reshape a blob. Its values keep their positions in C order, and values beyond a smaller shape reappear with a
         larger one, as in Caffe. If more than the number of samples changes, the blob switches to C order."""
         with engine_lock():
-            for follower in list(self._followers):
-                if follower.runs(blob) and blob.shape != shape:
-                    follower.complete()
+            for follower in list(blob.data_storage.followers) if blob.shape != shape else ():
+                follower.complete()
         with self.engine_at_work():
             if blob.shape[1:] != shape[1:]:
                 for storage in (blob.data_storage, blob.diff_storage):
@@ -179,12 +120,10 @@ class HostViews:
         Other threads see the engine's state between two passes. Afterwards it has the state of this pass again.
         """
         self.pull()
-        changing, self._changing = self._changing, set()
         try:
-            with self._engine.other_weights(), engine_lock().released():
+            with engine_lock().released():
                 yield
         finally:
-            self._changing = changing
             self.push()
 
     def push(self) -> None:
@@ -192,7 +131,6 @@ class HostViews:
 
         Drops copies that user code does not hold.
         """
-        self._preserve(self._changing)
         for exposure in tuple(self._copies):
             is_held = exposure.copy_is_held  # first: another thread may write to an array, and drop it, meanwhile
             self._write_back(exposure)
@@ -212,40 +150,12 @@ class HostViews:
         for storage in self.exposed():
             storage.settle()
 
-    # --- weights ------------------------------------------------------------------------------------------------------
-
-    def same_weights(self, net: Any) -> AbstractContextManager[None]:
-        """The body is a forward pass of this net. The engine caches derived weights for the next pass, except of
-        weights that user code may write in between."""
-        return self._weights.same(net, self.exposed)
-
-    @contextlib.contextmanager
-    def new_weights(self, net: Any) -> Iterator[None]:
-        """The body changes or moves weights of this net."""
-        with self._weights.change(), self.changing(blob for layer in net.layers for blob in layer.blobs):
-            yield
-
-    @contextlib.contextmanager
-    def changing(self, blobs: Iterable[Blob]) -> Iterator[None]:
-        """The body lets the engine change the data of these blobs. It may call user code."""
-        before = self._changing
-        self._changing = before | {blob.data_storage for blob in blobs}
-        self._preserve(self._changing)
-        try:
-            yield
-        finally:
-            self._changing = before
-
     # --- what is known of blobs and of the script ---------------------------------------------------------------------
 
     def prepare(self, blobs: Iterable[Blob]) -> None:
         """Switch these blobs, which user code writes or reads in each pass, to C order. This saves copies."""
         for blob in blobs:
             blob.make_contiguous()
-
-    def follow(self, follower: Any) -> None:
-        """Call this object, of the class `fcaffe.net.script.on_demand.OnDemand`, before values change."""
-        self._followers.add(follower)
 
     def held(self) -> list[Storage]:
         """The storages whose arrays user code holds."""
@@ -281,8 +191,7 @@ class HostViews:
     def _window(self, storage: Storage, exposure: Exposure) -> np.ndarray:
         """A flat array of the storage's memory. Views of it keep it alive, which tells whether user code holds one."""
         address = storage.address
-        self._weights.drop(address)
-        self._preserve((storage,))
+        storage.change()
         if exposure.window is None or exposure.address != address:
             exposure.window, exposure.address = storage.window(), address
             self._windows.add(exposure)
@@ -297,7 +206,7 @@ class HostViews:
         """Copy what user code may have written into its copy into the storage."""
         storage = exposure.storage()
         if exposure.may_differ and storage is not None:
-            self._preserve((storage,))
+            storage.change()
             self._copy_in(exposure.array, storage, exposure.shape)
 
     def _copy_out(self, storage: Storage, shape: tuple[int, ...], array: np.ndarray) -> None:
@@ -305,10 +214,6 @@ class HostViews:
 
     def _copy_in(self, array: np.ndarray, storage: Storage, shape: tuple[int, ...]) -> None:
         self._engine.copy(array, storage.view(shape))
-
-    def _preserve(self, storages: Collection[Storage]) -> None:
-        for follower in list(self._followers) if storages else ():
-            follower.preserve(storages)
 
 
 class DeviceViews(HostViews):

@@ -9,15 +9,16 @@ graph run once more, one by one:
 
 From then on passes materialise that blob too. So each blob costs at most one second run.
 
-The second run has the weights and inputs of the pass: they are copied before anybody may change them (`preserve`). It
-has its noise, and changes no state twice (`Node.forward_again`). Values differ by rounding at most.
+The second run has the weights and inputs of the pass: they are copied before anybody may change them
+(`before_change`). It has its noise, and changes no state twice (`Node.forward_again`). Values differ by rounding at
+most.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -42,7 +43,6 @@ class OnDemand:
     ) -> None:
         self._net, self._arena, self._new_program = net, arena, new_program
         self._views = host_views(net.context.engine)
-        self._views.follow(self)
         self._given = [node for node in net.nodes if not node.is_repeatable]  # the second run reuses their tops
         self._recomputed = [node for node in net.nodes if node.is_repeatable]
         self._visible = outer.union(blob for node in self._given for blob in node.tops)  # materialised by each pass
@@ -51,7 +51,7 @@ class OnDemand:
         self._hidden: set[Storage] | None = None  # not materialised; None if the last pass has also saved for backward
         self._preserved: dict[Storage, Array] = {}  # copies from the last pass, of storages that may have changed since
         self._sources: set[Storage] = set()  # what the second run reads and does not write
-        self._sources_found_at = -1  # `Blob.changes` when they were found
+        self._followed_at = -1  # `Blob.changes` when `_follow` has run
 
     @staticmethod
     def suits(net: Graph) -> bool:
@@ -76,7 +76,9 @@ class OnDemand:
         for storage in self._hidden - {blob.data_storage for node in program.nodes for blob in node.blobs}:
             storage.replace(None)
         self._mark(self._hidden)
-        self.preserve(self._views.exposed())
+        self._follow()
+        for storage in self._views.exposed():
+            self.before_change(storage)
 
     def forget(self) -> None:
         """A new pass begins: nobody will read what the last one has not materialised."""
@@ -102,22 +104,22 @@ class OnDemand:
         self.complete()
         self._needs_all = True
 
-    def preserve(self, storages: Iterable[Storage]) -> None:
-        """Before the values of these storages may change: copy the values that the second run reads."""
-        if self._hidden is None:
+    def before_change(self, storage: Storage) -> None:
+        """Copy the values if the second run reads them; see `Storage.change`."""
+        if self._hidden is None or storage not in self._sources or storage in self._preserved:
             return
-        if self._sources_found_at != Blob.changes:
-            self._sources_found_at = Blob.changes
-            self._sources = {blob.data_storage for node in self._recomputed for blob in node.layer.blobs}
-            self._sources.update(blob.data_storage for node in self._given for blob in node.tops)
-        for storage in self._sources.intersection(storages) - self._preserved.keys():
-            if storage.buffer is not None:
-                self._preserved[storage] = storage.buffer.copy()
+        if storage.buffer is not None:
+            self._preserved[storage] = storage.buffer.copy()
 
-    def runs(self, blob: Blob) -> bool:
-        """Whether the storage belongs to this net or is a parameter."""
-        parameters = (other for node in self._net.nodes for other in node.layer.blobs)
-        return any(blob is other for other in (*self._net.blobs, *parameters))
+    def _follow(self) -> None:
+        """Follow what the net reads or writes, after shapes or memory have changed."""
+        if self._followed_at == Blob.changes:
+            return
+        self._followed_at = Blob.changes
+        self._sources = {blob.data_storage for node in self._recomputed for blob in node.layer.blobs}
+        self._sources.update(blob.data_storage for node in self._given for blob in node.tops)
+        for storage in self._sources | {blob.data_storage for blob in self._net.blobs}:
+            storage.follow(self)
 
     @functools.cached_property
     def _whole_program(self) -> Program:
@@ -142,7 +144,7 @@ class OnDemand:
         dropped: dict[Storage, Array] = dict.fromkeys(written - hidden - given)
         context = self._net.context
         context.saves_for_backward = True
-        with context.engine.other_weights(), _replaced(dropped | self._preserved):
+        with _replaced(dropped | self._preserved):
             for node in self._recomputed:
                 node.forward_again()
 
