@@ -121,9 +121,7 @@ def _reduce(counts: list[int], names: list[str], as_json: bool, **flags: Any) ->
 
             from fcaffe.tools.bench_reduce import measure
         except ImportError as problem:
-            raise UsageError(
-                "The reductions need MPI: pip install 'fcaffe[mpi]' (or pip install mpi4py mpich)"
-            ) from problem
+            raise UsageError("The reductions need MPI: pip install mpi4py mpich") from problem
         comm = world.comm or MPI.COMM_SELF
         if max(counts, default=1) > comm.size:
             raise UsageError(f"--workers {max(counts)}, but there are only {comm.size} ranks")

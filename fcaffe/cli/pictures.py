@@ -149,7 +149,7 @@ def _pictures(source: str, ext: str) -> list[str] | np.ndarray:
 def detect(source: str, target: str, flags: PictureFlags, crop_mode: str, context_pad: int) -> int:
     if not target.lower().endswith("csv") and None in map(importlib.util.find_spec, ("pandas", "tables")):
         raise UsageError(
-            f"to write {target} as HDF5 needs pandas and PyTables: pip install 'fcaffe[tables]'; or name a .csv"
+            f"to write {target} as HDF5 needs pandas and PyTables: pip install pandas tables; or name a .csv"
         )
     check_output(target, SCORES if target.lower().endswith("csv") else HDF5, source)
     mean = flags.mean()

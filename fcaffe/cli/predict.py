@@ -210,8 +210,8 @@ def _asked(words: tuple[str, ...], labels: list[str]) -> Iterator[Asked]:
             yield from _records(word, labels)
         elif os.path.isdir(word):
             for path in pictures_in(word):
-                inner = os.path.relpath(path, word).split(os.sep)
-                known = next((name for name in inner[:-1] if name in labels), "")
+                folders = os.path.relpath(path, os.path.dirname(os.path.abspath(word))).split(os.sep)[:-1]
+                known = next((name for name in folders if name in labels), "")
                 yield Asked(path, path, known)
         elif word.lower().endswith(LISTS):
             listing = list_pictures(word)

@@ -131,7 +131,7 @@ class TensorBoard(Observer):
         try:
             from tensorboardX import SummaryWriter
         except ImportError as problem:
-            raise UsageError("--tensorboard needs tensorboardX: pip install 'fcaffe[tensorboard]'") from problem
+            raise UsageError("--tensorboard needs tensorboardX: pip install tensorboardX") from problem
         self.solver = solver
         try:
             self.writer = SummaryWriter(folder)

@@ -26,7 +26,7 @@ def plyvel() -> Any:
         import plyvel
     except ImportError as problem:
         raise DataError(
-            "LevelDB databases need plyvel, which pip has for Python up to 3.12: pip install 'fcaffe[leveldb]', or "
+            "LevelDB databases need plyvel, which pip has for Python up to 3.12: pip install plyvel, or "
             "copy the records there into an LMDB (scripts/data/copy_database SOURCE OUT) and write backend: LMDB"
         ) from problem
     return plyvel

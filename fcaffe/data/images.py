@@ -36,8 +36,7 @@ def opencv() -> Any:
         import cv2
     except ImportError as problem:
         raise DataError(
-            "reading and writing encoded pictures (JPEG, PNG) needs OpenCV: pip install 'fcaffe[images]' "
-            "(or pip install opencv-python-headless)"
+            "reading and writing encoded pictures (JPEG, PNG) needs OpenCV: pip install opencv-python-headless"
         ) from problem
     return cv2
 

@@ -13,7 +13,7 @@ from fcaffe.onednn_library import find_onednn
 __all__ = ["GPU_MATHS", "MISSING", "Engine", "NumpyEngine", "cpu_engine", "find_onednn", "gpu_engine", "missing"]
 
 MISSING = "oneDNN is not here (pip install onednn-cpu-gomp, for Linux on x86-64)"
-NO_NUMBA = "--math winograd, which is faster for 3x3 and 5x5 kernels, needs Numba (pip install 'fcaffe[fast]')"
+NO_NUMBA = "--math winograd, which is faster for 3x3 and 5x5 kernels, needs Numba (pip install numba)"
 GPU_MATHS = ("tf32", "fp16")  # that CPUs have not
 
 

@@ -129,7 +129,7 @@ def h5py() -> Any:
     try:
         import h5py
     except ImportError as problem:
-        raise DataError("HDF5 files need h5py: pip install 'fcaffe[hdf5]' (or pip install h5py)") from problem
+        raise DataError("HDF5 files need h5py: pip install h5py") from problem
     return h5py
 
 

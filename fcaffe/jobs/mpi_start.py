@@ -36,8 +36,8 @@ def require_mpich(workers: int) -> None:
     if not version:
         problem = done.stderr.strip().splitlines() or ["no answer"]
         raise UsageError(
-            f"Workers are MPI ranks, but mpi4py cannot be used here ({problem[-1]}): pip install 'fcaffe[mpi]' "
-            "(or pip install mpi4py mpich); on a cluster, load its MPI module and pip install mpi4py"
+            f"Workers are MPI ranks, but mpi4py cannot be used here ({problem[-1]}): pip install mpi4py "
+            "mpich; on a cluster, load its MPI module and pip install mpi4py"
         )
     if not version.startswith("MPICH"):
         raise UsageError(

@@ -35,4 +35,4 @@ def _package(name: str, use: str) -> Any:
     try:
         return import_module(name)
     except ImportError as problem:
-        raise UsageError(f"{use} the package {name}: pip install 'fcaffe[onnx]'") from problem
+        raise UsageError(f"{use} the package {name}: pip install onnx onnxruntime") from problem

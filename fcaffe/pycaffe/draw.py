@@ -222,7 +222,7 @@ def _graphviz(prog: str, format: str) -> list[str]:
     if importlib.util.find_spec("pygraphviz"):
         return python("-c", _PYGRAPHVIZ, prog, format)
     raise FcaffeError(
-        f"drawing a net as {format} needs Graphviz (its program {prog}): pip install 'fcaffe[plot]'; "
+        f"drawing a net as {format} needs Graphviz (its program {prog}): pip install matplotlib pygraphviz; "
         "without it a file can be .raw, which is Graphviz's language"
     )
 

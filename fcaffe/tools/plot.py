@@ -160,7 +160,7 @@ def new_picture(path: Path, size: tuple[float, float]) -> Iterator[Any]:
         from matplotlib.figure import Figure
         from matplotlib.text import Text
     except ImportError as problem:
-        raise FcaffeError("plotting needs matplotlib: pip install 'fcaffe[plot]'") from problem
+        raise FcaffeError("plotting needs matplotlib: pip install matplotlib pygraphviz") from problem
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     yield figure

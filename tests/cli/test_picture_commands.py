@@ -157,7 +157,7 @@ def test_windows_of_a_list_are_detected(run: Run) -> None:
     [
         (
             ["in.csv", "x.h5", "--crop_mode", "list"],
-            "needs pandas and PyTables: pip install 'fcaffe[tables]'; or name a",
+            "needs pandas and PyTables: pip install pandas tables; or name a",
         ),
         (["in.txt", "x.csv"], "needs MATLAB and the Python module selective_search_ijcv_with_python"),
         (["in.txt", "x.csv", "--crop_mode", "list"], "in.txt: with --crop_mode list the input is a .csv"),

@@ -82,7 +82,9 @@ def test_four_commands_give_predictions_as_good_as_the_last_test(run: Run) -> No
         assert [one["label"] for one in found] == [row["label"] for row in rows]
         values = [float(row["probability"]) for row in rows]
         np.testing.assert_allclose([one["probability"] for one in found], values, atol=1e-5)
-    bad = run("predict", "--solver", "flowers/solver.prototxt", "pictures/rose")
+    bad = run("predict", "--solver", "flowers/solver.prototxt", "pictures/rose", "--html", "page.html")
+    page = Path("page.html").read_text()
+    assert page.count("<img") >= 13 and "samples are right" in page and "Bild 0 ä.png" in page
     assert bad.code == 1 and len(re.findall(r"^E.*(truncated|empty|no picture)", bad.err, re.MULTILINE)) == 3
     steps = run("predict", "--solver", "flowers/solver.prototxt", "--explain", f"pictures/{lines[0][0]}")
     assert steps.code == 0 and "minus     data/mean.binaryproto" in steps.out

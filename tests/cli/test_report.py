@@ -235,7 +235,9 @@ def test_without_graphviz_the_page_says_what_to_install(run: Run, monkeypatch: p
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert run("report train.log page.html --solver solver.prototxt").code == 0
-    assert "needs Graphviz (its program dot): pip install 'fcaffe[plot]'" in words_of(Path("page.html").read_text())
+    assert "needs Graphviz (its program dot): pip install matplotlib pygraphviz" in words_of(
+        Path("page.html").read_text()
+    )
 
 
 def test_a_long_curve_is_thinned_and_keeps_its_end() -> None:

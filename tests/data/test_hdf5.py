@@ -12,7 +12,7 @@ PART = str(GOLDEN / "interop" / "part0.h5")
 
 def test_without_h5py_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(DataError, match=r"pip install 'fcaffe\[hdf5\]'"):
+    with pytest.raises(DataError, match=r"pip install h5py"):
         read_rows(PART, ["x"])
 
 

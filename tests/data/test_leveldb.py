@@ -14,7 +14,7 @@ from tests.data.test_database import INTEROP, numbered, refused
 
 def test_without_plyvel_the_error_names_the_way_out(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "plyvel", None)
-    words = "pip install 'fcaffe[leveldb]'", "Python up to 3.12", "scripts/data/copy_database"
+    words = "pip install plyvel", "Python up to 3.12", "scripts/data/copy_database"
     refused(INTEROP / "gray_leveldb", *words, backend=LEVELDB)
     with pytest.raises(DataError, match=r"Python up to 3\.12"):
         write_leveldb(str(tmp_path / "db"), numbered(1))

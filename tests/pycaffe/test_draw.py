@@ -130,7 +130,7 @@ def test_what_graphviz_cannot_do_is_named(net: Any, capfd: pytest.CaptureFixture
 
 def test_without_graphviz_it_says_what_to_install(net: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(FcaffeError, match=r"as png needs Graphviz .*pip install 'fcaffe\[plot\]'"):
+    with pytest.raises(FcaffeError, match=r"as png needs Graphviz .*pip install matplotlib pygraphviz"):
         draw.draw_net(net, "LR")
 
 

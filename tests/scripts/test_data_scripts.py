@@ -178,7 +178,7 @@ def test_cifar10_files_that_are_missing_or_damaged(tmp_path):
 
 def test_imagenet_without_opencv_says_what_to_install(tmp_path):
     (tmp_path / "cv2.py").write_text("raise ImportError('none here')")
-    refused("pip install 'fcaffe[images]'", "imagenet", ".", "--out", "db", cwd=tmp_path, path=(tmp_path, ROOT))
+    refused("pip install opencv-python-headless", "imagenet", ".", "--out", "db", cwd=tmp_path, path=(tmp_path, ROOT))
 
 
 class TestImagenet:

@@ -55,7 +55,7 @@ def test_a_log_with_values_that_are_no_numbers(tmp_path: Path, monkeypatch: pyte
 
 def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(FcaffeError, match=r"pip install 'fcaffe\[plot\]'"):
+    with pytest.raises(FcaffeError, match=r"pip install matplotlib pygraphviz"):
         plotting.plot([GOLDEN / "runs" / "lenet" / "train.log"], tmp_path / "curve.png")
 
 

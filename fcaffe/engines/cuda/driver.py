@@ -57,7 +57,7 @@ def _packages() -> str:
     """The remedy for missing packages, as a part of the error about a missing driver."""
     if all(map(importlib.util.find_spec, ("cupy", "cudnn"))):
         return ""
-    return "; then the packages, pip install 'fcaffe[cuda13]', or [cuda12] if nvidia-smi says CUDA 12"
+    return "; then the packages, pip install '.[cuda13]' in fcaffe's repository, or [cuda12] if nvidia-smi says CUDA 12"
 
 
 def find_driver() -> Driver:

@@ -52,7 +52,8 @@ def find_gpu(device: int, driver: Driver | None = None) -> Gpu:
 
 def _install(driver: Driver) -> str:
     """The command that installs all packages for this driver."""
-    return f"pip install 'fcaffe[cuda{min(max(driver.version[0], min(OLDEST)), NEWEST_CUDA)}]'"
+    extra = f"cuda{min(max(driver.version[0], min(OLDEST)), NEWEST_CUDA)}"
+    return f"pip install '.[{extra}]' in fcaffe's repository"
 
 
 def _need(module: str, missing: str, remedy: str) -> Any:

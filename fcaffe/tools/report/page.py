@@ -86,7 +86,7 @@ def render(content: Content) -> str:
     parts = [
         _head(content, series, now),
         _curves(charts),
-        _confusion(content.evaluation),
+        confusion_card(content.evaluation, "Test net"),
         _inside(content),
         *(
             f"<div class=card><details><summary>{escape(name)}</summary><pre>{escape(text)}</pre></details></div>"
@@ -171,7 +171,14 @@ def _key(series: dict[str, Any]) -> str:
 # --- evaluation -------------------------------------------------------------------------------------------------------
 
 
-def _confusion(found: Evaluation | None) -> str:
+def page_style() -> str:
+    """The style of the page of a training."""
+    text = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
+    return text.partition("<style>")[2].partition("</style>")[0]
+
+
+def confusion_card(found: Evaluation | None, what: str) -> str:
+    """The counts by label and guess, and the worst mistakes, under a heading about `what`; "" without samples."""
     if found is None or not found.samples:
         return ""
     few = len(found.counts) <= MATRIX
@@ -187,8 +194,9 @@ def _confusion(found: Evaluation | None) -> str:
         for one in found.worst
     )
     shown = f"<div class=pictures>{figures}</div>" if figures else "<p>None among these samples.</p>"
+    title = f"{what} {escape(found.moment)}".rstrip()
     return (
-        f"<div class=card><h2>Test net {escape(found.moment)}: {found.accuracy:.2%} of {found.samples:,} samples are "
+        f"<div class=card><h2>{title}: {found.accuracy:.2%} of {found.samples:,} samples are "
         f"right</h2><p class=soft><small>{others}</small></p>"
         f"<div class=flow><div><p class=soft><small>{heading}</small></p><div class=scroll>{table}</div></div>"
         f"<div><p class=soft><small>The mistakes with the highest probability:</small></p>{shown}</div></div></div>"

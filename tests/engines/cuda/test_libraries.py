@@ -87,7 +87,7 @@ CASES = [
     (_set(driver=FakeDriver(code=34)), "libcuda.so.1 is CUDA's stub for linking, not a driver"),
     (_set(driver=FakeDriver(code=803)), "NVIDIA's driver does not start; .* (error 803: so it is)"),
     (_set(driver=FakeDriver(("A", "B", "C"))), "there is no GPU 7 here, but 0 (A), 1 (B), 2 (C)"),
-    (_without("cupy"), "CuPy is not installed: pip install 'fcaffe[cuda13]'"),
+    (_without("cupy"), "CuPy is not installed: pip install '.[cuda13]'"),
     (_module("cupy", ImportError("no\nway")), "the package cupy is here but does not start (ImportError: no way)"),
     (
         _set(driver=FakeDriver(version=12080)),
@@ -122,7 +122,7 @@ def test_packages_for_the_driver(machine: Machine) -> None:
     machine.modules.pop("cupy")
     for version, extra in ((11080, "cuda12"), (12040, "cuda12"), (13000, "cuda13"), (14010, "cuda13")):
         machine.driver = FakeDriver(version=version)
-        with pytest.raises(UsageError, match=rf"pip install 'fcaffe\[{extra}\]'"):
+        with pytest.raises(UsageError, match=rf"pip install '\.\[{extra}\]'"):
             libraries.load()
 
 
