@@ -141,10 +141,10 @@ def explain(text: str, error: text_format.ParseError) -> str:
     quoted = text.split("\n")[line - 1]
     said = str(error).removeprefix(f"{line}:{column} : ").removeprefix(f"'{quoted}': ").removeprefix("'': ")
     said = said.rstrip(".")
-    for match in _COMMA.finditer(quoted):
-        if match.start() < column <= match.end():
-            point, comma = match[0].replace(",", "."), match[0].replace(",", ", ")
-            return f"{line}:{column}: {match[0]} is no number; write {point}, or [{comma}] for a list"
+    for pair in _COMMA.finditer(quoted):
+        if pair.start() < column <= pair.end():
+            point, comma = pair[0].replace(",", "."), pair[0].replace(",", ", ")
+            return f"{line}:{column}: {pair[0]} is no number; write {point}, or [{comma}] for a list"
     if match := _UNKNOWN_FIELD.fullmatch(said):
         message, name = _descriptor(match[1]), match[2]
         said = _missing_brace(text, line, column, message, name) or _unknown_field(message, name)

@@ -1,4 +1,4 @@
-"""The page of `fcaffe predict`: pictures with the probabilities of their classes, and the mistakes if they are known."""
+"""The page of `fcaffe predict`: pictures with the probabilities of their classes, and the mistakes where known."""
 
 from __future__ import annotations
 
