@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fcaffe.errors import NetError, SnapshotError
+from fcaffe.input_files import UnreadableError, asking
 from fcaffe.model_files import Model
 from fcaffe.net import Blob, Net
 from fcaffe.net.node import Node
@@ -28,6 +29,8 @@ from fcaffe.onnx.preprocessing import Preprocessing
 from fcaffe.onnx.properties import BlobKey, properties_of
 from fcaffe.output_files import replacing
 from fcaffe.proto.blobs import LARGEST
+
+_OPEN = {"Filter", "DetectionOutput"}  # types with tops whose sizes depend on values
 
 
 def to_onnx(
@@ -67,11 +70,16 @@ def to_onnx(
             by_key.setdefault((node.name, index), name)
         tops = writer_of(node.layer)(Step(graph, node, [values[i] for i in node.bottom_ids], parameters))
         values.update(zip(node.top_ids, [tops] if isinstance(tops, str) else tops, strict=True))
+    known = {name: _info(name, net.blobs[i].shape) for i, name in values.items()}
     outputs = _outputs(graph, net, values)
+    if any(node.layer.type in _OPEN for node in net.nodes):
+        known = {}
+    written = {name for node in graph.nodes for name in node.output} - {value.name for value in outputs}
     used = {name for node in graph.nodes for name in node.input}
     constants = {name: array for name, array in graph.constants.items() if name in used}
     tensors = [onnx().numpy_helper.from_array(array, name) for name, array in constants.items()]
-    made = helper.make_graph(graph.nodes, net.name or "net", inputs, outputs, tensors)
+    inner = [value for name, value in known.items() if name in written]
+    made = helper.make_graph(graph.nodes, net.name or "net", inputs, outputs, tensors, value_info=inner)
     opsets = [helper.make_opsetid("", opset)]
     exported = helper.make_model(
         made, opset_imports=opsets, producer_name="fcaffe", ir_version=helper.find_min_ir_version_for(opsets)
@@ -81,10 +89,18 @@ def to_onnx(
 
 
 def write_onnx(path: str | os.PathLike[str], model: Any) -> None:
-    """Check a ModelProto, and write it. Raises SnapshotError."""
+    """Check a ModelProto, and write it without the shapes of inner values. Raises SnapshotError.
+
+    onnx infers all types and shapes, and compares them with the net's.
+    """
     if model.ByteSize() > LARGEST:
         raise SnapshotError(f"cannot write {path}: with {model.ByteSize()} bytes it is larger than 2 GiB")
-    onnx().checker.check_model(model, full_check=True)
+    try:
+        with asking():
+            onnx().checker.check_model(model, full_check=True)
+    except UnreadableError as problem:
+        raise SnapshotError(f"cannot write {path}: onnx infers other shapes than the net's: {problem}") from problem
+    del model.graph.value_info[:]
     with replacing(path, "model", SnapshotError) as temporary, open(temporary, "wb") as file:
         file.write(model.SerializeToString())
 

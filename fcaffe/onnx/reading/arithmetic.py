@@ -217,5 +217,6 @@ def prelu(step: Step) -> Value:
     own = (1,) * (len(x.shape) - slope.ndim) + slope.shape
     if own == (1, *x.shape[1:2], *(1,) * (len(x.shape) - 2)):
         return step.layer("PReLU", x, blobs=[slope.reshape(-1)])
+    x = tiled(step, x, np.broadcast_shapes(x.shape, slope.shape))
     negative = step.layer("ReLU", step.power(x, scale=-1))
     return step.sum(step.layer("ReLU", x), with_constant(step, negative, -slope, "Scale"))
