@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fcaffe.engines.base import EngineBase
+from fcaffe.engines.formulas import Formula
 from fcaffe.engines.memory import Array
 
 FLT_MIN, FLT_MAX = 1.1754943508222875e-38, 3.4028234663852886e38
@@ -16,6 +17,10 @@ class PlainElementwise(EngineBase):
     """Arrays have one shape, and any strides. Outputs may be the same memory as an input."""
 
     mask_dtype = "float32"  # of Dropout's masks
+
+    def pointwise(self, formula: Formula, arrays: Mapping[str, Array], out: Array) -> None:
+        """out = the formula of these arrays, which have its shape or broadcast to it."""
+        out[...] = formula.of_arrays(arrays, self.xp)
 
     def relu_forward(self, x: Array, y: Array, slope: float) -> None:
         """y = max(x, 0) + slope * min(x, 0): NaN where x is, and for -inf if the slope is 0."""

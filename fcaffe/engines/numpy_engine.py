@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy
 
 from fcaffe.engines.channels import channel_moments, sum_channels
 from fcaffe.engines.engine import Engine
+from fcaffe.engines.formulas import Formula
 from fcaffe.threads import renew_in_forks, shard_threads, wanted_threads
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 MANY = 32  # small items; with fewer, the threads' overhead is larger than the gain
+BLOCK = 1 << 14  # values of a formula that are computed at a time
 
 
 class NumpyEngine(Engine):
@@ -36,6 +38,24 @@ class NumpyEngine(Engine):
         other = type(self)(*self._arguments)
         other._threads = 1
         return other
+
+    def pointwise(self, formula: Formula, arrays: Mapping[str, Any], out: Any) -> None:
+        """In blocks, so that intermediate values stay in the cache."""
+        order = sorted(range(out.ndim), key=lambda axis: -abs(out.strides[axis]))
+        target, *others = (array.transpose(order) for array in (out, *arrays.values()))
+        if target.flags.c_contiguous and all(o.shape == target.shape and o.flags.c_contiguous for o in others):
+            target, *others = (array.reshape(-1) for array in (target, *others))
+        if target.size <= BLOCK:
+            super().pointwise(formula, dict(zip(arrays, others, strict=True)), target)
+            return
+        rows = max(1, BLOCK * len(target) // target.size)
+
+        def compute(start: int) -> None:
+            part = slice(start, start + rows)
+            inside = [array if len(array) == 1 else array[part] for array in others]
+            target[part] = formula.of_arrays(dict(zip(arrays, inside, strict=True)), numpy)
+
+        self.for_each(compute, [(start,) for start in range(0, len(target), rows)])
 
     def channel_sums(self, x: Any) -> Any:
         return sum_channels(x)

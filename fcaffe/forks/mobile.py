@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fcaffe.layers.activations import Pointwise
 from fcaffe.layers.convolution import Convolution
-from fcaffe.net import Array, Blob, register
+from fcaffe.net import Blob, register
 from fcaffe.proto import forks
-
-MOST = 6  # of ReLU6
 
 
 @register("ConvolutionDepthwise")
@@ -33,16 +29,7 @@ class ReLU6(Pointwise):
 
     fork = forks.YOLO
     # in place the bottom is the top, which is between 0 and 6 where the bottom was
-    traits = replace(Pointwise.traits, reads="bottoms")
+    formulas = "min(max(x, 0), 6) + leak * min(x, 0)", "dy * ((x > 0) * (x < 6) + leak * (x <= 0))"
 
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        x, y, slope = bottom[0].data, top[0].data, self.param.relu6_param.negative_slope
-        leak = self.xp.minimum(x, 0) * self.xp.float32(slope) if slope else 0
-        self.xp.clip(x, 0, MOST, out=y)
-        if slope:
-            y += leak
-
-    def slope(self, bottom: Blob, top: Blob) -> Array:
-        x, slope = bottom.data, self.param.relu6_param.negative_slope
-        gain = (x > 0) & (x < MOST)
-        return gain + self.xp.float32(slope) * (x <= 0) if slope else gain
+    def numbers(self) -> dict[str, float]:
+        return {"leak": self.param.relu6_param.negative_slope}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
+from fcaffe.engines.formulas import Formula
 from fcaffe.net import Array, Blob, Half, Layer, Traits, placements, register
 
 
@@ -20,14 +19,39 @@ class Activation(Layer):
 
 
 class Pointwise(Activation):
-    """Base of functions of one value at a time. The trait `reads` says what `slope` reads."""
+    """Base of functions of one value at a time, as `formulas` of fcaffe.engines.formulas.
+
+    The first one is of the bottom x. The second one is the gradient of x, in terms of that of the top, dy, x and y.
+    Without it the gradient follows from the first. `numbers` gives the names in them that are numbers.
+    """
+
+    formulas: tuple[str, ...] = ()
+
+    def numbers(self) -> dict[str, float]:
+        return {}
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        if not self.formulas:
+            return  # a subclass that computes in another way
+        first, *second = (Formula(text, **self.numbers()) for text in self.formulas)
+        self.function, self.gradient = first, second[0] if second else first.gradient()
+        x, y = (name in self.gradient.names for name in "xy")
+        self.traits = replace(self.traits, reads="both" if x and y else "bottoms" if x else "tops" if y else "neither")
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.engine.pointwise(self.function, {"x": bottom[0].data} if self.function.names else {}, top[0].data)
 
     def slope(self, bottom: Blob, top: Blob) -> Array | float:
-        """The derivative at each value of the bottom."""
+        """The derivative at each value of the bottom, of a subclass without formulas."""
         raise NotImplementedError
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        self.xp.multiply(top[0].diff, self.slope(bottom[0], top[0]), out=bottom[0].diff)
+        if not self.formulas:
+            self.xp.multiply(top[0].diff, self.slope(bottom[0], top[0]), out=bottom[0].diff)
+            return
+        blobs = {"x": bottom[0], "y": top[0]}
+        arrays = {name: top[0].diff if name == "dy" else blobs[name].data for name in sorted(self.gradient.names)}
+        self.engine.pointwise(self.gradient, arrays, bottom[0].diff)
 
 
 @register("ReLU")
@@ -53,28 +77,14 @@ def is_plain_relu(layer: Layer) -> bool:
 class Sigmoid(Pointwise):
     """top = 1 / (1 + exp(-x))."""
 
-    traits = replace(Pointwise.traits, reads="tops")
-
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.engine.sigmoid(bottom[0].data, top[0].data)
-
-    def slope(self, bottom: Blob, top: Blob) -> Array:
-        y = top.data
-        return y * (1 - y)
+    formulas = "sigmoid(x)", "dy * (y * (1 - y))"
 
 
 @register("TanH")
 class TanH(Pointwise):
     """top = tanh(x)."""
 
-    traits = replace(Pointwise.traits, reads="tops")
-
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.xp.tanh(bottom[0].data, out=top[0].data)
-
-    def slope(self, bottom: Blob, top: Blob) -> Array:
-        y = top.data
-        return 1 - y * y
+    formulas = "tanh(x)", "dy * (1 - y * y)"
 
 
 @register("Power")
@@ -84,55 +94,21 @@ class Power(Pointwise):
     In place only with power 1: the gradient of others needs x.
     """
 
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        xp, p = self.xp, self.param.power_param
-        y = top[0].data
-        if self._is_constant:
-            y[...] = np.power(np.float32(p.shift), np.float32(p.power))
-            return
-        self._affine(bottom[0].data, y)
-        if p.power == 2:
-            xp.multiply(y, y, out=y)
-        elif p.power != 1:
-            xp.power(y, xp.float32(p.power), out=y)
-
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.power_param
-        if self._is_constant or p.power == 1:
-            self.traits = replace(self.traits, reads="neither")
-        elif p.power == 2:
-            self.traits = replace(self.traits, reads="bottoms")
-
-    def slope(self, bottom: Blob, top: Blob) -> Array | float:
-        p = self.param.power_param
-        slope: float = p.power * p.scale
-        if self.traits.reads == "neither":
-            return slope
-        x = bottom.data
-        if p.power == 2:
-            return slope * p.scale * x + slope * p.shift
-        if p.shift == 0:
-            return p.power * (top.data / x)  # NaN at 0, as in Caffe
-        base = self.xp.empty_like(x)
-        self._affine(x, base)
-        return slope * (top.data / base)
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        if self._is_constant:
-            bottom[0].diff[...] = 0
+        if p.power == 0 or p.scale == 0:
+            self.formulas = "shift ** power", "0"
+        elif p.power in (1, 2):
+            self.formulas = ("(scale * x + shift) ** power",)
+        elif p.shift == 0:
+            self.formulas = "(scale * x) ** power", "dy * (power * (y / x))"  # NaN at 0, as in Caffe
         else:
-            super().backward(top, propagate_down, bottom)
+            self.formulas = "(scale * x + shift) ** power", "dy * (power * scale * (y / (scale * x + shift)))"
+        super().setup(bottom, top)
 
-    @property
-    def _is_constant(self) -> bool:
-        return bool(self.param.power_param.power == 0 or self.param.power_param.scale == 0)
-
-    def _affine(self, x: Array, out: Array) -> None:
-        """out = shift + scale * x."""
+    def numbers(self) -> dict[str, float]:
         p = self.param.power_param
-        self.xp.multiply(x, p.scale, out=out)
-        if p.shift:
-            out += p.shift
+        return {"scale": p.scale, "shift": p.shift, "power": p.power}
 
 
 @register("Softmax")

@@ -7,10 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from fcaffe.engines.elementwise import FLT_MAX
+from fcaffe.engines.formulas import Formula
 from fcaffe.layers.activations import Activation, Pointwise
 from fcaffe.net import ALL_BOTTOMS, Array, Blob, Layer, placements, register
-from fcaffe.net.arithmetic import sign
 from fcaffe.net.fillers import filler_or
+
+# Of PReLU
+FUNCTION = Formula("max(x, 0) + slope * min(x, 0)")
+GRADIENT = Formula("dy * ((x > 0) + slope * (x <= 0))")
+OF_SLOPE = Formula("dy * (x * (x <= 0))")
 
 LARGEST_EXPONENT = math.log(FLT_MAX)  # of a finite float32
 
@@ -19,58 +24,34 @@ LARGEST_EXPONENT = math.log(FLT_MAX)  # of a finite float32
 class AbsVal(Pointwise):
     """top = |x|."""
 
-    traits = replace(Pointwise.traits, in_place=False, reads="bottoms")
-
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.xp.abs(bottom[0].data, out=top[0].data)
-
-    def slope(self, bottom: Blob, top: Blob) -> Array:
-        return sign(bottom.data)
+    traits = replace(Pointwise.traits, in_place=False)
+    formulas = "abs(x)", "dy * sign(x)"
 
 
 @register("Exp")
 class Exp(Pointwise):
     """top = base^(shift + scale * x). In place too."""
 
-    traits = replace(Pointwise.traits, reads="tops")
+    formulas = "factor * exp(rate * x)", "dy * (rate * y)"
 
-    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+    def numbers(self) -> dict[str, float]:
         p = self.param.exp_param
-        self.rate = p.scale * log_of_base(self, p)
         shift = p.shift * log_of_base(self, p)
-        self.factor = math.exp(shift) if shift < LARGEST_EXPONENT else math.inf
-
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        y = top[0].data
-        self.xp.multiply(bottom[0].data, self.rate, out=y)
-        self.xp.exp(y, out=y)
-        y *= self.factor
-
-    def slope(self, bottom: Blob, top: Blob) -> Array:
-        return self.rate * top.data
+        factor = math.exp(shift) if shift < LARGEST_EXPONENT else math.inf
+        return {"rate": p.scale * log_of_base(self, p), "factor": factor}
 
 
 @register("Log")
 class Log(Pointwise):
     """top = log to `base` of (shift + scale * x). In place its gradient, which needs x, is wrong, as in Caffe."""
 
-    traits = replace(Pointwise.traits, reads="bottoms")
+    formulas = "inverse * log(scale * x + shift)", "dy * (scale * inverse / (scale * x + shift))"
 
-    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.log_base = log_of_base(self, self.param.log_param)
-        if self.log_base == 0:
+    def numbers(self) -> dict[str, float]:
+        p, log_base = self.param.log_param, log_of_base(self, self.param.log_param)
+        if log_base == 0:
             raise self.error("there is no logarithm to the base 1")
-
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        p, y = self.param.log_param, top[0].data
-        self.xp.multiply(bottom[0].data, p.scale, out=y)
-        y += p.shift
-        self.xp.log(y, out=y)
-        y *= 1 / self.log_base
-
-    def slope(self, bottom: Blob, top: Blob) -> Array:
-        p = self.param.log_param
-        return p.scale / self.log_base / (p.scale * bottom.data + p.shift)
+        return {"inverse": 1 / log_base, "scale": p.scale, "shift": p.shift}
 
 
 def log_of_base(layer: Layer, p: Any) -> float:
@@ -89,47 +70,33 @@ class Clip(Pointwise):
     In place it passes everywhere, as in Caffe: there is no telling what was cut.
     """
 
-    traits = replace(Pointwise.traits, reads="bottoms")
+    formulas = "max(low, min(x, high))", "dy * (x >= low) * (x <= high)"  # NaN becomes `min`, as in Caffe
 
-    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+    def numbers(self) -> dict[str, float]:
         if not self.param.HasField("clip_param"):
             raise self.error("clip_param { min: ... max: ... } is missing")
-
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        p, y = self.param.clip_param, top[0].data
-        self.xp.minimum(bottom[0].data, p.max, out=y)
-        self.xp.fmax(y, p.min, out=y)  # NaN becomes `min`, as in Caffe
-
-    def slope(self, bottom: Blob, top: Blob) -> Array:
-        p, x = self.param.clip_param, bottom.data
-        return (x >= p.min) & (x <= p.max)
+        return {"low": self.param.clip_param.min, "high": self.param.clip_param.max}
 
 
 @register("Threshold")
-class Threshold(Activation):
+class Threshold(Pointwise):
     """top = 1 where x > threshold, else 0. It has no gradient. In place too."""
 
-    traits = replace(Activation.traits, labels=ALL_BOTTOMS)
+    traits = replace(Pointwise.traits, labels=ALL_BOTTOMS)
+    formulas = "x > threshold", "0"
 
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        top[0].data[...] = bottom[0].data > self.param.threshold_param.threshold
+    def numbers(self) -> dict[str, float]:
+        return {"threshold": self.param.threshold_param.threshold}
 
 
 @register("ELU")
 class ELU(Pointwise):
     """top = x where x > 0, else alpha * (exp(x) - 1) (Clevert, Unterthiner and Hochreiter, 2015). In place too."""
 
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        x, y = bottom[0].data, top[0].data
-        negative = self.param.elu_param.alpha * self.xp.expm1(self.xp.minimum(x, 0))
-        self.xp.maximum(x, 0, out=y)
-        y += negative
+    formulas = "max(x, 0) + alpha * expm1(min(x, 0))", "dy * ((x > 0) + (y + alpha) * (x <= 0))"
 
-    def slope(self, bottom: Blob, top: Blob) -> Array:
-        slope = top.data + self.param.elu_param.alpha
-        slope *= bottom.data <= 0
-        slope += bottom.data > 0
-        return slope
+    def numbers(self) -> dict[str, float]:
+        return {"alpha": self.param.elu_param.alpha}
 
 
 @register("PReLU")
@@ -157,66 +124,38 @@ class PReLU(Activation):
         super().reshape(bottom, top)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        x, y = bottom[0].data, top[0].data
-        negative = self._slope(x) * self.xp.minimum(x, 0)
-        self.xp.maximum(x, 0, out=y)
-        y += negative
+        x = bottom[0].data
+        self.engine.pointwise(FUNCTION, {"x": x, "slope": self._slope(x)}, top[0].data)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         dy, x = top[0].diff, bottom[0].data
-        negative = x <= 0
         if self.param_propagate_down[0]:
-            gradients = dy * x
-            gradients *= negative
+            gradients = self.xp.empty_like(x)
+            self.engine.pointwise(OF_SLOPE, {"dy": dy, "x": x}, gradients)
             shared = self.param.prelu_param.channel_shared
             self.blobs[0].diff[...] += gradients.sum() if shared else self.engine.channel_sums(gradients)
         if propagate_down[0]:
-            slopes = self._slope(x) * negative
-            slopes += x > 0
-            self.xp.multiply(dy, slopes, out=bottom[0].diff)
+            self.engine.pointwise(GRADIENT, {"dy": dy, "x": x, "slope": self._slope(x)}, bottom[0].diff)
 
     def _slope(self, x: Array) -> Array:
         """As a view that repeats over all of x."""
         slope = self.blobs[0].data
-        return slope.reshape(-1, *(1,) * (x.ndim - 2)) if slope.ndim else slope
+        return slope.reshape(1, -1, *(1,) * (x.ndim - 2)) if slope.ndim else slope.reshape((1,) * x.ndim)
 
 
 @register("BNLL")
 class BNLL(Pointwise):
     """top = log(1 + exp(x)). In place its gradient, which needs x, is wrong, as in Caffe."""
 
-    LARGEST = 50  # x counts as no more than this in the gradient, so that its exponential stays finite
-
-    traits = replace(Pointwise.traits, reads="bottoms")
-
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        x, y = bottom[0].data, top[0].data
-        logarithm = self.xp.log1p(self.xp.exp(-abs(x)))
-        self.xp.maximum(x, 0, out=y)
-        y += logarithm
-
-    def slope(self, bottom: Blob, top: Blob) -> Array:
-        exponential = self.xp.exp(self.xp.minimum(bottom.data, self.LARGEST))
-        return exponential / (exponential + 1)
+    formulas = "max(x, 0) + log1p(exp(-abs(x)))", "dy * logistic(x)"
 
 
 @register("Swish")
 class Swish(Pointwise):
     """top = x * sigmoid(beta * x) (Ramachandran, Zoph and Le, 2017). In place too."""
 
-    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.gate = Blob(self.xp, (), channels_last=True)
+    traits = replace(Pointwise.traits, copies_bottom="in place")
+    formulas = "x * sigmoid(beta * x)", "dy * (beta * y + sigmoid(beta * x) * (1 - beta * y))"
 
-    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        super().reshape(bottom, top)
-        self.gate.reshape(*bottom[0].shape)
-
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        x, gate = bottom[0].data, self.gate.data
-        self.xp.multiply(x, self.param.swish_param.beta, out=gate)
-        self.engine.sigmoid(gate, gate)
-        self.xp.multiply(x, gate, out=top[0].data)
-
-    def slope(self, bottom: Blob, top: Blob) -> Array:
-        gate, scaled = self.gate.data, self.param.swish_param.beta * top.data
-        return scaled + gate * (1 - scaled)
+    def numbers(self) -> dict[str, float]:
+        return {"beta": self.param.swish_param.beta}

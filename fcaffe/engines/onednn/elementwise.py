@@ -3,19 +3,46 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from fcaffe.engines.channels import is_channels_last
 from fcaffe.engines.elementwise import FLT_MAX, SIGMOID_UNIT, PlainElementwise
+from fcaffe.engines.formulas import Formula
 from fcaffe.engines.memory import Array
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
+from fcaffe.engines.onednn.formulas import Pass, passes_of
 from fcaffe.engines.onednn.library import RELU
 from fcaffe.engines.onednn.operation import Operation, Operations, Step
 
 
 class Elementwise(Operations, PlainElementwise):
     """Arrays of equal strides are used in place; others are copied to channels-last first."""
+
+    _passes: dict[Formula, list[Pass] | None]
+
+    def pointwise(self, formula: Formula, arrays: Mapping[str, Array], out: Array) -> None:
+        if formula not in self._passes:
+            self._passes[formula] = passes_of(formula.tree)
+        passes = self._passes[formula]
+        if self.is_left_to_numpy(out) or any(array.shape != out.shape for array in arrays.values()):
+            super().pointwise(formula, arrays, out)
+            return
+        with self._of_one_layout(list(arrays.values()), [out]) as inside:
+            known = dict(zip((*arrays, "out"), inside, strict=True))
+            if passes is None or not arrays:
+                super().pointwise(formula, {name: known[name] for name in arrays}, known["out"])
+                return
+            for start, steps, target in passes:
+                if target not in known:
+                    known[target] = np.empty_like(known["out"])
+                bound: list[Any] = [(step[0], known[step[1]]) if isinstance(step[1], str) else step for step in steps]
+                if not bound or len(bound[0]) == 3:
+                    bound.insert(0, (dnnl.MAX, known[start]))  # a chain begins with an array
+                self.in_steps(known[start], known[target], bound)
 
     def relu_forward(self, x: Array, y: Array, slope: float) -> None:
         if self.is_left_to_numpy(x) or slope < 0:

@@ -29,6 +29,7 @@ class OneDnnEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwis
         self.library = Library(path)
         self.name = f"oneDNN {self.library.version}"
         self._operations = {}
+        self._passes = {}
 
     def of_weights(self, operator: Hashable, derive: Callable[[], Made], source: Any = None) -> Made | None:
         """A tape does not record the derivation, and keeps its result for as long as it repeats calls with it."""
