@@ -10,7 +10,6 @@ from fcaffe.engines.formulas import Formula
 from fcaffe.engines.memory import Array
 
 FLT_MIN, FLT_MAX = 1.1754943508222875e-38, 3.4028234663852886e38
-SIGMOID_UNIT = 2.0**-54  # half the distance of float64's numbers below 1, which Caffe's tanh rounds to
 
 
 class PlainElementwise(EngineBase):
@@ -35,19 +34,6 @@ class PlainElementwise(EngineBase):
         if slope:
             gain = gain + self.xp.float32(slope) * (y <= 0)
         self.xp.multiply(dy, gain, out=dx)
-
-    def sigmoid(self, x: Array, y: Array) -> None:
-        """y = 0.5 * tanh(0.5 * x) + 0.5, as Caffe computes it in float64: a multiple of SIGMOID_UNIT."""
-        positive = x >= 0
-        self.xp.abs(x, out=y)
-        self.xp.exp(y, out=y)
-        y += 1
-        self.xp.reciprocal(y, out=y)  # the sigmoid of -|x|; that of |x| is 1 less this
-        self.xp.subtract(positive, y, out=y)
-        self.xp.abs(y, out=y)
-        y *= 1 / SIGMOID_UNIT
-        self.xp.rint(y, out=y)
-        y *= SIGMOID_UNIT
 
     def weighted_sum(self, arrays: Sequence[Array], factors: Sequence[float], y: Array) -> None:
         """y = factors[0] * arrays[0] + ...; of the arrays only the first may be y."""

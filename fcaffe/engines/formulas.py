@@ -58,15 +58,15 @@ def _power(xp: Any, x: Any, exponent: Any) -> Any:
 
 
 def _max(xp: Any, a: Any, b: Any) -> Any:
-    if not numpy.ndim(b):
+    if not getattr(b, "ndim", 0):
         return xp.maximum(a, b)
-    return xp.where(a < b, b, a) if numpy.ndim(a) else xp.fmax(b, a)
+    return xp.where(a < b, b, a) if getattr(a, "ndim", 0) else xp.fmax(b, a)
 
 
 def _min(xp: Any, a: Any, b: Any) -> Any:
-    if not numpy.ndim(b):
+    if not getattr(b, "ndim", 0):
         return xp.minimum(a, b)
-    return xp.where(b < a, b, a) if numpy.ndim(a) else xp.fmin(b, a)
+    return xp.where(b < a, b, a) if getattr(a, "ndim", 0) else xp.fmin(b, a)
 
 
 def _compared(name: str, sign: str) -> Function:

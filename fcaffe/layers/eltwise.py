@@ -69,16 +69,16 @@ class Eltwise(Layer):
             if not down:
                 continue
             if self.operation == PROD:
-                self.xp.multiply(dy, self._product_of_others(index, bottom, top[0]), out=blob.diff)
+                self.engine.multiply(dy, self._product_of_others(index, bottom, top[0]), blob.diff)
             elif self.operation == SUM:
                 self.engine.weighted_sum([dy], [self.coeffs[index]], blob.diff)
             else:
                 blob.diff[...] = self.xp.where(self.largest.data == index, dy, 0)
 
     def _multiply(self, xs: list[Array], y: Array) -> None:
-        self.xp.multiply(xs[0], xs[1], out=y)
+        self.engine.multiply(xs[0], xs[1], y)
         for x in xs[2:]:
-            y *= x
+            self.engine.multiply(y, x, y)
 
     def _product_of_others(self, index: int, bottom: list[Blob], top: Blob) -> Array:
         if not self.param.eltwise_param.stable_prod_grad:

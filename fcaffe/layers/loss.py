@@ -10,6 +10,7 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.engines.elementwise import FLT_MIN
+from fcaffe.engines.formulas import Formula
 from fcaffe.layers.labels import Integers, check_label_count, read_classes, total_of_labels
 from fcaffe.net import Array, Blob, Half, Layer, Traits, placements, register
 from fcaffe.proto import caffe_pb2 as pb
@@ -18,6 +19,7 @@ from fcaffe.proto import forks
 FULL, VALID, BATCH_SIZE, NONE, PRE_FIXED = (
     getattr(pb.LossParameter, name) for name in ("FULL", "VALID", "BATCH_SIZE", "NONE", "PRE_FIXED")
 )
+SIGMOID = Formula("sigmoid(x)")
 
 
 class FromForward:
@@ -301,7 +303,7 @@ class SigmoidCrossEntropyLoss(LossLayer):
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         x, dx = bottom[0].data, bottom[0].diff
         target = bottom[1].data.reshape(x.shape)
-        self.engine.sigmoid(x, dx)
+        self.engine.pointwise(SIGMOID, {"x": x}, dx)
         dx -= target
         factors = self.factors(bottom, x.shape)
         dx *= top[0].diff / self.samples * (1 if factors is None else factors[1])

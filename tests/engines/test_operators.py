@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fcaffe.engines import NumpyEngine, cpu_engine, find_onednn
+from fcaffe.engines.formulas import Formula
 from fcaffe.engines.normalization import Normalizer
 from fcaffe.engines.onednn.dnnl import AVX512_BF16
 from fcaffe.engines.onednn.primitives import Description, Primitive
@@ -236,6 +237,28 @@ def test_batch_norm(engine: Any, shape: Shape, affine: bool, relu: bool) -> None
     check(engine, [x, dy, *pair], [*[shape] * 2, each, each, *[each] * len(pair)], call, 2)
 
 
+FORMULAS = (
+    *(f"{name}(x)" for name in ("abs", "sign", "exp", "expm1", "tanh", "sigmoid", "logistic")),
+    *(f"{name}(abs(x) + 0.5)" for name in ("log", "log1p", "sqrt")),
+    *(f"x {sign} y" for sign in ("+", "-", "*", ">", ">=", "<", "<=")),
+    *("max(x, y)", "min(x, y)", "max(x, 0.5)", "min(x, 0.5)", "max(0.5, x)", "min(0.5, x)", "x > 1", "1 >= x", "-x"),
+    *(
+        "x / (y + 9)",
+        "2 / (abs(x) + 1)",
+        "(x + 9) ** 1.7",
+        "x ** 3",
+        "(x + 9) ** -2",
+        "x * (1 - y * y)",
+        "0",
+        "0.5 - x",
+    ),
+)
+
+
+def bound(formula: Formula, arrays: Any) -> dict[str, Any]:
+    return dict(zip(sorted(formula.names), arrays, strict=False))
+
+
 @pytest.mark.parametrize("shape", [(4, 32, 9, 10), (2, 7, 5, 3), (2, 8, 3, 2, 5), (9, 40)], ids=str)
 def test_value_by_value_and_by_channel(engine: Any, shape: Shape) -> None:
     a, b, c, channels = drawn(*shape), drawn(*shape, seed=2), drawn(*shape, seed=3), Wide(shape[1:2])
@@ -246,7 +269,10 @@ def test_value_by_value_and_by_channel(engine: Any, shape: Shape) -> None:
     check(engine, [a], [shape], lambda e, a, y: e.weighted_sum([a], [-0.5], y))
     check(engine, [a, b, c], [shape], lambda e, a, b, c, y: e.weighted_sum([a, b, c], [1, -0.5, 2], y), 2)
     check(engine, [a, b], [shape], lambda e, a, b, y: e.multiply(a, b, y))
-    check(engine, [Wide(4 * a)], [Wide(shape)], lambda e, a, y: e.sigmoid(a, y))
+    for text in FORMULAS:
+        formula, arrays = Formula(text), {"x": 4 * a, "y": b}
+        named = [Wide(arrays[name]) for name in sorted(formula.names)]
+        check(engine, named, [Wide(shape)], lambda e, *args, f=formula: e.pointwise(f, bound(f, args), args[-1]), 3)
     check(engine, [a, shift], [shape], lambda e, a, shift, y: (e.copy(a, y), e.add_bias(y, shift)), 2)
     check(engine, [a], [channels], lambda e, a, sums: e.copy(e.channel_sums(a), sums))
     check(engine, [a], [channels], lambda e, a, db: [e.bias_backward(a, db, add) for add in (False, True)])

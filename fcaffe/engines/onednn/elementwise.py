@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fcaffe.engines.channels import is_channels_last
-from fcaffe.engines.elementwise import FLT_MAX, SIGMOID_UNIT, PlainElementwise
+from fcaffe.engines.elementwise import FLT_MAX, PlainElementwise
 from fcaffe.engines.formulas import Formula
 from fcaffe.engines.memory import Array
 from fcaffe.engines.onednn import dnnl
@@ -57,13 +57,6 @@ class Elementwise(Operations, PlainElementwise):
         steps = (dnnl.LINEAR, FLT_MAX, 0), (dnnl.CLIP, slope, 1)  # 1 for positive values, the slope for others and NaN
         with self._of_one_layout([y, dy], [dx]) as (y_, dy_, dx_):
             self.in_steps(y_, dx_, [(dnnl.MAX, y_), *steps, (dnnl.MULTIPLY, dy_)])
-
-    def sigmoid(self, x: Array, y: Array) -> None:
-        if self.is_left_to_numpy(x):
-            super().sigmoid(x, y)
-        else:
-            rounding = (dnnl.LINEAR, 1 / SIGMOID_UNIT, 0), (dnnl.ROUND, 0, 0), (dnnl.LINEAR, SIGMOID_UNIT, 0)
-            self._map(x, y, ((dnnl.LOGISTIC, 0, 0), *rounding))
 
     def _map(self, x: Array, y: Array, steps: Sequence[Step]) -> None:
         """y = x after these steps, of which the first must have an array: the maximum of x and x."""
