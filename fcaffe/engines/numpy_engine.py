@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -48,14 +49,12 @@ class NumpyEngine(Engine):
         if target.size <= BLOCK:
             super().pointwise(formula, dict(zip(arrays, others, strict=True)), target)
             return
-        rows = max(1, BLOCK * len(target) // target.size)
 
-        def compute(start: int) -> None:
-            part = slice(start, start + rows)
-            inside = [array if len(array) == 1 else array[part] for array in others]
-            target[part] = formula.of_arrays(dict(zip(arrays, inside, strict=True)), numpy)
+        def compute(*index: Any) -> None:
+            inside = [array[_repeated(index, array.shape)] for array in others]
+            target[index] = formula.of_arrays(dict(zip(arrays, inside, strict=True)), numpy)
 
-        self.for_each(compute, [(start,) for start in range(0, len(target), rows)])
+        self.for_each(compute, list(_blocks(target.shape)))
 
     def channel_sums(self, x: Any) -> Any:
         return sum_channels(x)
@@ -79,3 +78,17 @@ class NumpyEngine(Engine):
                     work(*item)
 
         list(self._pool.map(some, range(self._threads)))
+
+
+def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
+    """Yields indices of consecutive blocks of an array in C order, with BLOCK values or fewer where an axis allows."""
+    axis = next(axis for axis in range(len(shape)) if math.prod(shape[axis + 1 :]) <= BLOCK)
+    rows = BLOCK // math.prod(shape[axis + 1 :])
+    for outer in numpy.ndindex(shape[:axis]):
+        for start in range(0, shape[axis], rows):
+            yield (*(slice(one, one + 1) for one in outer), slice(start, start + rows))
+
+
+def _repeated(index: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """The index for an array that is repeated along its axes of length 1."""
+    return tuple(slice(None) if length == 1 else part for part, length in zip(index, shape, strict=False))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
+from fcaffe.engines.formulas import Formula
 from fcaffe.layers.activations import Activation
 from fcaffe.net import Array, Blob, placements, register
 from fcaffe.net.arithmetic import sign
 from fcaffe.net.fillers import filler_or
 from fcaffe.proto import forks
+
+FUNCTION, GRADIENT = Formula("x / norm * scale"), Formula("(dy - slope * total) * scale / norm")
 
 
 @register("Normalize")
@@ -58,12 +60,10 @@ class Normalize(Activation):
         self.norm.reshape(*(1 if axis in self.axes else n for axis, n in enumerate(shape)))
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        xp, x, y = self.xp, bottom[0].data, top[0].data
+        xp, x = self.xp, bottom[0].data
         total = (abs(x) if self.l1 else x * x).sum(axis=self.axes, keepdims=True) + xp.float32(self.eps)
-        norm = total if self.l1 else xp.sqrt(total)
-        self.norm.data[...] = norm
-        xp.divide(x, norm, out=y)
-        y *= self._scale(x)
+        self.norm.data[...] = total if self.l1 else xp.sqrt(total)
+        self.engine.pointwise(FUNCTION, {"x": x, "norm": self.norm.data, "scale": self._scale(x)}, top[0].data)
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [*bottom, self.norm]
@@ -76,13 +76,11 @@ class Normalize(Activation):
             scale = self.blobs[0]
             scale.diff[...] += self.engine.channel_sums(products) if scale.shape else products.sum()
         if propagate_down[0]:
-            slope = sign(x) if self.l1 else normalized  # of the norm
-            through_norm = slope * products.sum(axis=self.axes, keepdims=True)
-            self.xp.multiply(dy - through_norm, self._scale(x) / norm, out=bottom[0].diff)
+            total = products.sum(axis=self.axes, keepdims=True)
+            arrays = {"dy": dy, "slope": sign(x) if self.l1 else normalized, "total": total}  # slope: of the norm
+            self.engine.pointwise(GRADIENT, {**arrays, "norm": norm, "scale": self._scale(x)}, bottom[0].diff)
 
-    def _scale(self, x: Array) -> Any:
+    def _scale(self, x: Array) -> Array:
         """In a shape that broadcasts with x."""
-        if not self.blobs:
-            return 1
-        scale = self.blobs[0].data
-        return scale.reshape(-1, *(1,) * (x.ndim - 2)) if scale.ndim else scale
+        scale = self.blobs[0].data if self.blobs else self.xp.ones((), self.xp.float32)
+        return scale.reshape(1, -1, *(1,) * (x.ndim - 2)) if scale.ndim else scale.reshape((1,) * x.ndim)

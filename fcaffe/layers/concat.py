@@ -126,13 +126,14 @@ class Tile(Layer):
         top[0].reshape(*shape[: self.axis], shape[self.axis] * p.tiles, *shape[self.axis + 1 :])
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        x = bottom[0].data
-        top[0].data[...] = self.xp.concatenate([x] * self.param.tile_param.tiles, axis=self.axis)
+        self._tiles(top[0].data, bottom[0])[...] = self.xp.expand_dims(bottom[0].data, self.axis)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        shape = bottom[0].shape
-        tiles = top[0].diff.reshape(*shape[: self.axis], self.param.tile_param.tiles, *shape[self.axis :])
-        bottom[0].diff[...] = tiles.sum(axis=self.axis)
+        self.xp.sum(self._tiles(top[0].diff, bottom[0]), axis=self.axis, out=bottom[0].diff)
+
+    def _tiles(self, array: Array, bottom: Blob) -> Array:
+        """A view of an array like the top, with an axis that numbers the tiles."""
+        return array.reshape(*bottom.shape[: self.axis], self.param.tile_param.tiles, *bottom.shape[self.axis :])
 
 
 @register("Crop")
