@@ -153,7 +153,7 @@ def parse(text: str, numbers: Mapping[str, Tree]) -> Tree:
 
 
 def _parse(node: Any, numbers: Mapping[str, Tree]) -> Tree:
-    if isinstance(node, ast.Constant):
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
         return float(node.value)
     if isinstance(node, ast.Name):
         found = numbers.get(node.id, node.id)
@@ -171,9 +171,10 @@ def _parse(node: Any, numbers: Mapping[str, Tree]) -> Tree:
 
 def _call(name: str, *arguments: Tree) -> Tree:
     """The function of these arguments: a constant if they are, and without factors of 1 and 0 and exponents of 1."""
-    if all(isinstance(argument, float) for argument in arguments):
+    numbers = [numpy.float64(argument) for argument in arguments if isinstance(argument, float)]
+    if len(numbers) == len(arguments):
         with numpy.errstate(all="ignore"):
-            return float(FUNCTIONS[name].of_arrays(numpy, *map(numpy.float64, arguments)))
+            return float(FUNCTIONS[name].of_arrays(numpy, *numbers))
     if name == "*" and 0.0 in arguments:
         return 0.0
     if name in ("*", "/", "**") and arguments[1] == 1.0:
