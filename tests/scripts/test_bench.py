@@ -50,22 +50,6 @@ def test_reproducible() -> None:
     assert all(float(cell) > 0 for row in rows for cell in row.split("|")[3:6])
 
 
-def test_data(tmp_path: Path) -> None:
-    pytest.importorskip("cv2", reason="the images extra (OpenCV) is not installed")
-    words = ["--records", "6", "--batch-size", "4", "--seconds", "0.1", "--iterations", "0"]
-    results = json.loads(run("bench/data.py", *words, folder=tmp_path).stdout.splitlines()[-1])["results"]
-    assert set(results) == {"raw", "jpeg"} and all(result["reads_per_s"] > 0 for result in results.values())
-
-
-def test_files(tmp_path: Path) -> None:
-    net = ROOT / "models" / "lenet" / "deploy.prototxt"
-    found = json.loads(
-        run("bench/files.py", "--net", net, "--folder", tmp_path, "--repeat", "1").stdout.splitlines()[-1]
-    )
-    assert found["bytes"] > 4 * 430_500 and len(found["results"]) == 6
-    assert all(result["seconds"] > 0 for result in found["results"].values()) and not list(tmp_path.iterdir())
-
-
 def test_gpu(tmp_path: Path) -> None:
     """A cell that fails, here since tf32 needs a GPU, does not end the run."""
     page = run("bench/gpu.py", *GPU, "--math", "tf32,fp32", "--json", tmp_path / "results.json").stdout
