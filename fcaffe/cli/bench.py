@@ -96,17 +96,16 @@ def bench(what: str, names: str, workers: str, as_json: bool, hosts: HostFlags, 
     counts = numbers("--workers", workers)
     chosen = [name for name in names.split(",") if name]
     run = _reduce(counts, chosen, as_json, **more) if what == "reduce" else _step(counts, chosen, as_json, **more)
-    world, launching = join(hosts.timeout), LaunchFlags(**vars(hosts))
-    if world.size == 1 and world.order is None:
-        alone = not (hosts.hosts or hosts.hostfile)
-        most = max(counts, default=max(available_cpus(), 2) if alone else 0)
-        if plan := replace(launching, workers=most).plan():
-            return launch(plan, lambda path: order_of_command())
+    world, launching, plan = join(hosts.timeout), LaunchFlags(**vars(hosts)), None
     with world:
         if world.order is None:
-            launching.check(world)
-        run(world)
-    return 0
+            alone = not (hosts.hosts or hosts.hostfile)
+            most = max(counts, default=max(available_cpus(), 2) if alone else 0)
+            plan = replace(launching, workers=most).plan() if world.size == 1 else None
+            launching.check(world, plan)
+        if plan is None:
+            run(world)
+    return launch(plan, lambda path: order_of_command()) if plan is not None else 0
 
 
 def _reduce(counts: list[int], names: list[str], as_json: bool, **flags: Any) -> Callable[[World], None]:

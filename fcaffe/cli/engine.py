@@ -12,7 +12,7 @@ from typing import Any
 
 from fcaffe import log
 from fcaffe.cli import streams
-from fcaffe.cli.flags import ENGINE, Flags, caffe_flags, command, flag, with_flags
+from fcaffe.cli.flags import CPU, ENGINE, GPU, Flags, Way, caffe_flags, check_flags, command, flag, with_flags
 from fcaffe.engines import Engine, cpu_engine, gpu_engine, missing
 from fcaffe.errors import UsageError
 from fcaffe.jobs.started import host_name
@@ -24,7 +24,7 @@ from fcaffe.threads import describe_threads
 @dataclass(frozen=True)
 class EngineFlags:
     engine: str | None = flag(
-        ["onednn", "numpy"], "Engine for CPUs (oneDNN, or NumPy where that is missing).", default=None
+        ["onednn", "numpy"], "Engine for CPUs (oneDNN, or NumPy where that is missing).", default=None, needs=[CPU]
     )
     math: str = flag(
         ["fp32", "winograd", "tf32", "fp16", "bf16"],
@@ -33,38 +33,34 @@ class EngineFlags:
         "and 5x5 convolutions on CPUs, and errors some ten times as large (fp32).",
         default="fp32",
     )
-    graphs: bool = flag(None, "On GPUs: no CUDA graphs, to debug.", "--no-graph", default=True, flag_value=False)
+    graphs: bool = flag(
+        None, "On GPUs: no CUDA graphs, to debug.", "--no-graph", default=True, flag_value=False, needs=[GPU]
+    )
     loss_scale: str = flag(
         "N",
         "With --math fp16: multiply gradients by N, or adapt N during training (dynamic, the default).",
         "--loss-scale",
+        needs=[GPU],
     )
     nondeterministic: bool = flag(
         None,
         "On GPUs: allow faster algorithms whose last bits differ from run to run.",
         "--fast-nondeterministic",
         default=False,
+        needs=[GPU],
     )
 
     def create(self, gpu: int | None = None) -> Engine:
         """Create the engine, on this GPU or on the CPU, and log its name. Raises UsageError."""
+        check_flags(Way(gpu=gpu is not None), self)
         if gpu is not None:
             return self._on_gpu(gpu)
-        for name, given in (
-            ("--no-graph", not self.graphs),
-            ("--loss-scale", self.loss_scale),
-            ("--fast-nondeterministic", self.nondeterministic),
-        ):
-            if given:
-                raise UsageError(f"{name} is for GPUs: give --gpu 0 as well, or leave it out")
         engine = cpu_engine(self.math, self.engine or "")
         lacking = "" if self.engine or self.math != "fp32" else missing()
         log.info(f"{engine.name} engine, {describe_threads()}{lacking and f'; {lacking}'}")
         return engine
 
     def _on_gpu(self, gpu: int) -> Engine:
-        if self.engine:
-            raise UsageError(f"--engine {self.engine} computes on CPUs: leave it out on a GPU")
         if self.loss_scale and self.math != "fp16":
             raise UsageError(f"--loss-scale is for --math fp16: {self.math} does without, leave it out")
         engine = gpu_engine(gpu, self.math, not self.nondeterministic, self.graphs, _scale(self.loss_scale))

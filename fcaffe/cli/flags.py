@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -31,14 +31,88 @@ PHASES = ("TRAIN", "TEST")  # by their numbers in caffe.proto
 Decorator = Callable[[Callable[..., int]], Callable[..., int]]
 
 
-def flag(metavar: str | list[str] | None, text: str, *names: str, default: Any = "", **settings: Any) -> Any:
+class Way(NamedTuple):
+    """A way to run: the number of workers, and whether fcaffe's launcher starts them, on several hosts, elastically."""
+
+    workers: int = 1
+    started: bool = False
+    hosts: bool = False
+    elastic: bool = False
+    gpu: bool = False
+
+
+class Need(NamedTuple):
+    """What a flag needs of the way to run to have an effect, and the message where that is missing."""
+
+    is_met: Callable[[Way], bool]
+    problem: str
+
+
+# One command line serves one worker and several, so flags with this need are named in the log and not refused.
+SEVERAL = Need(lambda way: way.workers > 1, "")
+WATCHED = Need(
+    lambda way: way.started or way.workers > 1,
+    "is for several workers, and this is one worker: give --workers N, or leave it out",
+)
+STARTED = Need(
+    lambda way: way.started or way.workers == 1,
+    "is for workers that fcaffe starts, and another launcher has started these {workers} ranks: leave it out, or start "
+    "with --workers N or --hosts without mpiexec or srun",
+)
+HOSTS = Need(lambda way: way.hosts, "is for jobs on several hosts: give --hosts or --hostfile as well")
+ELASTIC = Need(lambda way: way.elastic, "is for elastic jobs: give --elastic MIN:MAX as well")
+FIXED = Need(
+    lambda way: not way.elastic,
+    "does not go with --elastic, which goes on by itself with the hosts that are there: leave one of them out",
+)
+GPU = Need(lambda way: way.gpu, "is for GPUs: give --gpu 0 as well, or leave it out")
+CPU = Need(lambda way: not way.gpu, "is for CPUs: leave it out on a GPU")
+
+
+def flag(
+    metavar: str | list[str] | None,
+    text: str,
+    *names: str,
+    default: Any = "",
+    needs: Sequence[Need] = (),
+    least: int | None = None,
+    **settings: Any,
+) -> Any:
     """A field of a dataclass of flags: a click option of these names, or of the field's own, for `options_of`.
 
-    A list as `metavar` has the possible values. An option with a default of True or False has no value.
+    A list as `metavar` has the possible values. An option with a default of True or False has no value. `least` is the
+    lowest value. See `check_flags` for `needs`.
     """
     values = {"type": click.Choice(metavar)} if isinstance(metavar, list) else {"metavar": metavar}
+    if least is not None:
+
+        def at_least(_: click.Context, option: click.Parameter, value: Any) -> Any:
+            if value is not None and not value >= least:
+                raise UsageError(f"{option.opts[0]} must be {least} or more, not {value:g}")
+            return value
+
+        settings["callback"] = at_least
     settings = {**values, "help": text, "default": default, "is_flag": isinstance(default, bool), **settings}
-    return field(default=default, metadata={"names": names, "settings": settings})
+    return field(default=default, metadata={"names": names, "needs": needs, "settings": settings})
+
+
+def check_flags(way: Way, *groups: Any) -> None:
+    """Raise UsageError if a flag of these dataclasses is given and has no effect in this way to run.
+
+    One line of the log names the flags that need several workers and have one.
+    """
+    idle = []
+    for group in groups:
+        for one in fields(group):
+            name = next(iter(one.metadata["names"]), f"--{one.name}")
+            missing = [need for need in one.metadata["needs"] if not need.is_met(way)]
+            if not missing or getattr(group, one.name) == one.default:
+                continue
+            if missing[0] is not SEVERAL:
+                raise UsageError(f"{name} {missing[0].problem.format(workers=way.workers)}")
+            idle.append(name)
+    if idle:
+        log.warning(f"{', '.join(idle)}: no effect with one worker")
 
 
 def options_of(kind: Any) -> list[Decorator]:

@@ -93,6 +93,7 @@ class OutputFlags:
         "--snapshot-every",
         default=0.0,
         type=float,
+        least=0,
     )
 
 
@@ -116,11 +117,14 @@ def train(launching: LaunchFlags, **groups: Any) -> int:
     nodes = launching.on_nodes()
     if nodes is None:
         return 0
-    world = World() if nodes.hosts and not launching.hosts else join(launching.timeout)
-    if world.size == 1 and world.order is None and (plan := nodes.plan(given.gpus, given.fits)):
-        return given.launch(plan)
+    world, plan = World() if nodes.hosts and not launching.hosts else join(launching.timeout), None
     with world:
-        return given.run(world)
+        if world.order is None:
+            plan = nodes.plan(given.gpus, given.fits) if world.size == 1 else None
+            launching.check(world, plan, given.sharing)
+        if plan is None:
+            return given.run(world)
+    return given.launch(plan)
 
 
 @dataclass(frozen=True)
@@ -165,8 +169,6 @@ class Training:
         check_output(outputs.trace, TRACE, outputs.report)
         self.gpus.check()
         require_inputs(*flags.weights.split(","), flags.snapshot if flags.snapshot != AUTO else "")
-        if not outputs.snapshot_every >= 0:
-            raise UsageError(f"--snapshot-every must be 0 or more seconds, not {outputs.snapshot_every:g}")
         self.sharing.check()
         assert self.signals  # whose effects are checked
 
@@ -209,8 +211,6 @@ class Training:
 
     def run(self, world: World) -> int:
         """Train as one of the workers; returns the exit code."""
-        if world.order is None:
-            self.launching.check(world)
         check_same_flags(world)
         solving, outputs, signals = self.solving, self.outputs, self.signals
         signals.save_every = outputs.snapshot_every if world.rank == 0 else 0.0

@@ -15,7 +15,7 @@ import numpy as np
 from fcaffe import log
 from fcaffe.cli import glog
 from fcaffe.cli.engine import NO_GPUS, TrainingGpus
-from fcaffe.cli.flags import IMPORTS, flag
+from fcaffe.cli.flags import ELASTIC, FIXED, HOSTS, IMPORTS, SEVERAL, STARTED, WATCHED, Way, check_flags, flag
 from fcaffe.errors import UsageError
 from fcaffe.jobs.hosts import (
     DEFAULT_TIMEOUT,
@@ -42,18 +42,29 @@ REJOIN = 60.0  # seconds
 class HostFlags:
     """The hosts of the workers, and how long one may be in one operation."""
 
-    hosts: str = flag("HOST:N,...", "Start workers on these hosts, N on each.")
-    hostfile: str = flag("FILE", "The same from a file, a host on each line.")
+    hosts: str = flag("HOST:N,...", "Start workers on these hosts, N on each.", needs=[STARTED])
+    hostfile: str = flag("FILE", "The same from a file, a host on each line.", needs=[STARTED])
     remote_shell: str = flag(
-        "WORDS", 'What reaches other hosts, such as "kubectl exec -i" or a script (ssh).', "--remote-shell"
+        "WORDS",
+        'What reaches other hosts, such as "kubectl exec -i" or a script (ssh).',
+        "--remote-shell",
+        needs=[STARTED, HOSTS],
     )
     timeout: int = flag(
         "SECONDS",
         f"End the job if a worker is in one operation for longer ({DEFAULT_TIMEOUT}); 0: never.",
         default=DEFAULT_TIMEOUT,
+        least=0,
+        needs=[WATCHED],
     )
     workers_per_host: int | None = flag(
-        "N", "Workers on each host that does not say how many (1).", "--workers-per-host", default=None, type=int
+        "N",
+        "Workers on each host that does not say how many (1).",
+        "--workers-per-host",
+        default=None,
+        type=int,
+        least=1,
+        needs=[STARTED, HOSTS],
     )
 
 
@@ -64,19 +75,26 @@ class LaunchFlags(HostFlags):
     Without a number of workers: as many as a launcher has started, or as the hosts have room for, else one.
     """
 
-    workers: int | None = flag("N", "Number of workers, each an MPI rank on CPUs.", default=None, type=int)
-    gpus: str = flag("N", "Train with N workers, each on a GPU of its own.")
+    workers: int | None = flag("N", "Number of workers, each an MPI rank on CPUs.", default=None, type=int, least=1)
+    gpus: str = flag("N", "Train with N workers, each on a GPU of its own.", needs=[FIXED])
     restarts: int = flag(
-        "N", "Start again up to N times, from the newest snapshot, if a worker dies or hangs.", default=0
+        "N",
+        "Start again up to N times, from the newest snapshot, if a worker dies or hangs.",
+        default=0,
+        least=0,
+        needs=[STARTED, FIXED],
     )
     elastic: str = flag(
         "MIN:MAX",
         "Go on with fewer workers when a host is lost, and with more when it is back; from the newest snapshot.",
+        needs=[STARTED, HOSTS],
     )
     rejoin: float = flag(
         "SECONDS",
         f"How long an elastic job waits for a lost host before it goes on without it ({REJOIN:g}).",
         default=REJOIN,
+        least=0,
+        needs=[STARTED, ELASTIC],
     )
 
     def plan(self, gpus: TrainingGpus = NO_GPUS, fits: Callable[[int], bool] = lambda workers: True) -> Plan | None:
@@ -85,16 +103,6 @@ class LaunchFlags(HostFlags):
         With `restarts`, one worker gets a launcher and an agent too. `fits` returns whether this many workers can
         train.
         """
-        for name, number, least in (
-            ("--workers", self.workers, 1),
-            ("--workers-per-host", self.workers_per_host, 1),
-            ("--timeout", self.timeout, 0),
-            ("--restarts", self.restarts, 0),
-        ):
-            if number is not None and number < least:
-                raise UsageError(f"{name} must be {least} or more, not {number}")
-        if not self.rejoin >= 0:
-            raise UsageError(f"--rejoin must be 0 or more seconds, not {self.rejoin:g}")
         if self.hosts and self.hostfile:
             raise UsageError("--hosts and --hostfile say the same thing: give one of them")
         alone = not (self.hosts or self.hostfile)
@@ -103,15 +111,20 @@ class LaunchFlags(HostFlags):
             raise UsageError(f"{gpus} means {on_gpus} workers, not --workers {self.workers}: leave that out")
         wanted = self.workers or on_gpus or 0
         if alone:
-            if given := [flag for flag, value in self._of_hosts().items() if value]:
-                raise UsageError(f"{given[0]} is for jobs on several hosts: give --hosts or --hostfile as well")
             wanted = max(wanted, 1)
             return self._plan(wanted, ()) if wanted > 1 or self.restarts else None
         if gpus.listed:
             wanted = self.workers or 0
         each = self.workers_per_host or (on_gpus if gpus.listed else 0)
+        may_change = self.elastic and self.hostfile
+        if self.workers_per_host and all(count for _, count in self._hosts()) and not may_change:
+            raise UsageError(
+                "--workers-per-host has no effect, as each host says how many workers it has: leave it out"
+            )
         if self.elastic:
             least, most = self._range()
+            if wanted and wanted < least:
+                raise UsageError(f"--workers {wanted}, but --elastic {self.elastic} needs {least}: leave --workers out")
             elastic = Elastic(least, min(most, wanted or most), self.rejoin, lambda: self._rooms(each or 1), fits)
             return self._plan(most, self._rooms(each or 1), elastic)
         hosts = ranks_of_hosts(wanted, [(name, count or each or None) for name, count in self._hosts()])
@@ -134,15 +147,6 @@ class LaunchFlags(HostFlags):
         nodes = nodes_of(start)
         return replace(self, hosts=",".join(nodes)) if nodes else None
 
-    def _of_hosts(self) -> dict[str, object]:
-        """The flags that only apply to several hosts."""
-        return {
-            "--workers-per-host": self.workers_per_host,
-            "--elastic": self.elastic,
-            "--remote-shell": self.remote_shell,
-            "--rejoin": self.rejoin != REJOIN,
-        }
-
     def _hosts(self) -> list[Host]:
         return parse_hosts(self.hosts) if self.hosts else read_hostfile(self.hostfile)
 
@@ -162,21 +166,18 @@ class LaunchFlags(HostFlags):
             )
         return least, most
 
-    def check(self, world: World) -> None:
-        """Raises UsageError for flags of fcaffe's own launcher if it has started nothing, and if another launcher has
-        started another number of ranks than the flags say."""
-        own = {"--hosts": self.hosts, "--hostfile": self.hostfile, "--restarts": self.restarts}
-        own |= self._of_hosts()
-        if world.size == 1:
-            own = {"--timeout": self.timeout != DEFAULT_TIMEOUT}
-        if given := [flag for flag, value in own.items() if value]:
-            why = "this is one worker" if world.size == 1 else f"another launcher has started these {world.size} ranks"
-            raise UsageError(
-                f"{', '.join(given)} {'is' if len(given) == 1 else 'are'} for several workers that fcaffe starts, and "
-                f"{why}: start with --workers N or --hosts without mpiexec or srun, or leave the flag out"
-            )
-        if self.workers and self.workers != world.size:
-            raise UsageError(f"--workers {self.workers}, but {world.size} ranks were started: leave the flag out there")
+    def check(self, world: World, plan: Plan | None, *others: Any) -> None:
+        """Raises UsageError for flags of these and `others` that have no effect on the workers of this plan, or else on
+        those that are there, and for another number of workers than there are."""
+        if plan is not None:
+            way = Way(plan.workers, True, bool(plan.hosts), plan.elastic is not None)
+        else:
+            way = Way(world.size, hosts=len(set(world.hosts)) > 1)
+            if self.workers and self.workers != world.size:
+                raise UsageError(
+                    f"--workers {self.workers}, but {world.size} ranks were started: leave the flag out there"
+                )
+        check_flags(way, self, *others)
 
 
 def reduction_names() -> list[str]:
@@ -200,15 +201,19 @@ class SharingFlags:
         "What a batch_size is: the batch that the workers split, or that of each worker (global; with --gpu and "
         "several GPUs per-worker).",
         default=None,
+        needs=[SEVERAL],
     )
     reduce: str = flag(
         "NAME",
         "How the gradients of the workers are added up (auto).",
         default="auto",
+        needs=[SEVERAL],
         shell_complete=lambda context, param, begun: [name for name in reduction_names() if name.startswith(begun)],
     )
     compress: str = flag(
-        "NAME", "Send gradients compressed: fp16, bf16, onebit, threshold:tau=X or topk:density=X,warmup=N."
+        "NAME",
+        "Send gradients compressed: fp16, bf16, onebit, threshold:tau=X or topk:density=X,warmup=N.",
+        needs=[SEVERAL],
     )
     bucket_mb: float | None = flag(
         "MB",
@@ -216,12 +221,16 @@ class SharingFlags:
         "--bucket-mb",
         default=None,
         type=float,
+        needs=[SEVERAL],
     )
-    overlap: bool = flag(None, "Send gradients after backward only.", "--no-overlap", default=True, flag_value=False)
+    overlap: bool = flag(
+        None, "Send gradients after backward only.", "--no-overlap", default=True, flag_value=False, needs=[SEVERAL]
+    )
     bn: str | None = flag(
         ["sync", "local"],
         "BatchNorm over the batch of all workers, or of each (sync where the batch is split).",
         default=None,
+        needs=[SEVERAL],
     )
     reproducible: int = flag(
         "S",
@@ -234,6 +243,7 @@ class SharingFlags:
         "Whether all workers have all weights (data) or split those of each InnerProduct for which that moves fewer "
         "bytes (hybrid); auto: hybrid between hosts of CPUs, where that saves at least half of them.",
         default="auto",
+        needs=[SEVERAL],
     )
 
     def check(self) -> None:

@@ -225,7 +225,7 @@ def test_flags_reach_the_engine(run: Run, machine: Machine, flags: str, argument
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        ("-gpu 0 -engine numpy", "--engine numpy computes on CPUs: leave it out on a GPU"),
+        ("-gpu 0 -engine numpy", "--engine is for CPUs: leave it out on a GPU"),
         ("-gpu 0 -loss-scale 8", "--loss-scale is for --math fp16: fp32 does without, leave it out"),
         ("-gpu 0 -math fp16 -loss-scale x", "--loss-scale takes a positive number or 'dynamic', not 'x'"),
         ("-gpu 0 -math fp16 -loss-scale 0", "--loss-scale takes a positive number or 'dynamic', not '0'"),
@@ -274,7 +274,7 @@ def launching(workers: int | None = None, hosts: str = "") -> LaunchFlags:
 @pytest.mark.usefixtures("machine")
 def test_what_is_started() -> None:
     def started(gpu: str = "", number: str = "", **flags: Any) -> Any:
-        plan = launching(**flags).plan(0, TrainingGpus(gpu, number))
+        plan = launching(**flags).plan(TrainingGpus(gpu, number))
         return plan and (plan.workers, plan.hosts)
 
     assert started() is started("0") is started(number="1") is None

@@ -96,7 +96,7 @@ SAMPLES = {
     "scaling": Sample("--scaling --gpu 0"),
     "input_shape": Sample("--input-shape 1,4,4"),
 }
-# How several workers share the work: with one worker they have nothing to say, and nonsense is refused all the same.
+# How several workers share the work: with one a line of the log names these flags. Nonsense is refused all the same.
 OF_SEVERAL = {"batch", "reduce", "compress", "bucket_mb", "overlap", "bn", "parallel"}
 OF_THE_LAUNCHER = {"hosts", "hostfile", "restarts", "workers_per_host", "elastic", "rejoin"}
 OF_THE_LAUNCHER |= {"remote_shell"}
@@ -201,10 +201,10 @@ def test_alone(
     if (baseline, sample.solver) not in baselines:
         baselines[baseline, sample.solver] = observed(run, inputs, baseline)
     without, beside = baselines[baseline, sample.solver], observed(run, inputs, f"{baseline} {sample.words}")
+    assert without != beside
     if flag in OF_SEVERAL:
-        assert without == beside
-    else:
-        assert without != beside
+        idle = f"{sample.words.split()[0]}: no effect with one worker"
+        assert [line for line in beside[2] if line != idle] == without[2] and without[4:] == beside[4:]
 
 
 def test_what_is_observed_is_the_same_without_another_flag(run: Run, inputs: Path) -> None:
@@ -226,11 +226,17 @@ def values(command: str, words: list[str]) -> dict[str, Any]:
     return loaded.make_context(command, [*words, *given], resilient_parsing=False).params
 
 
-@pytest.mark.parametrize("way", ["--workers=2", "--hosts=a:1,b:1", "--hostfile=hosts"])
+WAYS = ["--workers=2", "--hosts=a,b", "--hostfile=hosts", "--restarts=1", "--hosts=a,b --elastic=1:2"]
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("flag", [flag for command, flag in PAIRS if command == "train"])
 def test_ranks_are_given_each_flag(way: str, flag: str, run: Run, inputs: Path, started: Any) -> None:
-    """Of a flag, the launcher reads the value, or the ranks get it, or the start is refused."""
-    words = ["--solver=solver.prototxt", way, *SAMPLES[flag].words.split()]
+    """Of a flag, the launcher reads the value, or the ranks get it, or a line names it, or the start is refused."""
+    usual = ["--solver=solver.prototxt", *way.split()]
+    words = [*usual, *SAMPLES[flag].words.split()]
+    assert run("train", *usual).code == 7
+    plain = started.pop()[0]
     result = run("train", *words)
     if result.code in (0, 1, 134):
         named = re.sub("[ =].*", "", SAMPLES[flag].words)
@@ -243,9 +249,20 @@ def test_ranks_are_given_each_flag(way: str, flag: str, run: Run, inputs: Path, 
     assert list(order["imports"]) == (["mine"] if flag == "imports" else [])
     assert order["traceback"] is (flag == "traceback")
     assert pb.SolverParameter.FromString(base64.b64decode(order["solver"])) == read_solver("solver.prototxt")
-    assert plan.restarts == wanted["restarts"]
-    assert plan.workers == 2 and plan.timeout == wanted["timeout"]
+    assert plan.restarts == wanted["restarts"] and plan.timeout == wanted["timeout"]
+    assert plan.workers == wanted["workers"] or not wanted["workers"]
     assert bool(plan.hosts) is bool(wanted["hosts"] or wanted["hostfile"])
+    given_by_way = {word[2:].partition("=")[0] for word in way.split()}
+    if flag in (OF_THE_LAUNCHER | {"timeout"}) - given_by_way:
+        assert shape(plan) != shape(plain), "the launcher reads it"
+    if flag in OF_SEVERAL:
+        assert ("no effect with one worker" in result.err) is (plan.workers == 1)
+
+
+def shape(plan: Plan) -> tuple[Any, ...]:
+    """What a plan says, with the limits of an elastic job."""
+    elastic = plan.elastic and (plan.elastic.least, plan.elastic.most, plan.elastic.rejoin, tuple(plan.elastic.hosts()))
+    return plan.workers, tuple(plan.hosts), plan.timeout, plan.restarts, plan.shell, elastic
 
 
 class ReachedError(Exception):

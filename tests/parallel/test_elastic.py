@@ -96,7 +96,8 @@ def test_a_job_that_gets_nowhere_ends(start: Start, folder: Path) -> None:
     [
         ("--elastic 2:4", "--elastic is for jobs on several hosts: give --hosts or --hostfile as well"),
         ("--elastic 4:2 --hosts a,b", "--elastic takes the least and the greatest number of workers, as 4:8, not 4:2"),
-        ("--snapshot-every=-1", "--snapshot-every must be 0 or more seconds, not -1"),
+        ("--snapshot-every=-1", "--snapshot-every must be 0 or more, not -1"),
+        ("--elastic 2:4 --workers 1 --hosts a,b", "--workers 1, but --elastic 2:4 needs 2"),
     ],
 )
 def test_wrong_flags(start: Start, flags: str, problem: str) -> None:

@@ -132,7 +132,7 @@ if self.calls == 6 and not os.path.exists("ended"):
 @pytest.mark.parametrize(
     ("flag", "problem"),
     [
-        ("--hosts=a,b", "--hosts is for several workers that fcaffe starts"),
+        ("--hosts=a,b", "--hosts is for workers that fcaffe starts, and another launcher has started these 2 ranks"),
         ("--restarts=1", "started 2 processes on 1 hosts: for --restarts and --elastic start one process on each host"),
     ],
 )
