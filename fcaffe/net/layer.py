@@ -321,6 +321,11 @@ class Layer:
         return blob
 
     @property
+    def layers(self) -> list[Layer]:
+        """The layers of the graph whose work this one does: itself, or those that a fused layer replaces."""
+        return [self]
+
+    @property
     def workers(self) -> Workers:
         """The workers among which the work of this layer is split; a single one if each does all of it."""
         return self.context.workers if self.is_split else self.context.workers.single

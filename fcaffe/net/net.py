@@ -235,7 +235,7 @@ class Net(Graph):
                 node.backward()
                 if self.debug_info:
                     self._debug_backward(node)
-            for layer in node.layers:
+            for layer in node.layer.layers:
                 for blob in layer.blobs:
                     blob.diff_storage.settle()
             for hook in self.hooks.after_backward:
@@ -283,7 +283,6 @@ class Net(Graph):
         return [
             (blob, weight)
             for node in self.nodes
-            if node.has_loss
             for blob, weight in zip(node.tops, node.layer.loss_weights, strict=False)
             if weight
         ]

@@ -25,24 +25,24 @@ from fcaffe.net.placements import Partial
 class Node:
     """A layer at its position in a list of nodes that run in this order.
 
-    `members` of a fused node (see `fcaffe.net.run.rewrite`) are the nodes of the graph whose work its layer does. The
-    ids of a node of the graph are indices in the graph's list of blobs. `before` is a blob for the old values of the
-    bottom (see above). The graph copies them there; in a program `before` mostly is the bottom itself.
+    The ids of a node of the graph are indices in the graph's list of blobs. `before` is a blob for the old values of
+    the bottom (see above). The graph copies them there; in a program `before` mostly is the bottom itself.
     """
 
     index: int
     layer: Layer
-    name: str
     bottoms: list[Blob]
     tops: list[Blob]
     bottom_need_backward: list[bool]
     needs_backward: bool = False
-    has_loss: bool = False
-    members: tuple[Node, ...] = ()
     bottom_ids: list[int] = field(default_factory=list)
     top_ids: list[int] = field(default_factory=list)
     before: Blob | None = None
     versions: list[int] = field(default_factory=list)  # of the blobs, when the layer was reshaped last
+
+    @property
+    def name(self) -> str:
+        return self.layer.name
 
     def reshape(self) -> None:
         """Let the layer take over the shapes of its bottoms, if they may have changed."""
@@ -87,7 +87,7 @@ class Node:
         """Whether all its layers are fcaffe's, which change nothing in a second computation but what `forward_again`
         says: the tests show it for each of their settings. A class from elsewhere may do anything in forward, whatever
         it inherits."""
-        return all(type(layer).__module__.startswith("fcaffe.") for layer in {self.layer, *self.layers})
+        return all(type(layer).__module__.startswith("fcaffe.") for layer in {self.layer, *self.layer.layers})
 
     @property
     def is_repeatable(self) -> bool:
@@ -104,7 +104,7 @@ class Node:
 
     def loss(self) -> float:
         """The weighted sum of the tops that carry a loss."""
-        return self.layer.doing(self.layer.loss, self.tops) if self.has_loss else 0.0
+        return self.layer.doing(self.layer.loss, self.tops)
 
     def backward(self) -> None:
         """Run the layer's backward, unless it has no gradient to write. User code runs anyway, as in Caffe."""
@@ -113,7 +113,7 @@ class Node:
         for index, blob in enumerate(self.bottoms):
             if down[index] and index in self.layer.traits.constants:
                 down[index], blob.diff[...] = False, 0
-        learns = any(any(layer.param_propagate_down) for layer in self.layers)
+        learns = any(any(layer.param_propagate_down) for layer in self.layer.layers)
         if not (learns or any(down) or self.layer.traits.runs_user_code):
             return
         self.layer.doing(self.layer.backward, self.tops, down, self.saved_bottoms)
@@ -146,11 +146,6 @@ class Node:
         if self.layer.traits.aliases or not (self.bottoms and self.tops):
             return False
         return self.tops[0].data_storage is self.bottoms[0].data_storage
-
-    @property
-    def layers(self) -> list[Layer]:
-        """The layers of the graph whose work is done here."""
-        return [member.layer for member in self.members] if self.members else [self.layer]
 
     @functools.cached_property
     def blobs(self) -> list[Blob]:

@@ -151,7 +151,7 @@ class Run:
         net = Net(net_param, self.context)
         check_layer_names(self.param, net.layers)
         finetune(net, self.param.weights, tell=True, strict=self.options.refuses_misfits)
-        if not any(node.has_loss for node in net.nodes):
+        if not any(any(layer.loss_weights) for layer in net.layers):
             log.warning(
                 "the training net has no loss, so nothing is learned; add a layer such as SoftmaxWithLoss, or give a "
                 "layer a loss_weight"

@@ -46,7 +46,7 @@ class Case:
         self.top = self.bottom if in_place else [Blob(xp, (), channels_last=True) for _ in range(example.tops)]
         self.write_bottoms(example)
         self.layer.initialize(self.bottom, self.top)
-        self.node = Node(0, self.layer, "it", self.bottom, self.top, [])
+        self.node = Node(0, self.layer, self.bottom, self.top, [])
         if in_place and self.layer.traits.copies_bottom != "never":
             self.node.before = Blob(xp, (), channels_last=True)
         for index, blob in enumerate(self.layer.blobs):

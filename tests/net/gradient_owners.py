@@ -25,7 +25,7 @@ def gradients_have_owners(net: Net) -> Iterator[None]:
     def checked(node: Node) -> None:
         inner = getattr(node.layer, "inner", None)
         asked = [blob for blob, down in zip(node.bottoms, node.bottom_need_backward, strict=True) if down]
-        blobs = [*asked, *(blob for layer in node.layers for blob in layer.blobs), *([inner] if inner else [])]
+        blobs = [*asked, *(blob for layer in node.layer.layers for blob in layer.blobs), *([inner] if inner else [])]
         before = _values(net)
         backward(node)
         own = {blob.diff_storage for blob in blobs}
@@ -41,7 +41,7 @@ def gradients_have_owners(net: Net) -> Iterator[None]:
 
 def _values(net: Net) -> dict[Storage, np.ndarray]:
     nodes = [*net.nodes, *net.program.nodes]
-    blobs = {blob for node in nodes for blob in (*node.blobs, *(b for layer in node.layers for b in layer.blobs))}
+    blobs = {blob for node in nodes for blob in (*node.blobs, *(b for layer in node.layer.layers for b in layer.blobs))}
     storages = {blob.diff_storage for blob in blobs}
     written = [storage for storage in storages if storage.buffer is not None and not storage.is_clear]
     return {storage: storage.buffer.view("uint8").copy() for storage in written}

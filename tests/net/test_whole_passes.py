@@ -96,7 +96,7 @@ def feed(net, batch):
 
 def test_which_layers_are_fused():
     def fused(net):
-        return [node.name for node in net.fused.nodes if len(node.layers) > 1]
+        return [node.name for node in net.fused.nodes if len(node.layer.layers) > 1]
 
     whole, apart = build("TRAIN", whole_passes=True), build("TRAIN", APART, whole_passes=True)
     residual = ["n3+s3+sum+r3+d_r3_0_split"]

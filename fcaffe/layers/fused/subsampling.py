@@ -73,7 +73,7 @@ def _move_stride_up(index: int, touching: Touching, made: list[list[Node]], want
     if layer.adds:
         name, blob = f"{node.name}/subsampled", node.bottoms[1]
         subsample = Subsample(name, layer.context, stride)
-        added.append(Node(node.index, subsample, name, [blob], [_subsampled(blob, stride)], [False]))
+        added.append(Node(node.index, subsample, [blob], [_subsampled(blob, stride)], [False]))
         bottoms = [node.bottoms[0], *added[0].tops]
     made[index] = [*added, replace(node, layer=FoldedConvolution(followed, own), bottoms=bottoms, tops=[some])]
     if split is not None:

@@ -113,7 +113,7 @@ class Graph:
         layer.bottom_names = [self._unsplit.get(name, name) for name in param.bottom]
         log.creating_layer(param.name)
         placements = self._redistribute(layer, param, index) if self.context.workers.size > 1 else []
-        node = Node(len(self.nodes), layer, param.name, [], [], [])
+        node = Node(len(self.nodes), layer, [], [], [])
         for index in range(len(param.bottom)):
             self._append_bottom(node, param, index)
         for index in range(len(param.top)):
@@ -158,7 +158,6 @@ class Graph:
         return key
 
     def _append_node(self, node: Node) -> None:
-        node.has_loss = any(node.layer.loss_weights)
         self.nodes.append(node)
         log.setting_up(node.name)
         for blob_id, blob, weight in zip(node.top_ids, node.tops, node.layer.loss_weights, strict=True):
@@ -212,7 +211,7 @@ class Graph:
         source = self._ids[name]
         layer = Redistribute(name, self.context, reader, self.blobs[source].placement, placement)
         layer.bottom_names = [self._unsplit.get(name, name)]
-        node = Node(len(self.nodes), layer, layer.name, [], [], [])
+        node = Node(len(self.nodes), layer, [], [], [])
         self._append_bottom(node, layer.param, 0)
         self._append_top(node, layer.param, 0)
         node.tops[0].placement = placement

@@ -118,7 +118,7 @@ def share_memory(uses: list[Use]) -> Moves:
 
 def memory_of(program: Program, again: Again, in_arena: bool) -> Memory:
     """The memory of a program in which these nodes run again, in separate buffers or in an arena."""
-    parameters = {blob.data_storage for node in program.nodes for layer in node.layers for blob in layer.blobs}
+    parameters = {blob.data_storage for node in program.nodes for layer in node.layer.layers for blob in layer.blobs}
     data = {blob.data_storage for node in program.nodes for blob in node.blobs} - parameters
     if in_arena:
         peak = layout(uses(program, again))[1] + bytes_of(data - program.activations.keys())

@@ -67,8 +67,8 @@ class Program:
 
     def __init__(self, nodes: Sequence[Node], outer: Iterable[Blob], parameters: Parameters, gradients: bool) -> None:
         self.nodes = list(nodes)
-        self.final_from = parameters.final_offsets([node.layers for node in nodes])
-        self.needs_until = parameters.needed_offsets([node.layers for node in nodes])
+        self.final_from = parameters.final_offsets([node.layer.layers for node in nodes])
+        self.needs_until = parameters.needed_offsets([node.layer.layers for node in nodes])
         self.inference = not gradients
         self._outer = list(outer)
         self._varying = {blob for node in nodes if node.layer.traits.shapes_by_values for blob in node.tops}
@@ -164,7 +164,7 @@ class Program:
             *self._varying,
         ]
         sources = [blob for node in self.nodes if not node.bottoms for blob in node.tops]
-        parameters = [blob for node in self.nodes for layer in node.layers for blob in layer.blobs]
+        parameters = [blob for node in self.nodes for layer in node.layer.layers for blob in layer.blobs]
         without = [
             blob
             for node in self.nodes

@@ -99,7 +99,7 @@ class Replay:
         node.reshape()
         buffers = [blob.data_storage.buffer for blob in node.bottoms if blob in node.tops]
         before = [(buffer, buffer.copy()) for buffer in buffers]
-        parameters = [blob for layer in node.layers for blob in layer.blobs]
+        parameters = [blob for layer in node.layer.layers for blob in layer.blobs]
         arrays = [blob.data for blob in (*node.blobs, *parameters)]
         protected = [(blob.data_storage, blob.data_storage.buffer) for blob in node.tops]
         for storage, buffer in protected:
@@ -128,6 +128,6 @@ def _steady(nodes: Sequence[Node]) -> list[Node]:
     for node in nodes:
         if not (node.bottoms and node.layer.traits.reshapes_by_shape and unsteady.isdisjoint(node.bottoms)):
             unsteady.update(node.tops)
-        elif node.is_repeatable and not node.has_loss:
+        elif node.is_repeatable and not any(node.layer.loss_weights):
             found.append(node)
     return found

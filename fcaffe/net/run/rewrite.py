@@ -135,6 +135,10 @@ class FusedLayer(Layer):
         """
         raise NotImplementedError
 
+    @property
+    def layers(self) -> list[Layer]:
+        return [layer for node in self.nodes for layer in node.layer.layers]
+
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         for node in self.nodes:
             node.reshape()
@@ -245,16 +249,12 @@ def _node_for(kind: type[FusedLayer], chain: Sequence[Node]) -> Node:
         if number == 0 or blob not in between
     ]
     bottoms, downs = zip(*outer, strict=True)
-    layer, last = kind(chain), chain[-1]
     return replace(
         chain[0],
-        layer=layer,
-        name=layer.name,
+        layer=kind(chain),
         bottoms=list(bottoms),
-        tops=last.tops,
+        tops=chain[-1].tops,
         bottom_need_backward=list(downs),
-        needs_backward=last.needs_backward,
-        has_loss=last.has_loss,
-        members=tuple(member for node in chain for member in (node.members or (node,))),
+        needs_backward=chain[-1].needs_backward,
         before=None,
     )
