@@ -62,7 +62,7 @@ class Node:
     @functools.cached_property
     def derived(self) -> Derived | None:
         """What is derived from the weights of nets for inference and for scripts. Others change them in each pass."""
-        context, sources = self.layer.context, [blob for layer in self.layers for blob in layer.blobs]
+        context, sources = self.layer.context, [blob for layer in self.layer.layers for blob in layer.blobs]
         serves = context.inference or (context.on_demand and not context.trains)
         if not serves or context.engine.asynchronous or not sources:
             return None

@@ -175,6 +175,22 @@ def test_user_code_in_place(folder: Path, how: str) -> None:
         assert same(HOW[how](text), train(text)) < 1e-5
 
 
+@pytest.mark.parametrize("how", list(HOW))
+def test_rows_of_readers_with_other_batches(folder: Path, how: str) -> None:
+    """Six rows that belong to three samples meet six samples: parts of both have other lengths."""
+    data = f'hdf5_data_param {{ source: "{folder}/rows.txt" batch_size: %d }}'
+    text = f"""layer {{ name: "six" type: "HDF5Data" top: "v" top: "label" {data % 6} }}
+        layer {{ name: "three" type: "HDF5Data" top: "u" {data % 3} }}
+        layer {{ name: "wide" type: "InnerProduct" bottom: "u" top: "wide"
+                 inner_product_param {{ num_output: 8 weight_filler {{ type: "xavier" }} }} }}
+        layer {{ name: "rows" type: "Reshape" bottom: "wide" top: "rows"
+                 reshape_param {{ shape {{ dim: 6 dim: 4 }} }} }}
+        layer {{ name: "sum" type: "Eltwise" bottom: "v" bottom: "rows" top: "sum" }}
+        layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "sum" bottom: "label" top: "loss" }}"""
+    with log.quiet(3):
+        assert same(HOW[how](text), train(text)) < 1e-5
+
+
 NORMALIZED = """layer { name: "cos" type: "InnerProduct" bottom: "ip" top: "cos" inner_product_param { num_output: 4
     bias_term: false normalize: true weight_filler { type: "xavier" } } }"""
 SEQUENCES = """layer { name: "steps" type: "Permute" bottom: "m" top: "t" permute_param { order: 1 order: 0 order: 2 } }

@@ -12,6 +12,7 @@ The gradient of a replicated blob is a sum over the workers; that of a sum is re
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -105,13 +106,15 @@ class Redistribute(Layer):
             zeros = self.xp.zeros(whole, values.dtype)
             zeros[self._parts(source, whole)[rank]] = values
             return zeros
-        counts = [part[-1].stop - part[-1].start for part in self._parts(source, whole)]
+        present = self._parts(source, whole)
         if not isinstance(target, Shard):
+            counts = [part[source.axis].stop - part[source.axis].start for part in present]
             rows = workers.gather_rows(self.xp.moveaxis(values, source.axis, 0), counts)
             return self.xp.moveaxis(rows, 0, source.axis)
-        parts = [values[part] for part in self._parts(target, values.shape)]
-        shape = parts[rank].shape
-        shapes = [(*shape[: source.axis], count, *shape[source.axis + 1 :]) for count in counts]
+        wanted = self._parts(target, whole)
+        starts = [own.start for own in present[rank]]
+        parts = [values[_shared(present[rank], part, starts)] for part in wanted]
+        shapes = [tuple(one.stop - one.start for one in _shared(part, wanted[rank])) for part in present]
         return self.xp.concatenate(workers.swap(parts, shapes), axis=source.axis)
 
     def _whole_shape(self, values: Array, shard: Shard) -> tuple[int, ...]:
@@ -121,15 +124,25 @@ class Redistribute(Layer):
 
     def _parts(self, placement: Placement, whole: tuple[int, ...]) -> list[tuple[slice, ...]]:
         """For each worker the index of its part of an array of this shape."""
-        size = self.context.workers.size
+        size, index = self.context.workers.size, tuple(slice(0, n) for n in whole)
         if not isinstance(placement, Shard):
-            return [(slice(None),) * len(whole)] * size
+            return [index] * size
         counts = self.rows
         if not placement.chosen_by:
             each = whole[placement.axis] // placement.samples
             counts = [each * split_batch(placement.samples, rank, size).count for rank in range(size)]
-        before = (slice(None),) * placement.axis
-        return [(*before, slice(stop - count, stop)) for count, stop in zip(counts, accumulate(counts), strict=True)]
+        before, behind = index[: placement.axis], index[placement.axis + 1 :]
+        ends = zip(counts, accumulate(counts), strict=True)
+        return [(*before, slice(stop - count, stop), *behind) for count, stop in ends]
+
+
+def _shared(one: Sequence[slice], other: Sequence[slice], starts: Sequence[int] | None = None) -> tuple[slice, ...]:
+    """What two parts have in common, as an index of the whole array, or of one that begins at `starts`."""
+    shared = []
+    for a, b, origin in zip(one, other, starts or [0] * len(one), strict=True):
+        start = max(a.start, b.start)
+        shared.append(slice(start - origin, max(start, min(a.stop, b.stop)) - origin))
+    return tuple(shared)
 
 
 def adjoint(placement: Placement) -> Placement:

@@ -36,7 +36,7 @@ class Replay:
         steady = _steady(self._nodes)
         self._recordable = set(steady)
         self._blobs = [blob for node in steady for blob in node.blobs]
-        self._parameters = [blob for node in steady for layer in node.layers for blob in layer.blobs]
+        self._parameters = [blob for node in steady for layer in node.layer.layers for blob in layer.blobs]
         self._changes = -1, -1
         self._versions: list[Any] = []
         self._memory: list[tuple[Storage, Array]] = []
