@@ -114,4 +114,11 @@ def widened(x: Array) -> Array:
     if x.dtype.kind != "V":
         return x
     wide = np.ascontiguousarray(x).view(np.uint16).astype(np.uint32)
-    return np.left_shift(wide, 16, out=wide).view(np.float32)
+    return np.left_shift(wide, 16, out=wide).view(np.float32).reshape(x.shape)
+
+
+def narrowed(x: Array) -> Array:
+    """float32 values rounded to the nearest bfloat16, as opaque bytes."""
+    bits = np.ascontiguousarray(x).view(np.uint32)
+    upper = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    return np.where(x == x, upper, bits >> 16 | 0x40).astype(np.uint16).view("V2").reshape(x.shape)

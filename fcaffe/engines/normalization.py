@@ -209,7 +209,7 @@ def _pieces(x: Array) -> list[tuple[slice, ...]]:
     images_at_once = max(1, PIECE // max(1, channels * height * width))
     rows = height if images_at_once > 1 else max(1, PIECE // max(1, channels * width))
     return [
-        (slice(image, image + images_at_once), slice(None), slice(row, row + rows))
+        (slice(image, min(images, image + images_at_once)), slice(None), slice(row, row + rows))
         for image in range(0, images, images_at_once)
         for row in range(0, height, rows)
     ]

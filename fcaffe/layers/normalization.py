@@ -115,4 +115,5 @@ class MVN(Layer):
 
     def _mean(self, x: Array) -> Array:
         axes = (1, 2, 3) if self.param.mvn_param.across_channels else (2, 3)
-        return x.mean(axis=axes, dtype=self.xp.float64, keepdims=True).astype(x.dtype)
+        sums = x.sum(axis=axes, dtype=self.xp.float64, keepdims=True)
+        return (sums / max(1, x.size // max(1, sums.size))).astype(x.dtype)

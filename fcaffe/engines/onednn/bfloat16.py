@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe.engines.channels import narrowed, widened
 from fcaffe.engines.memory import Array
 from fcaffe.engines.numpy_engine import NumpyEngine
 from fcaffe.engines.onednn.calls import address
@@ -69,6 +70,9 @@ def _is_narrow(thing: Any) -> bool:
 class PlainOperators(NumpyEngine):
     """NumPy's engine for blobs of both types: the operators below work on copies, and all others call these."""
 
+    def copy(self, x: Array, y: Array) -> None:
+        y[...] = narrowed(x) if _is_narrow(y) and not _is_narrow(x) else x if _is_narrow(y) else widened(x)
+
 
 for operator in (  # on activations or their gradients
     *(NumpyEngine.add_bias, NumpyEngine.multiply, NumpyEngine.weighted_sum),
@@ -76,7 +80,8 @@ for operator in (  # on activations or their gradients
     *(NumpyEngine.batch_norm_apply, NumpyEngine.batch_norm_train_backward),
     *(NumpyEngine.convolution_forward, NumpyEngine.convolution_backward_data),
     *(NumpyEngine.convolution_backward_weights, NumpyEngine.lrn_forward, NumpyEngine.lrn_backward),
-    *(NumpyEngine.max_pool_with_indices, NumpyEngine.index_backward),
+    *(NumpyEngine.inner_product_forward, NumpyEngine.inner_product_backward_data),
+    *(NumpyEngine.inner_product_backward_weights, NumpyEngine.max_pool_with_indices, NumpyEngine.index_backward),
     *(NumpyEngine.relu_forward, NumpyEngine.relu_backward),
     *(NumpyEngine.scale_channels, NumpyEngine.scale_channels_backward),
     *(NumpyEngine.softmax_forward, NumpyEngine.softmax_backward),

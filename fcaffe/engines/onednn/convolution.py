@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from ctypes import c_int, c_void_p
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from fcaffe.engines.channels import channels_last, is_channels_last
 from fcaffe.engines.convolution import Fold, PlainConvolution
+from fcaffe.engines.limits import or_plain
 from fcaffe.engines.memory import Array
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
@@ -34,16 +35,6 @@ class Sizes(NamedTuple):
     group: int
 
     @property
-    def are_supported(self) -> bool:
-        """Whether oneDNN convolves arrays of this shape: of one to three spatial axes, with values."""
-        return self.x.size > 0 and 1 <= len(self.windows.kernel) <= 3
-
-    @property
-    def signature(self) -> tuple[Hashable, ...]:
-        x, weights, y, windows, group = self
-        return x.shape, x.strides, weights.shape, y.shape, y.strides, windows, group
-
-    @property
     def multiply_adds(self) -> int:
         return self.y.size * self.weights[0].size
 
@@ -55,22 +46,21 @@ class Sizes(NamedTuple):
     @property
     def is_product(self) -> bool:
         """Whether the convolution is a product of matrices: one group of 1x1 kernels, stride 1 and no padding."""
-        return self.group == 1 and self.windows.is_pointwise()
+        return self.x.size > 0 and self.group == 1 and self.windows.is_pointwise()
 
 
 class Convolution(Operations, PlainConvolution):
     """x (N, C, spatial...), weights (M, C / group, kernel...), bias (M,) or None, y (N, M, output_size...)."""
 
+    @or_plain
     def convolution_forward(
         self, x: Array, weights: Array, bias: Array, y: Array, windows: Windows, group: int, relu: bool = False
     ) -> None:
         sizes = Sizes(x, weights, y, windows, group)
-        if not sizes.are_supported:
-            super().convolution_forward(x, weights, bias, y, windows, group, relu)
-            return
         operation = self._forward(sizes, bias is not None, relu)
         self.run(operation, (x, weights) if bias is None else (x, weights, bias), y, weights=weights)
 
+    @or_plain
     def folded_convolution(
         self,
         x: Array,
@@ -84,8 +74,6 @@ class Convolution(Operations, PlainConvolution):
     ) -> bool:
         """One primitive, and the folded weights are cached in its own layout."""
         sizes = Sizes(x, weights, y, windows, group)
-        if not sizes.are_supported:
-            return super().folded_convolution(x, weights, fold, y, windows, group, relu, plus)
         if plus is not None and not (is_channels_last(plus) and is_channels_last(y)):
             with self.dense([plus], [y]) as (plus_, y_):
                 return self.folded_convolution(x, weights, fold, y_, windows, group, relu, plus_)
@@ -105,11 +93,9 @@ class Convolution(Operations, PlainConvolution):
             self.add_to(plus, y, relu)
         return True
 
+    @or_plain
     def convolution_backward_data(self, dy: Array, weights: Array, dx: Array, windows: Windows, group: int) -> None:
         sizes = Sizes(dx, weights, dy, windows, group)
-        if not sizes.are_supported:
-            super().convolution_backward_data(dy, weights, dx, windows, group)
-            return
         if self.math == dnnl.F32 and sizes.is_product:  # a tenth faster, and so is the weights' gradient
             with self.dense([dy], [dx]) as (dy_, dx_):
                 self.library.sgemm(_rows_of(dy_), _matrix_of(weights), _rows_of(dx_))
@@ -125,18 +111,15 @@ class Convolution(Operations, PlainConvolution):
             inputs = {dnnl.DIFF_DST: library.layout(dy), dnnl.WEIGHTS: library.layout(sizes.grouped)}
             return Operation(library, description, inputs, {dnnl.DIFF_SRC: library.layout(dx)})
 
-        whole = set(windows.stride) == {1}  # with others the order of sums is the threads' as well
-        arrays = (dx, weights, dy) if whole else ()
-        operation = self.operation(("convolution data", *sizes.signature), build, arrays, sizes.multiply_adds)
+        same_bits = set(windows.stride) == {1}  # with others the order of sums is the threads' as well
+        operation = self._operation(sizes, ("data",), build, same_bits)
         self.run(operation, (dy, weights), dx, weights=weights)
 
+    @or_plain
     def convolution_backward_weights(
         self, x: Array, dy: Array, dweights: Array, windows: Windows, group: int, add: bool
     ) -> None:
         sizes = Sizes(x, dweights, dy, windows, group)
-        if not sizes.are_supported:
-            super().convolution_backward_weights(x, dy, dweights, windows, group, add)
-            return
         if self.math == dnnl.BF16 and sizes.is_product and min(dweights.shape[:2]) >= MANY_CHANNELS:  # faster
             with self.dense([dy, x], []) as (dy_, x_):
                 self.product(_rows_of(dy_).T, _rows_of(x_), None, _matrix_of(dweights), add)
@@ -154,7 +137,7 @@ class Convolution(Operations, PlainConvolution):
             inputs = {dnnl.SRC: library.layout(x), dnnl.DIFF_DST: library.layout(dy)}
             return Operation(library, description, inputs, {dnnl.DIFF_WEIGHTS: library.layout(sizes.grouped)})
 
-        operation = self.operation(("convolution weights", *sizes.signature), build)
+        operation = self._operation(sizes, ("weights",), build, same_bits=False)
         operation((address(x), address(dy)), (address(dweights),), add)
 
     def _forward(self, sizes: Sizes, biased: bool, relu: bool, plus: Array | None = None) -> Operation:
@@ -175,8 +158,14 @@ class Convolution(Operations, PlainConvolution):
                 chained, description = {}, self._describe_forward(sizes, biased, False)
             return Operation(library, description, inputs, {dnnl.DST: library.layout(y)}, chained=chained)
 
-        key = ("convolution", *sizes.signature, biased, plus is None, relu)
-        return self.operation(key, build, (x, weights, y), sizes.multiply_adds)
+        return self._operation(sizes, (biased, plus is None, relu), build)
+
+    def _operation(
+        self, sizes: Sizes, settings: tuple[Hashable, ...], build: Callable[[], Operation], same_bits: bool = True
+    ) -> Operation:
+        x, weights, y, windows, group = sizes
+        settings = windows, group, *settings
+        return self.operation("convolution", (x, weights, y), settings, build, same_bits, sizes.multiply_adds)
 
     def _describe_forward(self, sizes: Sizes, biased: bool, relu: bool, plus: Array | None = None) -> Description:
         library = self.library

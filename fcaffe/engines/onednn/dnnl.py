@@ -1,9 +1,10 @@
 """The names and numbers of oneDNN 3's `dnnl.h` and `dnnl_types.h` that are used here."""
 
 VERSION = 3
+MAX_AXES = 12  # DNNL_MAX_NDIMS
 
 F32, BF16 = 3, 2  # dnnl_data_type_t
-AVX512_CORE, AVX512_BF16 = 0x27, 0xE7  # dnnl_cpu_isa_t
+AVX, AVX512_CORE, AVX512_BF16 = 0x3, 0x27, 0xE7  # dnnl_cpu_isa_t
 
 FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD = 64, 96, 128  # dnnl_prop_kind_t
 

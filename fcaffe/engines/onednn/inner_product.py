@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fcaffe.engines.engine import PlainInnerProduct
+from fcaffe.engines.limits import or_plain
 from fcaffe.engines.memory import Array
 from fcaffe.engines.onednn.operation import Operations
 
@@ -18,6 +19,7 @@ class InnerProduct(Operations, PlainInnerProduct):
     def flat_memory(self, x: Array) -> Array:
         return self.library.temporary_array(FLAT, x.shape, x.dtype)
 
+    @or_plain
     def inner_product_forward(self, x: Array, weights: Array, bias: Array, y: Array, transpose: bool) -> None:
         if x.shape[0] == 1 and weights.size >= LARGE and not transpose:
             with self.in_float32([x], [y]) as (x_, y_):
@@ -28,6 +30,7 @@ class InnerProduct(Operations, PlainInnerProduct):
         factor, shift = weights if transpose else weights.T, None if bias is None else bias[None]
         self.product(x, factor, shift, y, weights=weights)
 
+    @or_plain
     def inner_product_backward_data(self, dy: Array, weights: Array, dx: Array, transpose: bool) -> None:
         if _is_thin(dy.shape[0], weights) and not transpose:
             with self.in_float32([dy], [dx]) as (dy_, dx_):
@@ -35,6 +38,7 @@ class InnerProduct(Operations, PlainInnerProduct):
             return
         self.product(dy, weights.T if transpose else weights, None, dx, weights=weights)
 
+    @or_plain
     def inner_product_backward_weights(self, x: Array, dy: Array, dweights: Array, transpose: bool, add: bool) -> None:
         if _is_thin(x.shape[0], dweights) and not transpose:
             with self.in_float32([x, dy], []) as (x_, dy_):

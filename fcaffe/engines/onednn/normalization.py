@@ -16,11 +16,13 @@ import numpy as np
 
 from fcaffe.engines.channels import channel_products, is_channels_last, is_near
 from fcaffe.engines.elementwise import FLT_MAX
+from fcaffe.engines.limits import or_plain, require
 from fcaffe.engines.memory import Array
 from fcaffe.engines.normalization import Normalizer, PlainNormalization, Whole
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
-from fcaffe.engines.onednn.library import VECTOR, type_of
+from fcaffe.engines.onednn.library import type_of
+from fcaffe.engines.onednn.limits import LIMITS
 from fcaffe.engines.onednn.operation import SMALL, Operation, Operations, Step
 from fcaffe.engines.onednn.primitives import Description, Layout
 
@@ -35,26 +37,23 @@ class Normalization(Operations, PlainNormalization):
 
     lrn_memory = 2
 
+    @or_plain
     def batch_norm_apply(self, x: Array, y: Array, norm: Normalizer) -> None:
-        if not _is_taken(x):
-            super().batch_norm_apply(x, y, norm)
-            return
+        self._leave_to_plain(x)
         with self.dense([], [y], like=x) as (out,):
             self.along_channels(x, out, _normalizing(norm), norm.relu)
 
+    @or_plain
     def batch_norm_add_relu(self, x: Array, other: Array, y: Array, norm: Normalizer) -> None:
-        if not _is_taken(x):
-            super().batch_norm_add_relu(x, other, y, norm)
-            return
+        self._leave_to_plain(x)
         with self.dense([other], [y], like=x) as (addend, out):
             self.along_channels(x, out, [*_normalizing(norm), (dnnl.ADD, addend)], relu=True)
 
+    @or_plain
     def batch_norm_train_backward(
         self, x: Array, dy: Array, dx: Array, norm: Normalizer, gradients: Sequence[Array], whole: Whole | None = None
     ) -> None:
-        if not _is_taken(x):
-            super().batch_norm_train_backward(x, dy, dx, norm, gradients, whole)
-            return
+        self._leave_to_plain(x)
         deviation = np.sqrt(norm.variance + np.float64(norm.eps))
         with self.dense([dy], [dx], like=x) as (slope, out):
             if norm.relu:
@@ -72,22 +71,25 @@ class Normalization(Operations, PlainNormalization):
             factor = 1 / deviation if norm.scale is None else norm.scale / deviation
             self.along_channels(x, out, [*steps, (dnnl.SUBTRACT, shift), (dnnl.MULTIPLY, factor)])
 
+    @or_plain
     def scale_channels(self, x: Array, y: Array, scale: Array, shift: Array) -> None:
-        if not _is_taken(x):
-            super().scale_channels(x, y, scale, shift)
-            return
+        self._leave_to_plain(x)
         with self.dense([], [y], like=x) as (out,):
             self.along_channels(x, out, [(dnnl.MULTIPLY, scale), (dnnl.ADD, shift)])
 
+    @or_plain
     def scale_channels_backward(
         self, x: Array, dy: Array, dx: Array, scale: Array, dscale: Array, dshift: Array
     ) -> None:
-        if not _is_taken(x):
-            super().scale_channels_backward(x, dy, dx, scale, dscale, dshift)
-            return
+        self._leave_to_plain(x)
         with self.dense([dy], [dx], like=x) as (slope, out):
             dscale[...], dshift[...] = self._products(x, slope, np.zeros_like(scale), np.ones_like(scale))
             self.along_channels(slope, out, [(dnnl.MULTIPLY, scale)])
+
+    def _leave_to_plain(self, x: Array) -> None:
+        """Raise UnfitError where the library cannot work on rows of channels, or array code is faster."""
+        require(x.size >= SMALL)
+        LIMITS["channels"].check([x])
 
     def _products(self, x: Array, dy: Array, mean: Array, variance: Array) -> Array:
         """For each channel the sums of (x - mean) * dy and of dy, (2, C) in float64."""
@@ -117,31 +119,22 @@ class Normalization(Operations, PlainNormalization):
 
         self.in_steps(x, y, list(map(repeated, steps)), relu, layout)
 
+    @or_plain
     def lrn_forward(self, x: Array, y: Array, memory: Array, size: int, alpha: float, beta: float, k: float) -> None:
-        if not self._lrn_is_fast(x, size, beta, memory is not None):
-            plain_memory = None if memory is None else memory[: x.shape[0]]
-            with self.dense([x], [y]) as (x_, y_):
-                super().lrn_forward(x_, y_, plain_memory, size, alpha, beta, k)
-            return
-
         def build() -> Operation:
             library = self.library
             description = self._describe_lrn(x, size, alpha, beta, k, memory is not None)
             opaque = [] if memory is None else [dnnl.WORKSPACE]
             return Operation(library, description, {dnnl.SRC: library.layout(x)}, {dnnl.DST: library.layout(y)}, opaque)
 
-        key = ("LRN", x.shape, x.strides, y.strides, size, alpha, beta, k, memory is None)
+        settings = size, beta, memory is not None, self.library.has(dnnl.AVX512_CORE), alpha, k
         outs = (address(y),) if memory is None else (address(y), address(memory))
-        self.operation(key, build, (x, y))((address(x),), outs)
+        self.operation("lrn", (x, y), settings, build)((address(x),), outs)
 
+    @or_plain
     def lrn_backward(
         self, x: Array, y: Array, memory: Array, dy: Array, dx: Array, size: int, alpha: float, beta: float, k: float
     ) -> None:
-        if not self._lrn_is_fast(x, size, beta, True):
-            with self.dense([x, y, dy], [dx]) as (x_, y_, dy_, dx_):
-                super().lrn_backward(x_, y_, memory[: x.shape[0]], dy_, dx_, size, alpha, beta, k)
-            return
-
         def build() -> Operation:
             library = self.library
             description = library.describe(
@@ -158,18 +151,8 @@ class Normalization(Operations, PlainNormalization):
             inputs = {dnnl.SRC: library.layout(x), dnnl.DIFF_DST: library.layout(dy)}
             return Operation(library, description, inputs, {dnnl.DIFF_SRC: library.layout(dx)}, [dnnl.WORKSPACE])
 
-        key = ("LRN backward", x.shape, x.strides, dy.strides, dx.strides, size, alpha, beta, k)
-        self.operation(key, build, (x, dy, dx))((address(x), address(dy)), (address(dx), address(memory)))
-
-    def _lrn_is_fast(self, x: Array, size: int, beta: float, training: bool) -> bool:
-        """Whether oneDNN has more than its reference code for this LRN, and in training for its gradient.
-
-        The reference code of version 3.2 errs for channels that fill a part of a vector, and its backward pass ends the
-        process for one channel. That of bfloat16 errs for windows of more than 5 channels.
-        """
-        most = VECTOR if x.dtype == np.float32 else 5
-        known = 1 < size <= most if self.library.has(dnnl.AVX512_CORE) else size == 5 and not training
-        return known and x.size > 0 and beta == 0.75 and x.shape[1] % VECTOR == 0
+        settings = size, beta, True, self.library.has(dnnl.AVX512_CORE), alpha, k
+        self.operation("lrn", (x, dy, dx), settings, build)((address(x), address(dy)), (address(dx), address(memory)))
 
     def _describe_lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, training: bool) -> Description:
         library, layout = self.library, self.library.channels_last(x)
@@ -198,10 +181,6 @@ class Normalization(Operations, PlainNormalization):
     def softmax_backward(self, y: Array, dy: Array, dx: Array, axis: int) -> None:
         with self.dense([y, dy], [dx]) as (y_, dy_, dx_):
             super().softmax_backward(y_, dy_, dx_, axis)
-
-
-def _is_taken(x: Array) -> bool:
-    return x.ndim > 2 and x.size >= SMALL and x.size > x.shape[1] and bool(x.flags.c_contiguous or is_channels_last(x))
 
 
 def _normalizing(norm: Normalizer) -> list[Step]:

@@ -14,9 +14,11 @@ import numpy as np
 
 from fcaffe.engines.channels import channels_last
 from fcaffe.engines.elementwise import PlainElementwise
+from fcaffe.engines.limits import require
 from fcaffe.engines.memory import Array, address, aligned_zeros
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.library import Library, post_operand
+from fcaffe.engines.onednn.limits import LIMITS
 from fcaffe.engines.onednn.primitives import Description, Layout, Memory, Primitive
 from fcaffe.engines.onednn.threads import is_small
 
@@ -111,7 +113,7 @@ class Operations(PlainElementwise):
     """Base of the operators: compiles one operation for each signature (shapes, strides, settings).
 
     Factors of products have type `math`, F32 or BF16, and all sums are float32. Arrays may have either type. A
-    signature distinguishes them by their strides, in bytes.
+    signature distinguishes them by their strides, in bytes. What the library cannot compute is left to plain operators.
     """
 
     library: Library
@@ -131,23 +133,31 @@ class Operations(PlainElementwise):
             if stand_in is not array:
                 self.copy(stand_in, array)
 
-    def is_left_to_numpy(self, x: Any) -> bool:
-        """Whether NumPy is faster for elementwise work. It is not if a tape records, since a replay needs no Python."""
-        return bool(x.size < SMALL) and self.library.tape is None
+    def leave_small(self, x: Any) -> None:
+        """Raise UnfitError where NumPy is faster for elementwise work. It is not if a tape records, since a replay
+        needs no Python."""
+        require(x.size >= SMALL or self.library.tape is not None)
 
     def operation(
-        self, key: Hashable, build: Callable[[], Operation], arrays: Sequence[Any] = (), multiply_adds: int = 0
+        self,
+        kind: str,
+        arrays: Sequence[Array],
+        settings: tuple[Hashable, ...],
+        build: Callable[[], Operation],
+        same_bits: bool = True,
+        multiply_adds: int = 0,
     ) -> Operation:
-        """The operation of this signature.
+        """The operation of this kind, a key of LIMITS, on such arrays. Raises UnfitError if the library has none.
 
-        If its bits do not depend on the number of threads, the caller passes the arrays and the number of
-        multiply-adds. One thread then runs a small operation.
+        `same_bits`: they do not depend on the number of threads, so one thread runs a small operation.
         """
+        key = (kind, settings, *[(array.shape, array.strides) for array in arrays])
         found = self._operations.get(key)
         if found is None:
+            LIMITS[kind].check(arrays, *settings)
             if len(self._operations) >= MOST:  # for nets that change their shapes all the time
                 self._operations.clear()
-            with self.library.lock, self.library.threads.one(bool(arrays) and is_small(arrays, multiply_adds)):
+            with self.library.lock, self.library.threads.one(same_bits and is_small(arrays, multiply_adds)):
                 found = self._operations[key] = build()
         return found
 
@@ -163,10 +173,6 @@ class Operations(PlainElementwise):
 
     def product(self, a: Array, b: Array, bias: Array, c: Array, add: bool = False, weights: Array = None) -> None:
         """c = a @ b + bias, added to c with `add`. If b is a view of weights, these are `weights`."""
-        if not a.size or not b.size:
-            if c.size and not add:
-                c[...] = 0 if bias is None else bias
-            return
 
         def build() -> Operation:
             library = self.library
@@ -183,9 +189,8 @@ class Operations(PlainElementwise):
                 inputs[dnnl.BIAS] = library.layout(bias)
             return Operation(library, description, inputs, {dnnl.DST: target})
 
-        key = ("product", a.shape, a.strides, b.shape, b.strides, c.strides, bias is None, add)
-        whole = a.shape[1] <= LONGEST  # longer sums are split between the threads
-        operation = self.operation(key, build, (a, b, c) if whole else (), a.size * b.shape[1])
+        same_bits = a.shape[1] <= LONGEST  # longer sums are split between the threads
+        operation = self.operation("matmul", (a, b, c), (bias is None, add), build, same_bits, a.size * b.shape[1])
         self.run(operation, (a, b) if bias is None else (a, b, bias), c, weights)
 
     def in_steps(
@@ -212,9 +217,8 @@ class Operations(PlainElementwise):
             chained = {index: step[1] for index, step in enumerate(others) if len(step) == 2}
             return Operation(library, description, inputs, outputs, chained=chained)
 
-        kinds = [(step[0], step[1].shape, step[1].strides) if len(step) == 2 else step for step in steps]
-        whole = [array for array in arrays if array.size == x.size]
-        operation = self.operation(("steps", x.shape, x.strides, y.strides, relu, *kinds), build, (x, *whole, y))
+        kinds = tuple([step[0] if len(step) == 2 else step for step in steps])
+        operation = self.operation("channels" if layout else "binary", (x, y, *arrays), (relu, kinds), build)
         first, *others = map(address, arrays)
         operation((address(x), first), (address(y), *others))
 

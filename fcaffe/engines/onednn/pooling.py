@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe.engines.limits import or_plain
 from fcaffe.engines.memory import Array
 from fcaffe.engines.onednn import dnnl
 from fcaffe.engines.onednn.calls import address
@@ -17,6 +18,7 @@ from fcaffe.engines.onednn.primitives import Description, dims
 from fcaffe.engines.pooling import PlainPooling
 from fcaffe.engines.windows import Windows
 
+ALIGNMENT = 16  # bytes, of vectors of SSE4.1
 MAX, AVERAGE = 0x1FF, 0x2FF  # dnnl_pooling_max, dnnl_pooling_avg_include_padding
 
 
@@ -27,32 +29,17 @@ class Pooling(Operations, PlainPooling):
     backward pass than in the forward pass before.
     """
 
+    @or_plain
     def max_pool_forward(self, x: Array, y: Array, memory: Array | None, windows: Windows) -> None:
-        if not _is_supported(x.shape, y.shape, windows):
-            super().max_pool_forward(x, y, memory, windows)
-            return
         outs = (address(y),) if memory is None else (address(y), address(memory))
         self._pooling(MAX, x, y, windows, memory is not None)((address(x),), outs)
 
+    @or_plain
     def max_pool_backward(self, dy: Array, memory: Array, dx: Array, windows: Windows) -> None:
-        if not _is_supported(dx.shape, dy.shape, windows):
-            super().max_pool_backward(dy, memory, dx, windows)
-            return
         self._pooling_backward(MAX, dy, dx, windows)((address(dy),), (address(dx), address(memory)))
 
-    def max_pool_with_indices(self, x: Array, y: Array, mask: Array, windows: Windows) -> None:
-        with self.dense([x], [y, mask]) as (x_, y_, mask_):
-            super().max_pool_with_indices(x_, y_, mask_, windows)
-
-    def index_backward(self, dy: Array, mask: Array, dx: Array, windows: Windows) -> None:
-        with self.dense([dy, mask], [dx]) as (dy_, mask_, dx_):
-            super().index_backward(dy_, mask_, dx_, windows)
-
+    @or_plain
     def average_pool_forward(self, x: Array, y: Array, windows: Windows) -> None:
-        if not _is_supported(x.shape, y.shape, windows):
-            with self.dense([x], [y]) as (x_, y_):
-                super().average_pool_forward(x_, y_, windows)
-            return
         correction = _correction(x.shape[2:], y.shape[2:], windows)
         if correction is None:
             self._pooling(AVERAGE, x, y, windows)((address(x),), (address(y),))
@@ -61,11 +48,8 @@ class Pooling(Operations, PlainPooling):
             self._pooling(AVERAGE, x_, y_, windows)((address(x_),), (address(y_),))
             np.multiply(y_, correction, out=y_)
 
+    @or_plain
     def average_pool_backward(self, dy: Array, dx: Array, windows: Windows) -> None:
-        if not _is_supported(dx.shape, dy.shape, windows):
-            with self.dense([dy], [dx]) as (dy_, dx_):
-                super().average_pool_backward(dy_, dx_, windows)
-            return
         correction = _correction(dx.shape[2:], dy.shape[2:], windows)
         if correction is None:
             self._pooling_backward(AVERAGE, dy, dx, windows)((address(dy),), (address(dx),))
@@ -82,7 +66,7 @@ class Pooling(Operations, PlainPooling):
             description = self._describe(kind, x, y, windows, saves or kind == AVERAGE)
             return Operation(self.library, description, inputs, outputs, [dnnl.WORKSPACE] * saves)
 
-        return self.operation(("pooling", kind, x.shape, x.strides, y.shape, y.strides, windows, saves), build, (x, y))
+        return self.operation("pooling", (x, y), (windows, self._suit(x, y), kind, saves), build)
 
     def _pooling_backward(self, kind: int, dy: Array, dx: Array, windows: Windows) -> Operation:
         def build() -> Operation:
@@ -100,8 +84,12 @@ class Pooling(Operations, PlainPooling):
             inputs, outputs = {dnnl.DIFF_DST: library.layout(dy)}, {dnnl.DIFF_SRC: library.layout(dx)}
             return Operation(library, description, inputs, outputs, [dnnl.WORKSPACE] * (kind == MAX))
 
-        key = ("pooling backward", kind, dx.shape, dx.strides, dy.shape, dy.strides, windows)
-        return self.operation(key, build, () if windows.overlap() else (dx, dy))
+        settings = windows, self._suit(dx, dy), kind, "backward"
+        return self.operation("pooling", (dx, dy), settings, build, same_bits=not windows.overlap())
+
+    def _suit(self, *arrays: Array) -> bool:
+        """Whether the processor can load vectors from these addresses."""
+        return self.library.loads_anywhere or not any(address(array) % ALIGNMENT for array in arrays)
 
     def _describe(self, kind: int, x: Array, y: Array, windows: Windows, training: bool = True) -> Description:
         return self.library.describe(
@@ -119,13 +107,6 @@ class Pooling(Operations, PlainPooling):
 def _geometry(windows: Windows, x: Array, y: Array) -> list[Any]:
     strides, *others = geometry(windows, x, y)
     return [strides, dims(windows.kernel), *others]
-
-
-@functools.lru_cache(1024)
-def _is_supported(shape: tuple[int, ...], output_shape: tuple[int, ...], windows: Windows) -> bool:
-    """Whether there are values, and each window has one of them."""
-    axes = zip(shape[2:], output_shape[2:], windows.stride, windows.pad, strict=True)
-    return 0 not in shape and all((o - 1) * s - p < n for n, o, s, p in axes)
 
 
 @functools.lru_cache(1024)

@@ -8,9 +8,8 @@ from ctypes import byref, c_int, c_int64, c_size_t, c_void_p
 from typing import Any
 
 from fcaffe.engines.onednn.calls import Calls, OneDnnError
-from fcaffe.engines.onednn.dnnl import F32, SCRATCHPAD
+from fcaffe.engines.onednn.dnnl import F32, MAX_AXES, SCRATCHPAD
 
-MAX_AXES = 12
 ANY_FORMAT = 1  # dnnl_format_tag_t
 QUERY_NAME, QUERY_ARGUMENT = 8, 255  # dnnl_query_t
 

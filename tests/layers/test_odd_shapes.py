@@ -1,0 +1,83 @@
+"""Every layer on blobs of any number of axes and of no values: each engine gives what NumPy's does, or the same error.
+
+An error names the layer, also if the shapes change after the layer has been set up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fcaffe import log
+from fcaffe.errors import LayerError, NetError
+from tests import engine_choice
+from tests.cases import case, each_of
+from tests.layers.example import Example
+from tests.layers.examples import EXAMPLES
+from tests.layers.test_contract import Case
+
+Shape = tuple[int, ...]
+Outcome = dict[str, np.ndarray] | str
+
+SHAPES = [(2, 3, 4, 5, 1, 2)[:axes] for axes in range(7)] + [(2, 3, *(1,) * (axes - 3), 2) for axes in (12, 13, 32)]
+SHAPES += [(1,), (1, 1, 1, 1), (0,), (0, 3), (2, 0), (0, 3, 4, 5), (2, 0, 4, 5), (2, 3, 0, 5), (2, 3, 4, 0), (2, 0, 1)]
+SHAPES += [(2, 3, 0, *(1,) * 10)]
+LARGE = [(2,) * 13, (2, 3, 4, *(2,) * 9), (8192,), (2, 3, 4, 4, 4, 24)]  # that are not left to NumPy
+
+
+def variants(example: Example) -> Iterator[Example]:
+    """The first bottom has another shape, or all have it, or the others have as many axes of it as they had."""
+    others = example.bottoms[1:]
+    for shape in SHAPES + (LARGE if not others else []):
+        found = {(shape, *others), (shape,) * (1 + len(others)), (shape, *(shape[: len(one)] for one in others))}
+        text = example.text
+        if len(shape) > 6:  # a kernel of 3 along each of 30 axes has 3^30 values
+            text = re.sub(r"\bpad: \d", "", re.sub(r"\bkernel_size: \d", "kernel_size: 1", text))
+        yield from (replace(example, text=text, bottoms=bottoms) for bottoms in sorted(found))
+
+
+def outcome(kind: str, example: Example, before: Example | None, in_c_order: bool) -> Outcome:
+    """What a pass writes, or its error. With `before` the layer is set up for the bottoms of another example."""
+    try:
+        made = Case(kind, before or example)
+        if in_c_order:
+            for blob in (*made.bottom, *made.top):
+                blob.make_contiguous()
+        made.write_bottoms(example)
+        return made.run()
+    except LayerError as problem:
+        assert 'layer "it"' in str(problem), problem
+        return str(problem)
+    except NetError as problem:
+        raise AssertionError(f"an error without a layer: {problem}") from problem
+
+
+def same(found: Outcome, expected: Outcome) -> None:
+    if isinstance(found, str) or isinstance(expected, str):
+        assert found == expected
+        return
+    assert found.keys() == expected.keys()
+    for what, right in expected.items():
+        largest = np.abs(right[np.isfinite(right)]).max(initial=1)
+        np.testing.assert_allclose(found[what], right, rtol=0, atol=2e-5 * largest, err_msg=what)
+
+
+@each_of((kind, example) for kind, examples in EXAMPLES.items() for example in examples if example.bottoms)
+def test_any_shape(kind: str, example: Example, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = [name for name in engine_choice.ENGINES if name != "numpy"]
+    with log.quiet(3), np.errstate(all="ignore"):
+        for odd in variants(example):
+            for before in (None, example):
+                outcomes = []
+                for name, in_c_order in (
+                    ("numpy", False),
+                    *((name, order) for name in fast for order in (False, True)),
+                ):
+                    monkeypatch.setattr(engine_choice, "chosen", name)
+                    with case(name, odd.bottoms, "reshaped" if before else ""):
+                        outcomes.append(outcome(kind, odd, before, in_c_order))
+                        same(outcomes[-1], outcomes[0])
