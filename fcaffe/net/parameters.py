@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -118,10 +119,11 @@ class Parameters:
 
     def with_slices(self) -> Iterator[tuple[Parameter, slice]]:
         """Yield each parameter with its slice of a flat buffer."""
-        return zip(self.owned, self.slices(), strict=True)
+        return zip(self.owned, self.slices, strict=True)
 
+    @functools.cached_property
     def slices(self) -> list[slice]:
-        """Where each parameter lies in a flat buffer."""
+        """Where each parameter lies in a flat buffer, once the net is built."""
         slices, start = [slice(0)] * len(self.owned), 0
         for index, parameter in sorted(enumerate(self.owned), key=lambda pair: pair[1].is_split):
             slices[index] = slice(start, start + parameter.blob.count)

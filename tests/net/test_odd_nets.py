@@ -35,7 +35,7 @@ def worst(text: str, random_seed: int) -> float:
         if not np.isfinite(plain.diff).all() or np.abs(plain.diff).max(initial=0) > 1e6:
             break
         largest = np.abs(plain.diff).max(initial=0)
-        for part in plain.net.parameters.slices():
+        for part in plain.net.parameters.slices:
             ours, theirs = whole.diff[part], plain.diff[part]
             scale = max(1e-4, np.abs(theirs).max(initial=0), 1e-2 * largest)
             difference = np.abs(ours - theirs).max(initial=0) / scale

@@ -114,7 +114,7 @@ def check(text, recompute=False, within=2e-4):
         plain.step(1)
         whole.step(1)
         largest = np.abs(plain.diff).max()
-        for parameter, place in zip(plain.net.parameters.owned, plain.net.parameters.slices(), strict=True):
+        for parameter, place in zip(plain.net.parameters.owned, plain.net.parameters.slices, strict=True):
             ours, theirs = whole.diff[place], plain.diff[place]
             scale = max(1e-4, np.abs(theirs).max(), 1e-2 * largest)
             what = f"update of parameter {parameter.index} of {parameter.layer.name}"

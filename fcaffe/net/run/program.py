@@ -179,8 +179,8 @@ class Program:
         written: set[Storage] = set()
         early: set[Storage] = set()
         for step in self.steps({}):
-            early |= step.reads.keys() - written
-            written |= step.writes.keys()
+            early.update(storage for storage in step.reads if storage not in written)
+            written.update(step.writes)
         return early
 
 
