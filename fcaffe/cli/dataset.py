@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import click
 
 from fcaffe.cli.flags import command, required
 from fcaffe.cli.progress import counted
-from fcaffe.cli.table import print_table
+from fcaffe.cli.table import print_table, say
 from fcaffe.data.form import MODES, Form, read_labels
 from fcaffe.errors import UsageError
 from fcaffe.tools.dataset import COLUMNS, build, rows, told, unpack_sample
 from fcaffe.tools.listing import list_pictures
 
 SAMPLES = ["digits"]
+LARGE = 48  # pixels from which squeezenet_v1.1 is proposed
 
 
 @command(
@@ -55,7 +57,8 @@ def dataset(
     if sample:
         (out,) = required(words, 1)
         count = unpack_sample(sample, out)
-        print(f"{out}: {count:,} pictures in 10 folders\nNext: fcaffe dataset {out} data --size 32x32")
+        say(f"{out}: {count:,} pictures in 10 folders")
+        say(f"Next: fcaffe dataset {shlex.quote(out)} data --size 32x32")
         return 0
     source, out = required(words, 2)
     form = Form(1 if gray else 3, size_of(size), resize)
@@ -69,11 +72,12 @@ def dataset(
     seen = build(out, listing, form, encode or "", counted)
     print_table(out, COLUMNS, list(rows(listing, seen)), numbers_from=1)
     for line in told(listing, seen):
-        print(line)
+        say(line)
     assert seen.form.size is not None
     counts = [len(images) for images in listing.parts.values()]
-    print(f"{out}: {counts[0]:,} pictures to train with, {counts[1]:,} to test with, {seen.form}")
-    print(f"Next: fcaffe new NAME --data {out} --net squeezenet_v1.1")
+    say(f"{out}: {counts[0]:,} pictures to train with, {counts[1]:,} to test with, {seen.form}")
+    net = "squeezenet_v1.1" if min(seen.form.size) >= LARGE else "cifar10_quick"
+    say(f"Next: fcaffe new NAME --data {shlex.quote(out)} --net {net}")
     return 0
 
 

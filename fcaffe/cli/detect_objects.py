@@ -13,7 +13,7 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.cli.engine import EngineFlags, engine_flags, first_gpu
-from fcaffe.cli.flags import command
+from fcaffe.cli.flags import MEAN, MODEL, SCALE, WEIGHTS, command
 from fcaffe.cli.table import say
 from fcaffe.data.annotated import read_label_map
 from fcaffe.data.boxes import ImageSize, falling, in_pixels
@@ -38,19 +38,20 @@ GOLDEN_RATIO = 0.618
     "score, and xmin, ymin, xmax and ymax in pixels.",
 )
 @click.argument("images", metavar="IMAGE...", nargs=-1, required=True)
-@click.option("--model", default="", metavar="FILE", help="Prototxt of the net.")
-@click.option("--weights", default="", metavar="FILE", help="The net's weights.")
+@click.option(*MODEL, "model", default="", metavar="FILE", help="Prototxt of the net.")
+@click.option(*WEIGHTS, "weights", default="", metavar="FILE", help="The net's weights.")
 @click.option("--gpu", default="", metavar="ID", help="GPU to compute on (the CPU).")
 @click.option("--labelmap", default="", metavar="FILE", help="Names of the classes: a label map of SSD (prototxt).")
 @click.option("--threshold", type=float, default=0.5, metavar="X", help="Lowest score of an object (0.5).")
 @click.option("--out", default="", metavar="FOLDER", help="Write copies of the pictures with the boxes drawn here.")
 @click.option(
-    "--mean",
+    *MEAN,
+    "mean",
     default="104,117,123",
     metavar="X,...|FILE",
     help="Subtract these values of the channels blue, green and red, or a mean image (104,117,123: VGG's; '': none).",
 )
-@click.option("--scale", default=1.0, metavar="X", help="Multiply by this after the mean is subtracted (1).")
+@click.option(*SCALE, "scale", default=1.0, metavar="X", help="Multiply by this after the mean is subtracted (1).")
 @engine_flags
 def detect_objects(
     engines: EngineFlags,

@@ -123,13 +123,18 @@ def options_of(kind: Any) -> list[Decorator]:
     ]
 
 
+# The names of flags that several commands have, as Caffe's commands and its Python programs spell them.
+MODEL, WEIGHTS = ("--model", "--model_def"), ("--weights", "--pretrained_model")
+MEAN, SCALE = ("--mean", "--mean_file"), ("--scale", "--input_scale")
+
+
 @dataclass(frozen=True)
 class Flags:
     """The values of Caffe's flags. Each of Caffe's commands accepts all of them, and uses some."""
 
     solver: str = flag("FILE", "Solver prototxt (train).")
-    model: str = flag("FILE", "Net prototxt (test, time).")
-    weights: str = flag("FILE,...", "Models to copy weights from, in this order (train, test, time).")
+    model: str = flag("FILE", "Net prototxt (test, time).", *MODEL)
+    weights: str = flag("FILE,...", "Models to copy weights from, in this order (train, test, time).", *WEIGHTS)
     snapshot: str = flag("FILE", "Solver state to resume from; 'auto': the newest whole one, if any (train).")
     iterations: int = flag("N", "Batches to run (test, time; 50).", default=50)
     gpu: str = flag("ID,...", "GPUs to use, or all: to train, one worker on each; else the first (the CPU).")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+
 import click
 
 from fcaffe.cli.flags import command, numbers_of_shape
+from fcaffe.cli.table import say
 from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.input_files import require_inputs
 from fcaffe.output_files import check_output
@@ -43,10 +47,11 @@ def new(
     require_inputs(weights)
     project = write_project(name, read_data(folder), read_template(net), weights, epochs, policy, batch, rate)
     for line in project.told:
-        print(line)
-    print(f"{name}: {', '.join(path.rpartition('/')[2] for path in project.files)}")
-    start = f" --weights {project.weights}" if project.weights else ""
-    print(f"Next: fcaffe train --solver {name}/solver.prototxt{start} --report report.html")
+        say(line)
+    say(f"{name}: {', '.join(path.rpartition('/')[2] for path in project.files)}")
+    start = f" --weights {shlex.quote(project.weights)}" if project.weights else ""
+    solver = shlex.quote(os.path.join(name, "solver.prototxt"))
+    say(f"Next: fcaffe train --solver {solver}{start} --report report.html")
     return 0
 
 
@@ -69,5 +74,5 @@ def deploy(source: str, out: str, input_shape: str, target: str | None) -> int:
         if problems := reader.misfits(net):
             raise FcaffeError("; ".join(f"{layers[0]}: {problem}" for problem, layers in problems.items()))
     write_text(out, net)
-    print(f"{out}: {len(net.layer)} layers of {source}")
+    say(f"{out}: {len(net.layer)} layers of {source}")
     return 0

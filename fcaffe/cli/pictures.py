@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import glob
 import importlib.util
 import io
 import os
@@ -15,11 +14,13 @@ from typing import Any, TypeVar
 import click
 import numpy as np
 
-from fcaffe.cli.flags import OWN, command, flag, numbers, with_flags
+from fcaffe.cli.flags import MEAN, MODEL, OWN, SCALE, WEIGHTS, command, flag, numbers, with_flags
 from fcaffe.cli.progress import counted
 from fcaffe.cli.table import say
+from fcaffe.data.form import labels_beside, read_labels
 from fcaffe.errors import UsageError
 from fcaffe.input_files import read_input, reading
+from fcaffe.onnx.preprocessing import read_mean
 from fcaffe.output_files import ARRAY, HDF5, check_output, replacing, starting
 from fcaffe.pycaffe import session
 from fcaffe.pycaffe.classifier import Classifier
@@ -28,7 +29,8 @@ from fcaffe.pycaffe.io import load_image
 from fcaffe.tools.numpy_files import load_numpy
 
 REFERENCE = "models/bvlc_reference_caffenet/"  # in the folder of Caffe's sources
-MEAN = "python/caffe/imagenet/ilsvrc_2012_mean.npy"
+CAFFES_MEAN = "python/caffe/imagenet/ilsvrc_2012_mean.npy"
+BEST = 5  # classes that are printed
 CROP_MODES = ["list", "selective_search"]
 EDGES = ["ymin", "xmin", "ymax", "xmax"]
 SCORES = starting("table of scores (.csv)", b"filename,ymin,xmin,ymax,xmax")
@@ -41,11 +43,20 @@ Windows = list[tuple[str, list[np.ndarray]]]
 class PictureFlags:
     """The net, and the preprocessing of its images."""
 
-    model_def: str = flag("FILE", "Prototxt of the net.", default=f"{REFERENCE}deploy.prototxt")
-    pretrained_model: str = flag("FILE", "The net's weights.", default=f"{REFERENCE}bvlc_reference_caffenet.caffemodel")
+    model_def: str = flag("FILE", "Prototxt of the net.", *MODEL, default=f"{REFERENCE}deploy.prototxt")
+    pretrained_model: str = flag(
+        "FILE", "The net's weights.", *WEIGHTS, default=f"{REFERENCE}bvlc_reference_caffenet.caffemodel"
+    )
     gpu: bool = flag(None, "Compute on the GPU.", default=False)
-    mean_file: str = flag("FILE", "The mean to subtract (.npy), channels x height x width; '' for none.", default=MEAN)
-    input_scale: float | None = flag("X", "Multiply by this after the mean is subtracted.", default=None, type=float)
+    mean_file: str = flag(
+        "X,...|FILE",
+        "The mean to subtract: a value for each channel, or a .npy or .binaryproto; '' for none.",
+        *MEAN,
+        default=CAFFES_MEAN,
+    )
+    input_scale: float | None = flag(
+        "X", "Multiply by this after the mean is subtracted.", *SCALE, default=None, type=float
+    )
     raw_scale: float = flag(
         "X", "Multiply values in [0, 1] by this before the mean is subtracted (255).", default=255.0
     )
@@ -56,9 +67,13 @@ class PictureFlags:
     def mean(self) -> np.ndarray | None:
         if not self.mean_file:
             return None
-        if self.mean_file == MEAN and not os.path.exists(MEAN):
-            raise UsageError(f"give --mean_file FILE, or '' for none: the default, Caffe's {MEAN}, is not here")
-        return load_numpy(self.mean_file, "a mean (.npy; --mean_file '' subtracts none)")
+        if self.mean_file == CAFFES_MEAN and not os.path.exists(CAFFES_MEAN):
+            raise UsageError(f"give --mean_file FILE, or '' for none: the default, Caffe's {CAFFES_MEAN}, is not here")
+        return read_mean(self.mean_file)
+
+    def labels(self) -> list[str]:
+        """The names of the classes, from the labels.txt beside the mean or the net; [] without one."""
+        return labels_beside(self.mean_file) or labels_beside(self.model_def)
 
     def create(self, kind: Callable[..., Made], mean: np.ndarray | None, **settings: Any) -> Made:
         """Create a Classifier or Detector, on the CPU or, with --gpu, on the first GPU."""
@@ -73,17 +88,21 @@ picture_flags = with_flags("flags", PictureFlags, OWN)
 
 
 @command(
-    example="classify cat.jpg scores.npy --model_def deploy.prototxt --pretrained_model net.caffemodel",
+    example="classify cat.jpg scores.npy --model deploy.prototxt --weights net.caffemodel --mean mean.binaryproto",
     help="Write the scores of pictures to the file OUT (.npy), a row for each. IN is a picture, a folder of pictures, "
-    "in the order of their names, or an array of pictures in [0, 1] (.npy, N x H x W x K).",
+    "in the order of their names, or an array of pictures in [0, 1] (.npy, N x H x W x K). If there are names of the "
+    "classes, the best ones are printed.",
 )
 @click.argument("source", metavar="IN")
 @click.argument("target", metavar="OUT")
 @click.option("--center_only", is_flag=True, help="Classify the centre alone, not ten crops.")
 @click.option("--images_dim", default="256,256", metavar="H,W", help="Resize pictures to this first (256,256).")
-@click.option("--ext", default="jpg", metavar="EXT", help="Which files of a folder are pictures (jpg).")
+@click.option("--ext", default="jpg", metavar="EXT", help="Which files of a folder are pictures (jpg, also JPG).")
+@click.option("--labels", default="", metavar="FILE", help="Names of the classes (labels.txt beside mean or net).")
 @picture_flags
-def classify(source: str, target: str, flags: PictureFlags, center_only: bool, images_dim: str, ext: str) -> int:
+def classify(
+    source: str, target: str, flags: PictureFlags, center_only: bool, images_dim: str, ext: str, labels: str
+) -> int:
     dims = numbers("--images_dim", images_dim)
     if len(dims) != 2:
         raise UsageError(f"--images_dim takes a height and a width, not '{images_dim}'")
@@ -102,8 +121,14 @@ def classify(source: str, target: str, flags: PictureFlags, center_only: bool, i
         predictions.append(classifier.predict(some, not center_only))
     say(f"Done in {time.monotonic() - start:.2f} s.")
     say(f"Saving results into {target}")
+    scores = np.concatenate(predictions)
     with replacing(path, "predictions") as temporary, open(temporary, "wb") as file:
-        np.save(file, np.concatenate(predictions))
+        np.save(file, scores)
+    names = read_labels(labels) if labels else flags.labels()
+    for index, row in enumerate(scores.reshape(len(scores), -1) if names else ()):
+        best = [number for number in np.argsort(-row, kind="stable")[:BEST] if number < len(names)]
+        picture = pictures[index] if isinstance(pictures[index], str) else f"picture {index}"
+        say(f"{picture}  {'  '.join(f'{names[number]} {row[number]:.4f}' for number in best)}")
     return 0
 
 
@@ -111,7 +136,8 @@ def _pictures(source: str, ext: str) -> list[str] | np.ndarray:
     """Return the names of picture files, or the pictures of an array."""
     if os.path.isdir(source):
         say(f"Loading folder: {source}")
-        names = sorted(glob.glob(os.path.join(glob.escape(source), f"*.{ext}")))
+        inner = (os.path.join(source, name) for name in os.listdir(source) if not name.startswith("."))
+        names = sorted(path for path in inner if path.lower().endswith(f".{ext.lower()}"))
         if not names:
             raise UsageError(f"there is no *.{ext} in the folder {source}; --ext says what pictures' names end in")
         return names

@@ -16,8 +16,9 @@ import numpy as np
 from fcaffe import log
 from fcaffe.cli.dataset import size_of
 from fcaffe.cli.engine import EngineFlags, engine_flags, first_gpu
-from fcaffe.cli.flags import command
+from fcaffe.cli.flags import MEAN, MODEL, SCALE, WEIGHTS, command
 from fcaffe.cli.progress import counted
+from fcaffe.cli.table import say
 from fcaffe.data.backends import open_database
 from fcaffe.data.datum import datum_to_array, parse_datum
 from fcaffe.data.form import MODES, Form
@@ -56,14 +57,13 @@ class Asked:
 @click.argument("pictures", nargs=-1, metavar="PICTURE...")
 @click.option("--solver", default="", metavar="FILE", help="The solver whose net was trained.")
 @click.option(
-    "--model",
-    "--model_def",
+    *MODEL,
     "model",
     default="",
     metavar="FILE|FOLDER",
     help="Instead, a train_val or deploy net, or a folder from DIGITS.",
 )
-@click.option("--weights", "--pretrained_model", "weights", default="", metavar="FILE", help="The weights.")
+@click.option(*WEIGHTS, "weights", default="", metavar="FILE", help="The weights.")
 @click.option("--test-net", default=0, metavar="N", help="Which test net of the solver (0).")
 @click.option("--labels", default="", metavar="FILE", help="Names of the classes (labels.txt beside the data set).")
 @click.option("--top", default=5, metavar="N", type=click.IntRange(min=1), help="Show up to N classes (5).")
@@ -77,14 +77,13 @@ class Asked:
     "--explain", default="", metavar="PICTURE", help="Print what happens to a picture before the net gets it."
 )
 @click.option(
-    "--mean",
-    "--mean_file",
+    *MEAN,
     "mean",
     default=None,
     metavar="X,...|FILE",
     help="Subtract this instead of what the net says ('': nothing).",
 )
-@click.option("--scale", "--input_scale", "scale", type=float, metavar="X", help="Multiply by this, after the mean.")
+@click.option(*SCALE, "scale", type=float, metavar="X", help="Multiply by this, after the mean.")
 @click.option("--size", default="", metavar="HxW", help="Resize pictures to this, before the crop.")
 @click.option("--resize", type=click.Choice(MODES), help="How a picture gets this size.")
 @click.option("--gpu", default="", metavar="ID", help="GPU to compute on (the CPU).")
@@ -119,7 +118,7 @@ def predict(
     stated = _stated(solver, model, weights, test_net, mean, scale, size_of(size), resize)
     if explain:
         for line in stated.steps(explain):
-            print(line)
+            say(line)
         if not pictures:
             return 0
     device = first_gpu(gpu)
@@ -246,11 +245,11 @@ def _print(predictions: list[tuple[Asked, np.ndarray]], labels: list[str], top: 
     width = max((len(one.name) for one, _ in predictions), default=0)
     for one, row in predictions:
         best = [pair for index, pair in enumerate(_best(row, labels, top)) if index == 0 or pair[1] >= SHARE]
-        click.echo(f"{one.name:{width}}  {'  '.join(f'{label} {share:.0%}' for label, share in best)}")
+        say(f"{one.name:{width}}  {'  '.join(f'{label} {share:.0%}' for label, share in best)}")
     known = [(one.label, row) for one, row in predictions if one.label]
     if known:
         right = sum(labels[row.argmax()] == label for label, row in known)
-        click.echo(f"{right} of {len(known)} are right ({right / len(known):.2%})")
+        say(f"{right} of {len(known)} are right ({right / len(known):.2%})")
 
 
 def _json(one: Asked, row: np.ndarray | FcaffeError, labels: list[str], top: int) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from fcaffe import log
 from fcaffe.data.datum import array_to_datum as datum_of_array
-from fcaffe.data.images import LARGEST_FILE, decode_pixels
+from fcaffe.data.images import LARGEST_FILE, decode_pixels, header_of
 from fcaffe.errors import ArgumentError, SnapshotError, UsageError
 from fcaffe.input_files import read_input
 from fcaffe.proto import caffe_pb2
@@ -27,6 +28,8 @@ _EXPOSED = {
     "skimage": (("skimage.io", "skimage.transform", "skimage"), "scikit-image"),
     "zoom": (("scipy.ndimage",), "scipy"),
 }
+
+_told: list[str] = []  # the first picture that is turned
 
 _FADED = 12  # pixels of zeros beyond the border of a picture whose splines are of order 2 and more
 
@@ -200,7 +203,13 @@ def load_image(filename: str, color: bool = True) -> np.ndarray:
     Gray pictures get three equal channels; an alpha channel is dropped. As with scikit-image, the orientation in
     the metadata is ignored, and GRAY converts colours to gray.
     """
-    stored = decode_pixels(read_input(filename, LARGEST_FILE), f'"{filename}"')
+    content = read_input(filename, LARGEST_FILE)
+    if header_of(content).orientation > 1 and not _told:
+        _told.append(filename)
+        log.warning(
+            f"{filename} is turned by its EXIF data, which as in Caffe are ignored here; fcaffe.Predictor applies them"
+        )
+    stored = decode_pixels(content, f'"{filename}"')
     most = np.iinfo(stored.dtype).max if stored.dtype.kind in "iu" else 1
     pixels = (stored.reshape(*stored.shape[:2], -1) / float(most))[:, :, :3][:, :, ::-1]
     if color and pixels.shape[2] == 1:

@@ -13,6 +13,8 @@ import pytest
 
 from fcaffe.cli import pictures
 from fcaffe.data.images import encode_image
+from fcaffe.data.mean import mean_to_blob
+from fcaffe.proto import write_binary
 from fcaffe.pycaffe import io, session
 from fcaffe.pycaffe.classifier import Classifier
 from fcaffe.pycaffe.detector import Detector
@@ -105,7 +107,7 @@ def test_a_file_and_an_array_are_classified(run: Run) -> None:
         (["some/a.png", "x.npy", "--channel_swap", "b,g,r"], "--channel_swap takes numbers with commas"),
         (
             ["some/a.png", "x.npy", "--mean_file", "net.prototxt"],
-            "cannot read net.prototxt as a mean (.npy; --mean_file '' subtracts none)",
+            "net.prototxt is text, perhaps a prototxt; a blob (.binaryproto) is wanted",
         ),
         (["some/a.png", "x.npy", "--mean_file", "no.npy"], "no.npy does not exist"),
         (["some/a.png", "nowhere/x.npy"], "cannot write nowhere/x.npy"),
@@ -175,3 +177,20 @@ def test_what_cannot_be_detected(words: list[str], message: str, run: Run, monke
     Path("in.txt").write_text("some/a.png\n")
     context = ["--context_pad", "2"]
     assert message in run("detect", *MODEL, "--mean_file", "", *context, *words).fatal
+
+
+def test_any_mean_capital_endings_and_names(run: Run) -> None:
+    """Values, a .npy and a .binaryproto give the same scores; the flags have the names of Caffe's other commands."""
+    write_binary("mean.binaryproto", mean_to_blob(np.full((3, 8, 8), 100, np.float32)))
+    Path("some/a.png").rename("some/A.PNG")
+    Path("labels.txt").write_text("".join(f"class {index}\n" for index in range(5)))
+    scores = []
+    for mean in ("mean.npy", "mean.binaryproto", "100,100,100"):
+        words = ["--model", "net.prototxt", "--weights", "net.caffemodel", "--mean", mean, "--images_dim", "8,8"]
+        made = run("classify", *words, "--center_only", "--ext", "png", "some", "out")
+        assert made.code == 0, made.err
+        scores.append(np.load("out.npy"))
+    assert scores[0].shape == (3, 5) and all(np.allclose(one, scores[0], atol=1e-6) for one in scores)
+    best = scores[0].argmax(axis=1)
+    for path, index in zip(("some/A.PNG", "some/b.png", "some/c.png"), best, strict=True):
+        assert f"{path}  class {index} " in made.out

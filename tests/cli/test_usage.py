@@ -42,7 +42,7 @@ def test_flags_are_in_groups_and_in_the_order_of_use(run: Run) -> None:
     out = run("train --help").out
     found = [line.removesuffix(":") for line in out.splitlines() if line.removesuffix(":") in HEADINGS]
     assert found == HEADINGS
-    flags = [line.split()[0] for line in out.splitlines() if line.startswith("  --")]
+    flags = [line.split()[0].rstrip(",") for line in out.splitlines() if line.startswith("  --")]
     assert flags[:3] == ["--solver", "--weights", "--snapshot"] and flags[-1] == "--version"
 
 
