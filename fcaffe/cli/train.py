@@ -174,8 +174,7 @@ class Training:
 
     def shared_by(self, workers: int) -> SharingFlags:
         """How so many workers share the work."""
-        whole = {"--elastic": self.launching.elastic, "--report": self.outputs.report}  # each needs all weights
-        return self.sharing.with_batch_of(self.gpus, workers).with_parallel(self.solving.rng, whole)
+        return self.sharing.with_batch_of(self.gpus, workers).with_parallel(self.solving.rng)
 
     def check_workers(self, workers: int) -> None:
         """Raises UsageError if so many workers cannot train."""

@@ -285,13 +285,13 @@ class SharingFlags:
         Caffe, and global for all others."""
         return replace(self, batch=self.batch or ("per-worker" if gpus.listed and workers > 1 else "global"))
 
-    def with_parallel(self, rng: str, others: dict[str, Any]) -> SharingFlags:
-        """These flags with `parallel` set to data where weights cannot be split: with one of the `others`, by name.
+    def with_parallel(self, rng: str) -> SharingFlags:
+        """These flags with `parallel` set to data where weights cannot be split.
 
         Raises UsageError if --parallel hybrid is given."""
-        others = others | {
+        others = {
             "--reproducible": self.reproducible,
-            f"--compress {self.compress}": self.compress,
+            "--compress topk, which applies momentum": self.compress.startswith("topk"),
             "--batch per-worker": self.batch == "per-worker",
             "--rng caffe": rng == "caffe",
         }

@@ -41,7 +41,7 @@ class Options:
 
     Attributes:
         noise, sync_batch_norm, whole_passes, recompute, on_demand, split_below: See Context. Weights are not split with
-            `shards`, noise from Caffe's stream, a batch of each worker's own, or compressed gradients.
+            `shards`, noise from Caffe's stream, a batch of each worker's own, or a compression that applies momentum.
         random: Caffe's generator; a `random_seed` in the solver's parameters restarts it.
         workers: The workers, each of which has one Run in step with the others.
         exchange: Sums the gradients of all workers.
@@ -107,7 +107,9 @@ class Run:
 
         self._seed = self._start_random()
         self.shards = Shards(self.workers, options.shards) if options.shards else None
-        splits = not (self.shards or self.workers.per_worker or self.exchange.compression or options.noise == "caffe")
+        splits = not (
+            self.shards or self.workers.per_worker or self.exchange.applies_momentum or options.noise == "caffe"
+        )
         self.context = self._context(
             split_below=options.split_below if splits else 0.0,
             workers=self.shards or self.workers,

@@ -15,6 +15,7 @@ import pytest
 from fcaffe import log
 from fcaffe.engines import NumpyEngine
 from fcaffe.model_files import read_model
+from fcaffe.net.layer import State
 from fcaffe.net.weights import gathered
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
@@ -127,12 +128,73 @@ def test_processes(folder: Path, start: Callable[..., Job]) -> None:
     wide = f'layer {{ name: "wide" type: "InnerProduct" bottom: "data" top: "w" {field} }}'
     path.write_text(path.read_text().replace('"data" top: "ip"', '"w" top: "ip"').replace(ip, wide + ip))
     models = []
-    for flags in (["--workers", "1"], ["--workers", "3", "--parallel", "hybrid"]):
+    both = ["--workers", "3", "--parallel", "hybrid"]
+    others = ["--compress", "fp16", "--report", "page.html"]
+    for flags in (
+        ["--workers", "1"],
+        both,
+        both + others,
+        ["--snapshot", "small_iter_4.solverstate", *both[:2], *others],
+    ):
         job = start(*flags)
         assert job.wait() == 0, job.text
+        assert "residuals" not in job.text and "has no state that fits" not in job.text
+        assert ('layer "wide" are split by outputs over 3 workers' in job.text) is ("hybrid" in flags)
         models.append(read_model(next(folder.glob("*_iter_8.caffemodel"))))
-    assert 'layer "wide" are split by outputs over 3 workers' in job.text
-    one, other = ([blob.data for layer in model.layers for blob in layer.blobs] for model in models)
-    assert same(one, other) < 1e-5
-    job = start("--workers", "3", "--parallel", "hybrid", "--compress", "fp16")
-    assert job.wait() and "--parallel hybrid does not go with --compress fp16" in job.text
+    one, *more = ([blob.data for layer in model.layers for blob in layer.blobs] for model in models)
+    assert same(one, more[0]) < 1e-5 and max(same(one, other) for other in more[1:]) < 1e-2
+    assert "<html" in (folder / "page.html").read_text()
+    job = start(*both, "--compress", "topk:density=0.1")
+    assert job.wait() and "--parallel hybrid does not go with --compress topk, which applies momentum" in job.text
+
+
+class Residuals(ThreadExchange):
+    """An exchange whose state is a flat array, which these trainings do not change."""
+
+    compression = "made up"
+
+    def allocate(self, xp: Any, count: int) -> Any:
+        self.residual = np.zeros(count, np.float32)
+        return super().allocate(xp, count)
+
+    def state(self) -> State:
+        return {"residual": self.residual}
+
+    def restore_state(self, state: State) -> None:
+        self.residual[...] = state["residual"]
+
+
+@pytest.mark.parametrize(("before", "after"), [(1e9, 0.0), (0.0, 1e9), (1e9, 1e9)])
+def test_residuals_are_those_of_their_parameters(tmp_path: Path, before: float, after: float) -> None:
+    """Also where a snapshot is of a run that has split weights, or resumes in one."""
+    write_data(tmp_path)
+    text = solver(random.Random(7), tmp_path)
+
+    def of_run(below: float, state: str = "") -> Callable[[Any], Any]:
+        def run(workers: Any) -> Any:
+            exchange = Residuals(workers)
+            made = Solver(
+                parse_text(text, pb.SolverParameter), NumpyEngine(), "counter", workers=workers, exchange=exchange,
+                split_below=below,
+            )  # fmt: skip
+            parts = [(index, one, own) for index, (one, own) in enumerate(made.net.parameters.with_slices())]
+            if state:
+                made.restore(state)
+                return {index: one.blob.logical(exchange.residual[own]).copy() for index, one, own in parts}, {
+                    index for index, one, _ in parts if one.is_split
+                }
+            for index, one, own in parts:
+                if not one.is_split:
+                    exchange.residual[own] = 100 * workers.rank + index + 1
+            return made.snapshot(), {index for index, one, _ in parts if one.is_split}
+
+        return run
+
+    with log.quiet(3):
+        path, split = on_ranks(3, of_run(before))[0]
+        assert bool(split) is (before > 0)
+        found = on_ranks(2, of_run(after, path))
+    for index in found[0][0]:
+        total = sum(values[index].mean() if index not in dropped else 0 for values, dropped in found)
+        lost = index in split or index in found[0][1]
+        assert total == pytest.approx(0 if lost else sum(100 * rank + index + 1 for rank in range(3)))

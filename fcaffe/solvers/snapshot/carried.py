@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ States = dict[Owner, State]  # of one worker
 
 TRAIN = "train"
 RANDOM, LOSS, EXCHANGE, ENGINE, BEST = (("", name) for name in ("random", "loss", "exchange", "engine", "best"))
+PARAMETERS = "parameters"  # the name of an array of indices beside the arrays of the exchange
 GATHERED = 1 << 26  # bytes of a message to worker 0
 
 
@@ -73,7 +75,7 @@ def collect(run: Run, states: States) -> tuple[Any, list[CarriedArray]]:
     for key, owner in owners(run).items():
         held, state = _held(owner), states.get(key, {})
         if key == EXCHANGE:
-            state = {name: _in_order_of_parameters(run, array) for name, array in state.items()}
+            state = _for_file(run, state)
         everyones = [state] if held is Held.ALIKE else _gather(run.workers, state, held)
         for worker, state in enumerate(everyones):
             carried += [CarriedArray(*key, worker, name, np.asarray(array)) for name, array in state.items()]
@@ -129,7 +131,7 @@ def _fitting(run: Run, key: Owner, owner: Any, states: list[State], now: State) 
     streams = None if in_turns else lambda: _streams_of_all(workers, now)
     state = part_of_worker(held, states, workers.rank, workers.size, streams)
     if state and key == EXCHANGE:
-        return {name: _in_flat_order(run, array) for name, array in state.items()}
+        return _in_flat_order(run, state)
     if state and held is Held.STREAMS and any(array.shape != now[name].shape for name, array in state.items()):
         return None
     return state
@@ -163,25 +165,43 @@ def _streams_of_all(workers: Workers, state: State) -> list[int]:
     return workers.broadcast_object(workers.gather(own))
 
 
-def _in_order_of_parameters(run: Run, flat: Array) -> np.ndarray:
-    """The values of a flat buffer in the order that files have, which does not depend on the engine's layout."""
-    if flat.dtype.kind != "f":
+def _for_file(run: Run, state: State) -> State:
+    """The flat arrays of the exchange in the order that files have, which does not depend on the engine's layout.
+
+    They lack the parameters that are split over the workers. If there are such, `parameters` has the indices of others.
+    """
+    parts = [(one.blob, part) for one, part in run.net.parameters.with_slices() if not one.is_split]
+    owned = run.net.parameters.owned
+
+    def ordered(flat: Array) -> np.ndarray:
+        return np.concatenate(
+            [np.zeros(0, np.float32), *(blob.logical(flat[part]).reshape(-1) for blob, part in parts)]
+        )
+
+    found = {name: ordered(array) if array.dtype.kind == "f" else array for name, array in state.items()}
+    if state and len(parts) < len(owned):
+        found[PARAMETERS] = np.array([index for index, one in enumerate(owned) if not one.is_split], np.int32)
+    return found
+
+
+def _in_flat_order(run: Run, state: State) -> State:
+    """The reverse. Trailing zeros may be missing, and parameters that were split, which get zeros."""
+    owned = list(run.net.parameters.with_slices())
+    indices = state.get(PARAMETERS, range(len(owned)))
+
+    def flattened(values: np.ndarray) -> np.ndarray:
+        flat, start = np.zeros(run.net.parameters.extent, np.float32), 0
+        wholes = [math.prod(run.context.whole_shape(owned[index][0].blob)) for index in indices]
+        values = np.concatenate([values, np.zeros(sum(wholes), np.float32)])
+        for index, count in zip(indices, wholes, strict=True):
+            parameter, part = owned[index]
+            if not parameter.is_split:
+                parameter.blob.logical(flat[part])[...] = values[start : start + count].reshape(parameter.blob.shape)
+            start += count
         return flat
-    parts = run.net.parameters.with_slices()
-    return np.concatenate([np.zeros(0, np.float32), *(one.blob.logical(flat[part]).reshape(-1) for one, part in parts)])
 
-
-def _in_flat_order(run: Run, values: np.ndarray) -> np.ndarray:
-    """The reverse. Trailing zeros may be missing."""
-    if values.dtype.kind != "f":
-        return values
-    flat, start = np.zeros(run.net.parameters.extent, np.float32), 0
-    values = np.concatenate([values, np.zeros(flat.size, np.float32)])
-    for parameter, part in run.net.parameters.with_slices():
-        blob = parameter.blob
-        blob.logical(flat[part])[...] = values[start : start + blob.count].reshape(blob.shape)
-        start += blob.count
-    return flat
+    arrays = {name: array for name, array in state.items() if name != PARAMETERS}
+    return {name: flattened(array) if array.dtype.kind == "f" else array for name, array in arrays.items()}
 
 
 def _set_random(run: Run, seed: int, random: bytes) -> None:

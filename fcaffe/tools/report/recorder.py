@@ -73,7 +73,8 @@ class Recorder(Observer):
         stopped = solver.iteration < last
         took = time.monotonic() - self._began
         if error is None:
-            self._evaluate()
+            if not self._is_split:
+                self._evaluate()
             state = "Stopped at" if stopped else "Ended at"
         else:
             state = f"Ended by an error: {error} At" if isinstance(error, Exception) else "Interrupted. At"
@@ -116,6 +117,12 @@ class Recorder(Observer):
             log.warning(str(problem))
         self._written = time.monotonic()
 
+    @property
+    def _is_split(self) -> bool:
+        """Whether the workers have split weights: then only a test has them whole, in its net."""
+        parameters = self.solver.net.parameters
+        return parameters.exchanged < parameters.extent
+
     def _evaluate(self) -> None:
         """Evaluate the first test net, on as many batches as its tests have or as fit into LONGEST."""
         param, began = self.solver.param, time.monotonic()
@@ -125,7 +132,7 @@ class Recorder(Observer):
             net_param: Any = test_net_params(param)[0][0]
             self._net = _new_net(net_param, self.solver.engine)
             self.content.net = net_content(self._net, net_param)
-        share_weights(self._net, self.solver.net)
+        share_weights(self._net, self.solver.test_nets[0] if self._is_split else self.solver.net)
         self._evaluated = self.solver.iteration
         moment = f"at iteration {self._evaluated:,}"
         self.content.evaluation = evaluate(self._net, self._batches(param.test_iter[0], began), moment)
