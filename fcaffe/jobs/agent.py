@@ -25,7 +25,7 @@ from fcaffe.jobs.pmi import PmiServer
 from fcaffe.jobs.processes import JOB, LAUNCHER
 from fcaffe.jobs.ranks import TO_END, Clock, Rank, names, start_rank
 from fcaffe.jobs.silences import KILLING, LEAVE, STRAY
-from fcaffe.jobs.status import DONE
+from fcaffe.parallel.watchdog import DONE
 
 LOOK = 0.5  # seconds between reports
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from fcaffe.jobs.frames import MESSAGE, RECEIPT, Frames, Message, message
 from fcaffe.jobs.started import CHANNEL, is_child_of_rank
-from fcaffe.jobs.status import LOADING, TRAINING, Doing, Status
+from fcaffe.jobs.status import Status
+from fcaffe.parallel.watchdog import TRAINING, Doing
 
 
 class Channel:
@@ -34,10 +35,10 @@ class Channel:
                 if kind == MESSAGE:
                     return dict(json.loads(content))
 
-    def report(self, trains: bool, waits: bool, operation: str, iteration: int) -> None:
+    def report(self, doing: Doing) -> None:
         """Write what this rank does, as a Watchdog reports it. The agent gets a message when it begins to train."""
-        self.status.write(Doing(TRAINING if trains else LOADING, waits, operation, iteration))
-        if trains and not self._trains:
+        self.status.write(doing)
+        if doing.state == TRAINING and not self._trains:
             self._trains = True
             self._send(trains=True)
 

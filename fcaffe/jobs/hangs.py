@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fcaffe.jobs.ranks import Slot, names, numbers
-from fcaffe.jobs.status import TRAINING
+from fcaffe.parallel.watchdog import TRAINING
 
 
 def hang_message(slots: Sequence[Slot], hosts: Sequence[str], timeout: float) -> str:

@@ -17,7 +17,6 @@ from fcaffe.errors import UsageError
 from fcaffe.jobs.frames import Message
 from fcaffe.jobs.hosts import Plan, Snapshots
 from fcaffe.jobs.launcher import Launcher
-from fcaffe.jobs.mpi_start import require_mpich
 from fcaffe.jobs.pool import Pool
 from fcaffe.jobs.ranks import TO_END
 
@@ -47,12 +46,10 @@ def launch(
 
     After a fault it starts again, up to `plan.restarts` times, from the newest of `snapshots`, or as it began. The end
     of a job by a signal is no fault, whichever process gets the signal. After one of the signals `stops`, which end a
-    training, nothing is started again. Raises UsageError if there is no MPICH, or no Linux.
+    training, nothing is started again. Raises UsageError where there is no Linux.
     """
     if sys.platform != "linux":
         raise UsageError("Several workers and --restarts need Linux: train with one worker, without these flags")
-    if plan.workers > 1:
-        require_mpich(plan.workers)
     launcher = Launcher(plan, order, stops, snapshots)
     with _serving(launcher):
         code = _run(Pool(launcher))

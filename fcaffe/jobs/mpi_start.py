@@ -4,47 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 from fcaffe.errors import UsageError
-from fcaffe.jobs.started import REMEDY, Start, outside_environment, wait_for_turn
+from fcaffe.jobs.started import REMEDY, Start, wait_for_turn
 from fcaffe.parallel.waiting import end_sleeps_by
-from fcaffe.python_path import python
 from fcaffe.threads import ranks_on_host
 
 # UCX's own segments over TCP have 8 kB. Where TCP is its only transport, MPICH asserts that one fits its own buffers.
 SEGMENTS = {"UCX_TCP_TX_SEG_SIZE": "256k", "UCX_TCP_RX_SEG_SIZE": "512k", "MPIR_CVAR_CH4_PACK_BUFFER_SIZE": "262144"}
 NETWORK_INTERFACES = ("UCX_NET_DEVICES", "FI_TCP_IFACE", "FI_SOCKETS_IFACE", "NCCL_SOCKET_IFNAME")
-
-
-VERSION = """
-import mpi4py
-mpi4py.rc.initialize = False
-from mpi4py import MPI
-print(MPI.Get_library_version().partition("\\n")[0])
-"""
-
-
-def require_mpich(workers: int) -> None:
-    """Raises UsageError if mpi4py's MPI is not MPICH, whose ranks fcaffe's agents can start (see `pmi.py`)."""
-    words = python("-c", VERSION)
-    done = subprocess.run(words, env=outside_environment(), capture_output=True, text=True)
-    version = done.stdout.strip()
-    if not version:
-        problem = done.stderr.strip().splitlines() or ["no answer"]
-        raise UsageError(
-            f"Workers are MPI ranks, but mpi4py cannot be used here ({problem[-1]}): pip install mpi4py "
-            "mpich; on a cluster, load its MPI module and pip install mpi4py"
-        )
-    if not version.startswith("MPICH"):
-        raise UsageError(
-            f"fcaffe can start workers with MPICH only, and mpi4py uses {version}: install MPICH's wheel (pip install "
-            f"mpich), or start the workers by your own mpirun (mpirun -n {workers} fcaffe train ..., without --workers "
-            "and --hosts)"
-        )
 
 
 def prepare_environment(start: Start) -> None:
@@ -64,27 +35,32 @@ def prepare_environment(start: Start) -> None:
             os.environ.setdefault(variable, size)
 
 
-def load_mpi(start: Start) -> Any:
-    """mpi4py's MPI, not yet initialised, so that the library's name is known if it does not start."""
+def load_mpi(start: Start, by_fcaffe: bool) -> Any:
+    """mpi4py's MPI, not yet initialised, so that the library's name is known if it does not start.
+
+    `by_fcaffe`: fcaffe's agent has started this rank, which is possible with MPICH only (see `pmi.py`).
+    """
     try:
         import mpi4py
-    except ImportError:
-        wait_for_turn(start.rank)
-        raise UsageError(
-            f"{start}, but mpi4py is not installed: pip install mpi4py, over the MPI of this launcher"
-        ) from None
-    mpi4py.rc.initialize = False
-    mpi4py.rc.finalize = True
-    try:
+
+        mpi4py.rc.initialize = False
+        mpi4py.rc.finalize = True
         with _no_warnings():
             from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         wait_for_turn(start.rank)
         words = " ".join(str(error).split())
+        remedy = "load this launcher's MPI, and pip install mpi4py over it"
+        if by_fcaffe:
+            remedy = "pip install mpi4py mpich"
+        raise UsageError(f"{start}, but mpi4py cannot be used, or finds no MPI library ({words}): {remedy}") from error
+    if by_fcaffe and not (version := _library(MPI)).startswith("MPICH"):
+        wait_for_turn(start.rank)
         raise UsageError(
-            f"{start}, but mpi4py finds no MPI library ({words}): load this launcher's MPI, or pip install mpich and "
-            "use its own"
-        ) from error
+            f"fcaffe can start workers with MPICH only, and mpi4py uses {version}: install MPICH's wheel (pip install "
+            f"mpich), or start the workers by your own mpirun (mpirun -n {start.size} fcaffe train ..., without "
+            "--workers and --hosts)"
+        )
     return MPI
 
 

@@ -28,11 +28,11 @@ class Backlog:
     def __init__(self) -> None:
         self._pieces: deque[bytes] = deque()
         self.length = 0
-        self._dropped = 0
+        self.dropped = 0
 
     def put(self, data: bytes) -> None:
         if self.length + len(data) > MOST:
-            self._dropped += len(data)
+            self.dropped += len(data)
             return
         self._tell_dropped()
         self._append(data)
@@ -46,9 +46,9 @@ class Backlog:
         return piece
 
     def _tell_dropped(self) -> None:
-        if self._dropped:
-            lines = f"\n[fcaffe: {self._dropped} bytes of output were dropped here, since nobody read them]\n"
-            self._dropped = 0
+        if self.dropped:
+            lines = f"\n[fcaffe: {self.dropped} bytes of output were dropped here, since nobody read them]\n"
+            self.dropped = 0
             self._append(lines.encode())
 
     def _append(self, data: bytes) -> None:
@@ -120,6 +120,11 @@ class Writer(threading.Thread):
                 self.problem = self.problem or self._outlet.problem
                 self._writing = max(0, len(data) - start - PIECE)
 
+    @property
+    def lost(self) -> int:
+        """Bytes that are dropped if the process ends now."""
+        return self.left + self._backlog.dropped
+
     def finish(self, gives_up: Callable[[], object]) -> bool:
         """Wait until all is written; returns False if the reader has taken nothing for READER seconds, or `gives_up`
         returns True."""
@@ -157,7 +162,7 @@ class Output:
         """Write the rest, and log what readers do not take (see `Writer.finish`)."""
         for writer in self._writers.values():
             if not writer.finish(gives_up):
-                log.warning(f"{writer.left} bytes of {writer.name} were dropped, since its reader takes nothing")
+                log.warning(f"{writer.lost} bytes of {writer.name} were dropped, since its reader takes nothing")
         self._writers[STDERR].finish(gives_up)
 
     @property

@@ -25,7 +25,8 @@ from fcaffe.jobs import processes
 from fcaffe.jobs.frames import Lines, Message
 from fcaffe.jobs.loop import Link, Loop, Stream, two_of
 from fcaffe.jobs.started import CHANNEL
-from fcaffe.jobs.status import DONE, LOADING, Doing, Status
+from fcaffe.jobs.status import Status
+from fcaffe.parallel.watchdog import DONE, LOADING, Doing
 
 LEAST = 0.1  # the share of the time that always counts: a rank that hangs in a loop waits for cores, too
 TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # signals that ask for the end

@@ -31,7 +31,7 @@ from fcaffe.jobs.processes import JOB
 from fcaffe.jobs.ranks import Slot
 from fcaffe.jobs.silences import KILLING, SILENCE
 from fcaffe.jobs.started import FATAL
-from fcaffe.jobs.status import DONE, LOADING, TRAINING
+from fcaffe.parallel.watchdog import DONE, LOADING, TRAINING
 
 FAILED = "failed"
 

@@ -5,23 +5,10 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from typing import NamedTuple
 
-LOADING, TRAINING, DONE = "loading", "training", "done"
-STATES = (LOADING, TRAINING, DONE)
+from fcaffe.parallel.watchdog import STATES, Doing
+
 LAYOUT = struct.Struct("<QBBq96sQ")  # number of changes, state, waits, iteration, operation, number of changes
-
-
-class Doing(NamedTuple):
-    """`iteration` is -1 outside of training; `waits`: for other ranks."""
-
-    state: str = LOADING
-    waits: bool = False
-    operation: str = "the start"
-    iteration: int = -1
-
-    def __str__(self) -> str:
-        return self.operation if self.iteration < 0 else f"{self.operation} of iteration {self.iteration}"
 
 
 class Status:
@@ -39,8 +26,7 @@ class Status:
 
     def write(self, doing: Doing) -> None:
         self.changes += 1
-        operation = doing.operation.encode()[:96]
-        state = STATES.index(doing.state)
+        state, operation = STATES.index(doing.state), doing.operation.encode()[:96]
         LAYOUT.pack_into(self._memory, 0, self.changes, state, doing.waits, doing.iteration, operation, self.changes)
 
     def read(self) -> Doing | None:

@@ -22,7 +22,7 @@ from fcaffe.jobs.nodes import shorten_values
 from fcaffe.jobs.ranks import LEAST, TO_END
 from fcaffe.jobs.silences import NEWS
 from fcaffe.jobs.started import FATAL, RANK_PROCESS, Start, host_name, started_as
-from fcaffe.parallel.watchdog import Watchdog
+from fcaffe.parallel.watchdog import TRAINING, Watchdog
 
 PASSED_ON = 0.3  # seconds that mpiexec has to pass on the output of a rank
 TICK = 0.25  # seconds
@@ -91,7 +91,7 @@ class World:
         self.error |= {"fault": True, "lost": True}
         words = " ".join(str(error).split())
         try:
-            raise LostRankError(f"MPI cannot reach another rank, in {self.watchdog}: {words}") from error
+            raise LostRankError(f"MPI cannot reach another rank, in {self.watchdog.now}: {words}") from error
         except LostRankError as lost:
             return lost
 
@@ -126,12 +126,12 @@ class World:
             seconds, starved = min(time.monotonic() - before, 4 * TICK), processes.waited_for_core(os.getpid())
             quiet += max(seconds - (starved - waited), LEAST * seconds)
             waited = starved
-            trains, waits, *_ = self.watchdog.now
+            doing = self.watchdog.now
             if self.watchdog.beats != beats:
                 beats, quiet = self.watchdog.beats, 0.0
-            if trains and quiet > timeout + NEWS * waits:
-                why = ": it waits for a rank that hangs or cannot be reached" if waits else ""
-                stuck = f"rank {self.rank} (process {os.getpid()}) on {host_name()} did not come out of {self.watchdog}"
+            if doing.state == TRAINING and quiet > timeout + NEWS * doing.waits:
+                why = ": it waits for a rank that hangs or cannot be reached" if doing.waits else ""
+                stuck = f"rank {self.rank} (process {os.getpid()}) on {host_name()} did not come out of {doing}"
                 log.fatal(f"{stuck} within {timeout:g} s (--timeout){why}")
                 os._exit(FATAL)
 
@@ -179,7 +179,7 @@ def _without_agent(world: World, timeout: float) -> None:
 def _start_mpi(world: World, start: Start) -> None:
     prepare_environment(start)
     try:
-        mpi = load_mpi(start)
+        mpi = load_mpi(start, world.channel is not None)
         world.comm, world.threads = comm_world(start, mpi)
         world.rank, world.size = world.comm.rank, world.comm.size
         local = world.comm.Split_type(mpi.COMM_TYPE_SHARED)

@@ -4,47 +4,53 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+STATES = LOADING, TRAINING, DONE = "loading", "training", "done"
+
+
+class Doing(NamedTuple):
+    """`waits`: for other ranks. `iteration` is -1 outside of training."""
+
+    state: str = LOADING
+    waits: bool = False
+    operation: str = "the start"
+    iteration: int = -1
+
+    def __str__(self) -> str:
+        return self.operation if self.iteration < 0 else f"{self.operation} of iteration {self.iteration}"
 
 
 class Watchdog:
-    """Calls `report` with (trains, waits, operation, iteration) at each change.
-
-    A rank trains from its first `beat` on. The iteration is -1 outside of training.
+    """Calls `report` with what the rank does now, at each change. A rank trains from its first `beat` on.
 
     Attributes:
         beats: The number of changes.
         now: What was reported last.
     """
 
-    def __init__(self, report: Callable[[bool, bool, str, int], object] | None = None) -> None:
+    def __init__(self, report: Callable[[Doing], object] | None = None) -> None:
         self._report = report
-        self._work = ("the start", -1)
+        self._work = Doing()
         self.beats = 0
-        self._trains = False
-        self._change(False, *self._work)
+        self._change(self._work)
 
     def beat(self, operation: str, iteration: int = -1) -> None:
         """This rank now does `operation`, which may take as long as the time-out allows."""
-        self._work = (operation, iteration)
-        self._trains = True
-        self._change(False, operation, iteration)
+        self._work = Doing(TRAINING, False, operation, iteration)
+        self._change(self._work)
 
     @contextlib.contextmanager
     def waiting(self, operation: str) -> Iterator[None]:
         """Its body waits for other ranks in `operation`, in the iteration of the last beat."""
-        self._change(True, operation, self._work[1])
+        self._change(self._work._replace(waits=True, operation=operation))
         try:
             yield
         finally:
-            self._change(False, *self._work)
+            self._change(self._work)
 
-    def __str__(self) -> str:
-        """The operation, for a message."""
-        _, _, operation, iteration = self.now
-        return operation if iteration < 0 else f"{operation} of iteration {iteration}"
-
-    def _change(self, waits: bool, operation: str, iteration: int) -> None:
+    def _change(self, doing: Doing) -> None:
         self.beats += 1
-        self.now = (self._trains, waits, operation, iteration)
+        self.now = doing
         if self._report is not None:
-            self._report(*self.now)
+            self._report(doing)

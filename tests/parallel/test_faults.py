@@ -23,7 +23,7 @@ from fcaffe.jobs import run as runs
 from fcaffe.jobs.hangs import hang_message
 from fcaffe.jobs.hosts import Plan
 from fcaffe.jobs.ranks import Clock, Rank, Slot
-from fcaffe.jobs.status import LOADING, TRAINING, Doing
+from fcaffe.parallel.watchdog import LOADING, TRAINING, Doing
 from tests.parallel.conftest import FCAFFE, MPIEXEC, Job, needs_mpi, until
 from tests.parallel.test_emulated_cluster import Cluster, why_not
 
@@ -342,7 +342,9 @@ def test_a_rank_that_waits_for_a_core_or_a_disk_is_not_quiet(monkeypatch: pytest
 
 DIES_OF_SIGINT = f"""
 trap '' INT; echo run >> runs
-{sys.executable} -c "from fcaffe.jobs.channel import open_channel; open_channel().report(True, False, 'forward', 0)"
+{sys.executable} -c "
+from fcaffe.jobs.channel import open_channel, Doing
+open_channel().report(Doing('training', False, 'forward', 0))"
 sleep 1.5; kill -INT $FCAFFE_LAUNCHER; sleep 0.3; kill -9 $$
 """
 

@@ -178,7 +178,7 @@ def test_started_alone_or_by_mpiexec_the_same(start: Start, folder: Path) -> Non
         (
             "SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 MPI4PY_LIBMPI=/no.so",
             "Slurm",
-            "mpi4py finds no MPI library (cannot load",
+            "mpi4py cannot be used, or finds no MPI library (cannot load",
         ),
     ],
 )

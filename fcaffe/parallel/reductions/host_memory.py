@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 from typing import cast
 
@@ -14,6 +16,9 @@ from fcaffe.parallel.reductions.wire import wait
 
 PAGE = 1024  # floats: each rank's row begins on a page of its own, which the kernel puts near the rank's core
 FOLDER = "/dev/shm"  # where MPI libraries on Linux keep such memory
+POPULATE_WRITE = 23  # of madvise, from Linux 5.14 on
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Hosts:
@@ -60,7 +65,11 @@ class Rows:
         memory = memoryview(MPI.buffer.fromaddress(start.address, 4 * stride * host.size))  # type: ignore[arg-type]
         self.data = np.frombuffer(memory, np.float32).reshape(host.size, stride)[:, :count]
         self.own = self.data[host.rank]
-        self.own[:] = 0
+        # Memory that another job has taken since the check is an error here, and a fatal signal at the first write.
+        place = ctypes.c_void_p(address(self.own)), ctypes.c_size_t(4 * stride)
+        self.is_there = _libc.madvise(*place, POPULATE_WRITE) == 0 or ctypes.get_errno() == errno.EINVAL
+        if self.is_there:
+            self.own[:] = 0
 
     def slice_of(self, buffer: np.ndarray) -> slice | None:
         """The slice of this rank's row that `buffer` is, or its first row; None if it lies elsewhere."""
@@ -87,24 +96,33 @@ class HostMemory:
 
     def allocate(self, count: int) -> Rows:
         """A row of `count` zeros for each rank. Raises FcaffeError on all ranks if any host has no room."""
-        self._check_room(4 * (count + PAGE) * self.host.size)
-        self.rows.append(Rows(self.host, count))
-        return self.rows[-1]
+        needed = 4 * (count + PAGE) * self.host.size
+        self._check_room(needed, self._free(needed) - needed)
+        rows = Rows(self.host, count)
+        try:
+            self._check_room(needed, 0 if rows.is_there else -1)
+        except FcaffeError:
+            rows.close()
+            raise
+        self.rows.append(rows)
+        return rows
 
     def close(self) -> None:
         for rows in self.rows:
             rows.close()
 
-    def _check_room(self, needed: int) -> None:
-        """Raise FcaffeError if there is no room: the kernel would kill a process that writes beyond it."""
-        if os.path.isdir(FOLDER):
-            state = os.statvfs(FOLDER)
-            free = state.f_bavail * state.f_frsize
-        else:
-            free = needed
-        if self.everybody.allreduce(free - needed, MPI.MIN) < 0:
+    @staticmethod
+    def _free(needed: int) -> int:
+        if not os.path.isdir(FOLDER):
+            return needed
+        state = os.statvfs(FOLDER)
+        return state.f_bavail * state.f_frsize
+
+    def _check_room(self, needed: int, left: int) -> None:
+        """Raise FcaffeError on all ranks if there is no room: the kernel would kill a process that writes beyond it."""
+        if self.everybody.allreduce(left, MPI.MIN) < 0:
             raise FcaffeError(
                 f"the ranks of a host need {needed / 1e6:.0f} MB of shared memory, and {FOLDER} here has "
-                f"{free / 1e6:.0f} MB left: give it more (docker run --shm-size, or mount -o remount,size=...) on "
-                "every host, or use a reduction that does without, such as ring"
+                f"{self._free(needed) / 1e6:.0f} MB left: give it more (docker run --shm-size, or mount -o "
+                "remount,size=...) on every host, or use a reduction that does without, such as ring"
             )
