@@ -17,8 +17,10 @@ from fcaffe.errors import UsageError
 from fcaffe.jobs.frames import Message
 from fcaffe.jobs.hosts import Plan, Snapshots
 from fcaffe.jobs.launcher import Launcher
+from fcaffe.jobs.mpi_start import load_mpi
 from fcaffe.jobs.pool import Pool
 from fcaffe.jobs.ranks import TO_END
+from fcaffe.jobs.started import Start
 
 
 @contextlib.contextmanager
@@ -50,6 +52,8 @@ def launch(
     """
     if sys.platform != "linux":
         raise UsageError("Several workers and --restarts need Linux: train with one worker, without these flags")
+    if plan.workers > 1:
+        load_mpi(Start("fcaffe", "", 0, plan.workers), by_fcaffe=True)  # so that it is known before any host is called
     launcher = Launcher(plan, order, stops, snapshots)
     with _serving(launcher):
         code = _run(Pool(launcher))

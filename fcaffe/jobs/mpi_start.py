@@ -35,10 +35,10 @@ def prepare_environment(start: Start) -> None:
             os.environ.setdefault(variable, size)
 
 
-def load_mpi(start: Start, by_fcaffe: bool) -> Any:
-    """mpi4py's MPI, not yet initialised, so that the library's name is known if it does not start.
+def load_mpi(start: Start, by_fcaffe: bool = False) -> Any:
+    """mpi4py's MPI, not yet initialised, so that the library's name is known if it does not start. Raises UsageError.
 
-    `by_fcaffe`: fcaffe's agent has started this rank, which is possible with MPICH only (see `pmi.py`).
+    `by_fcaffe`: fcaffe's agents start the ranks, which is possible with MPICH only (see `pmi.py`).
     """
     try:
         import mpi4py
@@ -50,10 +50,10 @@ def load_mpi(start: Start, by_fcaffe: bool) -> Any:
     except (ImportError, RuntimeError) as error:
         wait_for_turn(start.rank)
         words = " ".join(str(error).split())
-        remedy = "load this launcher's MPI, and pip install mpi4py over it"
+        who, remedy = str(start), "load this launcher's MPI, and pip install mpi4py over it"
         if by_fcaffe:
-            remedy = "pip install mpi4py mpich"
-        raise UsageError(f"{start}, but mpi4py cannot be used, or finds no MPI library ({words}): {remedy}") from error
+            who, remedy = "Workers are MPI ranks", "pip install mpi4py mpich; on a cluster, load its MPICH first"
+        raise UsageError(f"{who}, but mpi4py cannot be used, or finds no MPI library ({words}): {remedy}") from error
     if by_fcaffe and not (version := _library(MPI)).startswith("MPICH"):
         wait_for_turn(start.rank)
         raise UsageError(

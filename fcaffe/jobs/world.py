@@ -179,7 +179,7 @@ def _without_agent(world: World, timeout: float) -> None:
 def _start_mpi(world: World, start: Start) -> None:
     prepare_environment(start)
     try:
-        mpi = load_mpi(start, world.channel is not None)
+        mpi = load_mpi(start, by_fcaffe=world.channel is not None)
         world.comm, world.threads = comm_world(start, mpi)
         world.rank, world.size = world.comm.rank, world.comm.size
         local = world.comm.Split_type(mpi.COMM_TYPE_SHARED)
