@@ -170,7 +170,7 @@ def expected(case: Case, job: Job, faults: int) -> set[int]:
     if case.fault == "launcher":
         return {-signal.SIGKILL} | late
     if case.fault == "SIGTERM":
-        return {143, -signal.SIGTERM if case.workers == 1 and case.phase in EARLY else 143} | late
+        return {143, -signal.SIGTERM if case.workers == 1 and case.phase in (*EARLY, "end") else 143} | late
     if case.fault in ("an error beside a thread", "a full disk"):
         return {134}
     if case.fault in ("rank", "agent", "stopped rank", "an exit") and faults:
