@@ -104,7 +104,7 @@ class Node:
 
     def loss(self) -> float:
         """The weighted sum of the tops that carry a loss."""
-        return self.layer.doing(self.layer.loss, self.tops)
+        return self.layer.doing(self.layer.loss, self.tops) if any(self.layer.loss_weights) else 0.0
 
     def backward(self) -> None:
         """Run the layer's backward, unless it has no gradient to write. User code runs anyway, as in Caffe."""

@@ -20,11 +20,10 @@ from fcaffe.share import split_batch
 from fcaffe.solvers.batches import Batches
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Run
+from fcaffe.solvers.trust_ratio import BLOCK
 from fcaffe.solvers.update import Update
 from fcaffe.timeline import BACKWARD, FORWARD, SHARDS
 from fcaffe.tree_order import Sums, Tree, copy_into, part_of_sums, sum_in_tree_order
-
-BLOCK = 1 << 17  # gradients that are added at a time: they stay in a core's cache from one addition to the next
 
 
 class Passes:

@@ -20,7 +20,7 @@ from fcaffe.engines.channels import ForEach, one_by_one
 from fcaffe.errors import SolverError
 from fcaffe.net.blob import Array
 
-BLOCK = 2**17  # values whose squares are held in float64 at a time
+BLOCK = 1 << 17  # values that are handled at a time: they stay in a core's cache from one operation to the next
 
 LARC_POLICIES = ("scale", "clip")
 SOLVER_TYPES = ("SGD", "Nesterov")  # the others measure gradients in ways of their own
@@ -72,7 +72,7 @@ def local_rate(
 def squares(values: Array, xp: Any, for_each: ForEach = one_by_one) -> float:
     """The sum of the squares of a flat array, in one order, whatever number of threads there is and whatever the
     machine's BLAS: workers must come to the same bits, or their weights would part. `for_each` is Engine.for_each."""
-    blocks = [values[start : start + BLOCK] for start in range(0, len(values), BLOCK)]
+    blocks = [values[block] for block in blocks_of(slice(0, len(values)))]
     sums: list[Any] = [0.0] * len(blocks)
 
     def add_up(number: int, block: Array) -> None:
@@ -80,3 +80,8 @@ def squares(values: Array, xp: Any, for_each: ForEach = one_by_one) -> float:
 
     for_each(add_up, list(enumerate(blocks)))
     return float(sum(sums))  # of a device only the whole is waited for
+
+
+def blocks_of(part: slice) -> list[slice]:
+    """A slice cut into blocks of BLOCK values."""
+    return [slice(start, min(start + BLOCK, part.stop)) for start in range(part.start, part.stop, BLOCK)]

@@ -16,8 +16,6 @@ from fcaffe.solvers import trust_ratio
 from fcaffe.solvers.run import Run
 from fcaffe.timeline import UPDATE
 
-BLOCK = 1 << 17  # values that are updated at a time; they stay in a core's cache from one operation to the next
-
 
 class Update:
     """Clips, normalises and regularises gradients, and applies the run's rule to them.
@@ -84,8 +82,7 @@ class Update:
             over_workers = run.workers.sum if parameter.is_split else float
             rate = trust_ratio.local_rate(param, engine.xp, run.data[own], run.diff[own], self._rate, over_workers)
             rate = float(np.float32(rate) * np.float32(parameter.lr_mult)) * self._correction
-            for start in range(own.start, own.stop, BLOCK):
-                blocks.append((slice(start, min(start + BLOCK, own.stop)), float(decay), rate))
+            blocks += [(block, float(decay), rate) for block in trust_ratio.blocks_of(own)]
 
         def update(block: slice, decay: float, rate: float) -> None:
             histories = [history[block] for history in run.history]

@@ -90,12 +90,12 @@ class WideProduct:
     def _multiply(self, engine: Engine, begin: Callable[[], None], width: int) -> Floats:
         """Compute a product over all samples; returns the rows of this worker's samples, of so many columns."""
         self._work(engine, begin)
-        self._shards.meet(lambda: self._gather_product(width))
+        self._shards.barrier(lambda: self._gather_product(width))
         return self._product
 
     def _work(self, engine: Engine, begin: Callable[[], None]) -> None:
-        """The shards meet, one of them makes tasks, and all work on these."""
-        self._shards.meet(begin)
+        """The shards wait for each other, one of them adds tasks, and all work on these."""
+        self._shards.barrier(begin)
         while self._tasks:
             try:
                 task = self._tasks.popleft()

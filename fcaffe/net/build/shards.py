@@ -22,8 +22,8 @@ class Shards(Workers):
 
     A pass is over one shard, whose number is `rank`; so a net sees as many workers as there are shards. Usually a net
     computes several shards one after the other. A layer that needs values of the others asks for shards `in_step`: each
-    shard has a net and a thread, and all shards meet where values of all of them are summed or gathered. As many
-    threads compute at a time as there are `cores`.
+    shard has a net and a thread, and sums and gatherings of values of all shards are barriers. As many threads compute
+    at a time as there are `cores`.
 
     Attributes:
         own: This worker's shards.
@@ -75,12 +75,12 @@ class Shards(Workers):
         """Call it before the passes of a batch."""
         self._barrier.reset()
 
-    def meet(self, between: Callable[[], None] | None = None) -> None:
-        """Wait for the other passes of this worker. Then the first one calls `between`, while the others wait."""
+    def barrier(self, then: Callable[[], None] | None = None) -> None:
+        """Wait for the other passes of this worker. Then the first one calls `then`, while the others wait."""
         self._wait()
-        if between is not None:
+        if then is not None:
             if self.is_first:
-                between()
+                then()
             self._wait()
 
     def _wait(self) -> None:
@@ -93,7 +93,7 @@ class Shards(Workers):
 
     def once(self, change: Callable[[], None], read_now: bool) -> None:
         if self.in_step and read_now:
-            self.meet(change)
+            self.barrier(change)
         elif self.is_first:
             change()
 
@@ -121,7 +121,7 @@ class Shards(Workers):
     def gather_array(self, values: Any) -> Any:
         """The arrays of all shards, in their order."""
         self._contributions[self.rank - self.own[0]] = values
-        self.meet(self._gather)
+        self.barrier(self._gather)
         return self._gathered
 
     def _gather(self) -> None:
