@@ -80,7 +80,7 @@ def test_training_is_caffes(path, solver_from: Callable[..., Solver]) -> None:
         assert_close(values, case[f"final_{name}"], tolerance, f"{name} at the end")
     index = 0
     for history in solver.history:
-        for place in solver.net.parameters.slices():
+        for place in solver.net.parameters.slices:
             assert_close(host(history[place]), case[f"history_{index}"].reshape(-1), tolerance, f"history {index}")
             index += 1
     assert solver.current_step == int(case["current_step"])

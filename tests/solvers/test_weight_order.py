@@ -80,7 +80,7 @@ def test_files_are_in_caffes_order(tmp_path, kind, hdf5):
         for ours, theirs in zip(one.net.parameters.owned, found[0][0].net.parameters.owned, strict=True):
             assert close(ours.blob.data, theirs.blob.data)
             for flat, other in zip(one.history, found[0][0].history, strict=True):
-                places = one.net.parameters.slices(), found[0][0].net.parameters.slices()
+                places = one.net.parameters.slices, found[0][0].net.parameters.slices
                 index = one.net.parameters.owned.index(ours)
                 assert close(ours.blob.logical(flat[places[0][index]]), theirs.blob.logical(other[places[1][index]]))
 
@@ -98,7 +98,7 @@ def test_residuals_are_in_caffes_order(tmp_path, engine):
     trained, same = another(engine), another(engine)
     other = another({NumpyEngine, ChannelsLast}.difference([engine]).pop())
     values = np.zeros(trained.net.parameters.extent, np.float32)
-    for part in trained.net.parameters.slices():
+    for part in trained.net.parameters.slices:
         values[part] = 1 + np.arange(part.start, part.stop)
     trained.exchange.restore_state({"residual": values})
     path = trained.snapshot()
