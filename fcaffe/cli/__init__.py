@@ -135,7 +135,10 @@ def _invoke(command: click.Command, context: click.Context, **values: Any) -> in
         if command.name in RUNS:
             streams.outlast_output()
         context.params |= values
-        return command.invoke(context) or 0
+        log.begin_command()
+        code = command.invoke(context) or 0
+        log.end_command()
+        return code
 
 
 def _run_rank() -> int:

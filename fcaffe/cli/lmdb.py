@@ -22,6 +22,7 @@ from fcaffe.data.annotated import parse_annotated
 from fcaffe.data.backends import write_database
 from fcaffe.data.database import Database, Record, new_folder
 from fcaffe.data.datum import datum_to_array, labels_of, name_of, parse_datum
+from fcaffe.data.form import labels_beside
 from fcaffe.data.images import encode_image
 from fcaffe.errors import DataError, UsageError
 
@@ -121,8 +122,11 @@ def _info(records: Iterable[Record], database: Database) -> None:
     few, many = min(counts.values()), max(counts.values())
     say(f"Labels     {len(labels):,} from {labels[0][0]} to {labels[-1][0]}, each of {few:,} to {many:,} records")
     print()
+    names = dict(enumerate(labels_beside(database.source)))
+    width = max((len(names.get(label, "")) for label, _ in labels[:MOST_LABELS]), default=0)
     for label, number in labels[:MOST_LABELS]:
-        say(f"{label:>8}  {number:>9,}  {bar(number / many)}")
+        name = f"{names.get(label, ''):{width}}  " if names else ""
+        say(f"{label:>8}  {name}{number:>9,}  {bar(number / many)}")
     if len(labels) > MOST_LABELS:
         say(f"     ...  {len(labels) - MOST_LABELS:,} more")
 

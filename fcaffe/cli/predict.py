@@ -121,6 +121,8 @@ def predict(
             say(line)
         if not pictures:
             return 0
+    if int(crops) == CROPS and stated.form.size is not None:
+        stated.crops(np.zeros((stated.form.channels, *stated.form.size), np.uint8))  # raises if there are none
     device = first_gpu(gpu)
     with log.quiet():
         engine = engines.create(device and device[0])

@@ -97,6 +97,10 @@ _level = os.environ.get("GLOG_minloglevel", "")  # noqa: SIM112 - glog's name
 _minimum = int(_level) if _level.isdecimal() else 0
 _show: Callable[[str], None] | None = None
 
+LONG = 300  # lines of a log, from which on its warnings stand once more at its end
+_lines = 0  # of this command
+_warnings: dict[str, None] = {}  # in their order, each once
+
 
 def prefix(level: str, source: str) -> str:
     now = time.time()
@@ -109,8 +113,12 @@ def write(level: str, message: str, source: str | None = None, as_is: bool = Fal
 
     The message is one line (see `fcaffe.shown`), unless the caller writes it `as_is`.
     """
+    global _lines
     if LEVELS.index(level) < _minimum:
         return
+    _lines += 1
+    if level == "W":
+        _warnings[message] = None
     if source is None:
         frame = sys._getframe(1)
         source = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
@@ -171,6 +179,22 @@ def close_files() -> None:
     while _files:
         with contextlib.suppress(OSError):
             os.close(_files.pop().fileno())
+
+
+def begin_command() -> None:
+    """Count the lines and warnings of a command from here on."""
+    global _lines
+    _lines = 0
+    _warnings.clear()
+
+
+def end_command() -> None:
+    """Repeat the warnings at the end of a long log."""
+    if _lines >= LONG and _warnings:
+        told = list(_warnings)
+        write("W", f"{len(told)} warning{'s' * (len(told) > 1)} of this log:", _here())
+        for message in told:
+            write("W", message, _here())
 
 
 def set_minimum(level: int) -> None:

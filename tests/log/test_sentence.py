@@ -41,3 +41,13 @@ def test_the_tags_of_upgrades_and_means(capsys: pytest.CaptureFixture[str]) -> N
     ):
         write()
         assert tag_of(capsys) == tag
+
+
+@pytest.mark.parametrize("lines", [10, 400])
+def test_a_long_log_ends_with_its_warnings(lines: int, capsys: pytest.CaptureFixture[str]) -> None:
+    log.begin_command()
+    for number in range(lines):
+        log.warning(f"odd {number % 2}") if number < 4 else log.info("a line")
+    log.end_command()
+    told = [line.partition("] ")[2] for line in capsys.readouterr().err.splitlines()][lines:]
+    assert told == (["2 warnings of this log:", "odd 0", "odd 1"] if lines > 300 else [])
