@@ -17,7 +17,8 @@ from fcaffe.onnx.reading.convert import from_onnx
 from fcaffe.onnx.reading.graph import readers
 from fcaffe.onnx.weights import read_weights
 from tests.tools.onnx_graphs import converted, model_of
-from tests.tools.test_onnx_reading import CASES, IMAGE, ints
+from tests.tools.random_onnx import Graphs
+from tests.tools.test_onnx_reading import IMAGE, ints
 
 onnx = pytest.importorskip("onnx")
 
@@ -72,23 +73,22 @@ def mutated(content: bytes, dice: random.Random) -> bytes:
     return bytes(changed)
 
 
-def test_500_damaged_files(tmp_path: Path) -> None:
+def test_damaged_files(tmp_path: Path) -> None:
     dice, content, path = random.Random(7), whole_model().SerializeToString(), tmp_path / "model.onnx"
     path.write_bytes(content)
     assert outcome(path) == ""
     errors = 0
-    for _ in range(500):
+    for _ in range(250):
         path.write_bytes(mutated(content, dice))
         errors += outcome(path) != ""
-    assert errors > 250  # many others differ in weights alone
+    assert errors > 125  # many others differ in weights alone
 
 
 def test_changed_nodes(tmp_path: Path) -> None:
     """Nodes without their work, without some inputs or attributes, with other inputs, numbers and shapes."""
     dice, path = random.Random(3), tmp_path / "model.onnx"
-    cases = [(*case, None, None, 17)[:5] if len(case) < 5 else case for case in CASES if len(case) < 6]
-    models = [whole_model(), *(model_of(*case[:3], case[4] or 17, case[3]) for case in cases)]
-    for _ in range(600):
+    models = [whole_model(), *(Graphs(seed).model() for seed in range(60))]
+    for _ in range(300):
         model = onnx.ModelProto.FromString(dice.choice(models).SerializeToString())
         node, constants, way = dice.choice(model.graph.node), model.graph.initializer, dice.randrange(6)
         attribute = dice.choice([*node.attribute, onnx.AttributeProto()])

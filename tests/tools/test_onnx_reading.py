@@ -13,7 +13,7 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 from fcaffe.engines import cpu_engine
-from fcaffe.errors import FcaffeError, NetError
+from fcaffe.errors import FcaffeError
 from fcaffe.onnx.check import random_inputs, run_net
 from fcaffe.onnx.check_conversion import check_net
 from fcaffe.onnx.export import to_onnx, write_onnx
@@ -61,153 +61,42 @@ def floats(**values: Any) -> dict[str, np.ndarray]:
     return {name: np.array(value, np.float32) for name, value in values.items()}
 
 
-# Body, inputs, random weights, constants, version of operators.
+# What exporters write, beyond single operators: body, inputs, random weights, constants, version of operators.
 CASES: list[tuple[Any, ...]] = [
-    ("y = Conv (x, w, b)", IMAGE, W33),
-    ("y = Conv <pads = [1, 0, 2, 3], strides = [2, 3]> (x, w)", IMAGE, W33),
-    ("y = Conv <pads = [0, 2, 3, 0], dilations = [2, 2], strides = [1, 2]> (x, w, b)", IMAGE, W33),
-    ('y = Conv <auto_pad = "SAME_UPPER", strides = [2, 2]> (x, w)', IMAGE, W33),
-    ('y = Conv <auto_pad = "SAME_LOWER", strides = [2, 2]> (x, w)', IMAGE, W33),
-    ("y = Conv <group = 4, pads = [1, 1, 1, 1]> (x, w)", IMAGE, {"w": (4, 1, 3, 3)}),
-    ("y = Conv <group = 2> (x, w, b)", IMAGE, {"w": (6, 2, 3, 2), "b": (6,)}),
-    ("y = Conv <pads = [2, 1]> (x, w)", {"x": (2, 4, 9)}, {"w": (3, 4, 3)}),
     ("p = Pad (x, n) y = Conv <pads = [0, 1, 0, 0]> (p, w)", IMAGE, W33, ints(n=[0, 0, 1, 0, 0, 0, 2, 1])),
-    ("y = ConvTranspose <strides = [2, 3], output_padding = [1, 2]> (x, w, b)", IMAGE, {"w": (4, 5, 3, 3), "b": (5,)}),
-    ("y = ConvTranspose <strides = [2, 2], pads = [1, 0, 2, 1], group = 2> (x, w)", IMAGE, {"w": (4, 3, 4, 3)}),
-    ("y = ConvTranspose <dilations = [2, 1], pads = [0, 2, 1, 0]> (x, w)", IMAGE, {"w": (4, 5, 3, 3)}),
     *(
-        (f"y = {kind} <kernel_shape = [3, 2], strides = [2, 2], pads = {pads}, ceil_mode = {ceil}{more}> (x)", {"x": s})
-        for kind, more in (("MaxPool", ""), ("AveragePool", ""), ("AveragePool", ", count_include_pad = 1"))
-        for pads in ("[0, 0, 0, 0]", "[1, 0, 1, 0]", "[0, 1, 2, 0]", "[1, 1, 1, 1]")
-        for ceil in (0, 1)
-        for s in ((2, 3, 9, 8), (1, 2, 8, 7))
-        if not (ceil and more)  # onnxruntime divides by other areas than the standard says
-    ),
-    ("y = GlobalAveragePool (x)", IMAGE),
-    ("y = GlobalMaxPool (x)", {"x": (2, 3, 7)}),
-    *((f"y = {op} <axes = [2, 3], keepdims = {k}> (x)", IMAGE) for op in ("ReduceMean", "ReduceMax") for k in (0, 1)),
-    *((f"y = {op} <axes = [1]> (x)", IMAGE) for op in ("ReduceMean", "ReduceMin", "ReduceL2", "ReduceL1")),
-    *((f"y = {op} <axes = [0, 2], keepdims = 0> (x)", IMAGE) for op in ("ReduceMax", "ReduceSumSquare")),
-    ("y = ReduceSum <keepdims = 0> (x, a)", IMAGE, None, ints(a=[-1, 1])),
-    *(
-        (f"y = {op} (x)", IMAGE)
-        for op in (
-            *(
-                "Relu",
-                "LeakyRelu <alpha = 0.3>",
-                "Elu <alpha = 0.7>",
-                "Celu <alpha = 0.7>",
-                "Selu",
-                "Sigmoid",
-                "Tanh",
-                "Softplus",
-                "Abs",
-            ),
-            *("Neg", "Exp", "HardSigmoid", "HardSwish", "Softsign", "Identity"),
+        (
+            f"p = Pad (x, n) y = AveragePool <kernel_shape = [2, 2], strides = [2, 2], ceil_mode = {ceil}> (p)",
+            IMAGE,
+            {},
+            pads,
         )
+        for pads in (ints(n=[0, 0, 1, 1, 0, 0, 1, 1]), ints(n=[0, 0, 0, 1, 0, 0, 0, 0]))
+        for ceil in (0, 1)
     ),
-    *((f"a = Abs (x) y = {op} (a)", IMAGE) for op in ("Sqrt", "Log")),
-    ("y = Mish (x)", IMAGE, None, None, 18),
-    ("y = Gelu (x)", IMAGE, None, None, 20),
-    ('y = Gelu <approximate = "tanh"> (x)', IMAGE, None, None, 20),
     (GELU + "m = Mul (x, p) y = Mul (m, h)", IMAGE),
     (GELU + "m = Mul (x, h) y = Mul (p, m)", IMAGE),
     ("q = Mul (x, x) " + GELU.replace("(x, r)", "(q, r)") + "m = Mul (p, h) y = Mul (m, q)", IMAGE),
-    ("y = PRelu (x, s)", IMAGE, {"s": (4, 1, 1)}),
-    ("y = PRelu (x, s)", IMAGE, {"s": (1,)}),
-    ("y = Clip (x, l, h)", IMAGE, None, floats(l=-0.5, h=0.7)),
-    ("y = Clip (x, l, h)", IMAGE, None, floats(l=0, h=6)),
-    ("y = Clip <min = 0.0, max = 0.5> (x)", IMAGE, None, None, 9),
     ("s = Softplus (x) g = Greater (x, t) y = Where (g, x, s)", IMAGE, None, floats(t=20)),
-    *((f"y = {op} (x, c)", IMAGE, {"c": s}) for op in ("Add", "Sub", "Mul", "Div") for s in ((4, 1, 1), (8,), (9, 8))),
-    *((f"y = {op} (c, x)", IMAGE, {"c": s}) for op in ("Sub", "Div", "Mul") for s in ((), (2, 1, 9, 1), (4, 1, 8))),
-    ("y = Add (x, c)", {"x": (2, 1, 5)}, {"c": (2, 3, 5)}),
-    *((f"y = {op} (x, z)", {**IMAGE, "z": z}) for op in ("Add", "Sub", "Mul") for z in ((2, 4, 9, 8), (2, 4, 1, 1))),
-    ("y = Mul (x, z)", {"x": (2, 4, 1, 8), "z": (4, 9, 1)}),
-    ("s = Exp (z) y = Div (x, s)", {**IMAGE, "z": (2, 1, 9, 8)}),
-    ("y = Max (x, z)", {**IMAGE, "z": (1, 4, 1, 8)}),
-    ("y = Min (x, z, x)", {**IMAGE, "z": (9, 8)}),
-    ("y = Max (x, c)", IMAGE, None, floats(c=0.25)),
-    ("y = Sum (x, z, x)", {**IMAGE, "z": (4, 1, 1)}),
     ("m = Mul (x, a) y = Add (m, b)", IMAGE, {"a": (4, 1, 1), "b": (4, 1, 1)}),
-    ("y = Gemm <transB = 1, alpha = 0.5, beta = 2.0> (x, w, b)", {"x": (3, 5)}, {"w": (4, 5), "b": (4,)}),
     ("f = Flatten (x) y = Gemm (f, w, b)", IMAGE, {"w": (288, 5), "b": (1, 5)}),
     ("m = MatMul (x, w) y = Add (m, b)", {"x": (2, 3, 5)}, {"w": (5, 4), "b": (4,)}),
     ("y = Gather (t, i)", {}, {"t": (3, 4)}, None, 17, "int64[2,5] i"),
-    ("y = BatchNormalization (x, s, b, m, v)", IMAGE, {n: (4,) for n in "sbm"}, floats(v=[0.5, 1, 2, 3])),
-    ("y = InstanceNormalization <epsilon = 0.1> (x, s, b)", IMAGE, {"s": (4,), "b": (4,)}),
-    ("y = GroupNormalization <num_groups = 2> (x, s, b)", IMAGE, {"s": (4,), "b": (4,)}, None, 21),
-    ("y = LayerNormalization (x, a, b)", {"x": (2, 3, 8)}, {"a": (8,), "b": (8,)}),
-    ("y = LayerNormalization <axis = 1> (x, a)", IMAGE, {"a": (4, 9, 8)}),
     (LN, {"x": (2, 3, 8)}, {"a": (8,), "b": (8,)}),
-    ("y = LRN <size = 3, alpha = 0.1, beta = 0.6, bias = 2.0> (x)", IMAGE),
-    *(
-        (f"y = {op} <axis = {a}> (x)", IMAGE, None, None, v)
-        for op in ("Softmax", "LogSoftmax")
-        for a, v in ((1, 13), (3, 11))
-    ),
-    ("a = ArgMax <axis = 1, keepdims = 0> (x) y = Cast <to = 1> (a)", IMAGE),
-    *(
-        (f"y = Transpose <perm = {p}> (x)", IMAGE)
-        for p in ("[0, 2, 3, 1]", "[3, 2, 1, 0]", "[1, 0, 3, 2]", "[2, 0, 1, 3]")
-    ),
     (SHUFFLE, IMAGE),
     (PIXELS, IMAGE),
     (DYNAMIC, IMAGE),
-    *((f'y = DepthToSpace <blocksize = 2, mode = "{mode}"> (x)', {"x": (2, 8, 3, 5)}) for mode in ("DCR", "CRD")),
-    ("y = SpaceToDepth <blocksize = 2> (x)", {"x": (2, 3, 6, 4)}),
-    ("y = Slice (x, s, e, a, t)", IMAGE, None, ints(s=[1, 0], e=[8, 99], a=[2, 3], t=[2, 3])),
-    ("y = Slice (x, s, e, a, t)", IMAGE, None, ints(s=[-1, -1], e=[-(2**63), 0], a=[1, 2], t=[-1, -2])),
-    ("y = Slice <starts = [1], ends = [-1], axes = [1]> (x)", IMAGE, None, None, 9),
-    ("y, y2 = Split <axis = 1> (x, s)", IMAGE, None, ints(s=[1, 3])),
-    ("y, y2 = Split <axis = 2, split = [4, 5]> (x)", IMAGE, None, None, 11),
-    ("y = Gather <axis = 1> (x, i)", IMAGE, None, ints(i=[3, -4, 1])),
-    ("y = Gather <axis = 2> (x, i)", IMAGE, None, ints(i=5)),
     ("y = GatherND (x, i)", {"x": (5, 4, 3)}, None, ints(i=[[[[a, b] for b in (1, -1)]] * 2 for a in (0, 1, 1, 4)])),
-    ("y = GatherND (x, i)", {"x": (1, 4, 3)}, None, ints(i=[[[0, b] for b in (1, 3, 2)]] * 2)),
     *(
         (f"y = Where (m, {both})", IMAGE, {"c": (8,)}, {"m": np.arange(9).reshape(9, 1) % 2 == 0})
         for both in ("x, c", "c, x")
     ),
-    ("u = Unsqueeze <axes = [-1]> (x) y = ReduceSum <axes = [-1], keepdims = 0> (u)", IMAGE, None, None, 9),
     ("t = Transpose <perm = [0, 2, 3, 1]> (x) y = Transpose <perm = [0, 3, 1, 2]> (t)", IMAGE),
-    ("y = Concat <axis = -1> (x, c, x)", IMAGE, {"c": (2, 4, 9, 3)}),
-    ("y = Pad (x, n, v)", IMAGE, None, {**ints(n=[0, 1, 2, 0, 0, 3, -1, 1]), **floats(v=0.5)}),
-    *(
-        (f'y = Pad <mode = "{mode}"> (x, n)', IMAGE, None, ints(n=[0, 0, 2, 1, 0, 0, 0, 3]))
-        for mode in ("reflect", "edge")
-    ),
-    ("y = Expand (x, n)", {"x": (2, 1, 5)}, None, ints(n=[2, 2, 4, 1])),
-    ("y = Tile (x, n)", {"x": (2, 1, 5)}, None, ints(n=[1, 3, 2])),
-    ("s = Squeeze (x, a) y = Unsqueeze (s, c)", {"x": (2, 1, 5, 1)}, None, ints(a=[1], c=[0, 3])),
-    *(
-        (
-            f'y = Resize <mode = "{mode}", coordinate_transformation_mode = "{where}"{more}> (x, , , n)',
-            IMAGE,
-            None,
-            ints(n=n),
-        )
-        for mode, where, more in (
-            ("nearest", "asymmetric", ', nearest_mode = "floor"'),
-            *(("linear", where, "") for where in ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")),
-            ("cubic", "half_pixel", ""),
-        )
-        for n in ([2, 4, 18, 16], [2, 4, 27, 40], [2, 4, 5, 13], [2, 4, 1, 8])
-    ),
-    ('y = Resize <mode = "linear"> (x, , s)', IMAGE, None, floats(s=[1, 1, 2, 3])),
-    ('y = Upsample <mode = "nearest"> (x, s)', IMAGE, None, floats(s=[1, 1, 2, 3]), 9),
     *(
         (f'y, y2, y3 = LSTM <hidden_size = 3, direction = "{way}"> (x, w, r, b, , h, c)', {"x": (5, 2, 4)}, weights)
-        for way, n in (("forward", 1), ("reverse", 1), ("bidirectional", 2))
+        for way, n in (("reverse", 1), ("bidirectional", 2))
         for weights in [{"w": (n, 12, 4), "r": (n, 12, 3), "b": (n, 24), "h": (n, 2, 3), "c": (n, 2, 3)}]
     ),
-    ("y = Div (x, k)", IMAGE, {}, floats(k=2)),
-    ("y = Div (x, k)", IMAGE, {}, floats(k=[[[2]], [[3]], [[-4]], [[0.5]]])),
-    ("y = MaxPool <kernel_shape = [3], strides = [2], pads = [1, 0]> (x)", {"x": (2, 4, 9)}),
-    ("y = AveragePool <kernel_shape = [4], pads = [2, 1], ceil_mode = 1> (x)", {"x": (2, 4, 9)}),
-    ("y = BatchNormalization (x, s, b, b, s)", IMAGE, {}, floats(s=[1, 2, 3, 4], b=[0, 1, -1, 2]), 7),
-    ("y = Clip <min = -0.5, max = 0.25> (x)", IMAGE, {}, {}, 8),
-    ('y = Upsample <mode = "nearest", scales = [1.0, 1.0, 2.0, 2.0]> (x)', IMAGE, {}, {}, 7),
     *(
         (
             f"s = Shape (x) i = Constant <value_int = {axis}> () n = Gather (s, i) two = Constant <value_int = 2> () "
@@ -217,14 +106,13 @@ CASES: list[tuple[Any, ...]] = [
         )
         for axis in (0, 1)
     ),
-    ("y = LSTM <hidden_size = 3> (x, w, r)", {"x": (5, 2, 4)}, {"w": (1, 12, 4), "r": (1, 12, 3)}),
     ("y = Relu (x) y2 = Sigmoid (y) y3 = Identity (x)", IMAGE),
 ]
 
 
-@pytest.mark.parametrize("target", ["bvlc", "forks", "tensorrt, constants by nodes", "ncnn"])
+@pytest.mark.parametrize("target", ["bvlc", "forks", "tensorrt", "ncnn"])
 @pytest.mark.parametrize("case", CASES, ids=[f"{case[0][-60:]} {case[1]}" for case in CASES])
-def test_operators(case: tuple[Any, ...], target: str, tmp_path: Path) -> None:
+def test_what_exporters_write(case: tuple[Any, ...], target: str, tmp_path: Path) -> None:
     """The target changes the layers, and never the values: tensorrt has no coefficients, and ncnn only rounds up."""
     body, inputs, weights, constants, opset, more = (*case, *(None,) * (6 - len(case)))
     model = model_of(body, {} if more else inputs, weights, opset or 17, constants)
@@ -233,13 +121,7 @@ def test_operators(case: tuple[Any, ...], target: str, tmp_path: Path) -> None:
         helper = pytest.importorskip("onnx").helper
         shape = [int(dim) for dim in dims.split(",")]
         model.graph.input.append(helper.make_tensor_value_info(name, getattr(helper.TensorProto, kind.upper()), shape))
-    if "nodes" in target:
-        make, nodes = pytest.importorskip("onnx").helper.make_node, list(model.graph.node)
-        del model.graph.node[:]
-        model.graph.node.extend(make("Constant", [], [one.name], value=one) for one in model.graph.initializer)
-        model.graph.node.extend(nodes)
-        del model.graph.initializer[:]
-    made, path = converted(tmp_path, model, target.partition(",")[0])
+    made, path = converted(tmp_path, model, target)
     assert largest_difference(made, path) <= 1e-5
     if target == "bvlc":
         assert not [layer.type for layer in made.net.layer if fork_of_layer_type(layer.type)]
@@ -258,14 +140,13 @@ REFUSED = [
         "by --forks",
     ),
     ("y = LRN <size = 4> (x)", "over 4 channels", "use an odd number"),
-    ("y = GatherND (x, g)", "single indices", "whole rows and columns"),
     ("y = Frobnicate (x)", "Frobnicate", ""),
 ]
 
 
 @pytest.mark.parametrize(("body", "reason", "remedy"), REFUSED, ids=[case[0] for case in REFUSED])
 def test_what_is_refused(body: str, reason: str, remedy: str, tmp_path: Path) -> None:
-    model = model_of(body, IMAGE, constants=ints(k=[2], g=[[0, 0], [1, 1]]))
+    model = model_of(body, IMAGE, constants=ints(k=[2]))
     with pytest.raises(FcaffeError) as caught:
         converted(tmp_path, model)
     message = str(caught.value)
@@ -312,14 +193,10 @@ def test_other_norms_are_not_normalize(tmp_path: Path) -> None:
         assert largest_difference(made, path) <= 1e-6
 
 
-def test_successive_transposes_are_one(tmp_path: Path) -> None:
-    body = "a = Transpose <perm = [0, 2, 3, 1]> (x) b = Transpose <perm = [0, 3, 1, 2]> (a) y = Relu (b)"
-    assert [layer.type for layer in converted(tmp_path, model_of(body, IMAGE))[0].net.layer] == ["Input", "ReLU"]
-
-
 def test_only_what_an_output_needs_is_refused(tmp_path: Path) -> None:
-    made, path = converted(tmp_path, model_of("e = Erf (x) y = Relu (x)", IMAGE))
-    assert [layer.type for layer in made.net.layer] == ["Input", "ReLU"]
+    body = "e = Erf (x) a = Transpose <perm = [0, 2, 3, 1]> (x) b = Transpose <perm = [0, 3, 1, 2]> (a) y = Relu (b)"
+    made, path = converted(tmp_path, model_of(body, IMAGE))
+    assert [layer.type for layer in made.net.layer] == ["Input", "ReLU"], "successive transpositions are one"
     assert largest_difference(made, path) == 0
 
 
@@ -384,8 +261,3 @@ def test_the_first_layer_that_differs(tmp_path: Path) -> None:
     found, first = check_net(str(path), made)
     assert [one.output for one in found] == ["y", "y before its TanH"] and first == "Conv_2"
     assert 1e-4 < found[0].largest < 0.1
-
-
-def test_a_refusal_names_the_file(tmp_path: Path) -> None:
-    with pytest.raises(NetError, match=r"model\.onnx: node"):
-        converted(tmp_path, model_of("y = Erf (x)", IMAGE))

@@ -212,10 +212,10 @@ def where(step: Step) -> Value:
 def prelu(step: Step) -> Value:
     """A PReLU for a slope for each channel, or one for all; else ReLU(x) - slope * ReLU(-x)."""
     slope, x = step.weights(1, "slopes"), step.x
-    if slope.size == 1:
+    if slope.size == 1 and len(x.shape) > 1:
         return step.layer("PReLU", x, blobs=[slope.reshape(())], prelu_param={"channel_shared": True})
     own = (1,) * (len(x.shape) - slope.ndim) + slope.shape
-    if own == (1, *x.shape[1:2], *(1,) * (len(x.shape) - 2)):
+    if len(x.shape) > 1 and own == (1, x.shape[1], *(1,) * (len(x.shape) - 2)):
         return step.layer("PReLU", x, blobs=[slope.reshape(-1)])
     x = tiled(step, x, np.broadcast_shapes(x.shape, slope.shape))
     negative = step.layer("ReLU", step.power(x, scale=-1))

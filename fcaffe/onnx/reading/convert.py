@@ -164,7 +164,7 @@ def _graph(step: Step, graph: Any, within: str = "") -> Sequence[Known]:
     return [known for known, _ in ends]
 
 
-def _layers(step: Step, rule: Reader | None) -> list[Value]:
+def _layers(step: Step, rule: Reader | None) -> list[Value | np.ndarray]:
     """Add the layers of a node. The one that learns gets the node's name, or else the last; others that and their type.
 
     Raises NetError.
@@ -176,7 +176,7 @@ def _layers(step: Step, rule: Reader | None) -> list[Value]:
         raise step.refuse("it computes with whole numbers, and Caffe with float32", "cast its inputs to float32")
     with np.errstate(all="ignore"):
         found = rule(step)
-    values = found if isinstance(found, list) else [found]
+    values = [found] if isinstance(found, Value) else found
     if name := step.unread():
         raise step.error(f"its {name} is not read: fcaffe knows no layers for it; use its default, or none")
     if any(step.is_read(index) for index in range(len(values), len(step.node.outputs))):
@@ -190,9 +190,9 @@ def _layers(step: Step, rule: Reader | None) -> list[Value]:
     return values
 
 
-def _fitted(step: Step, value: Value, shape: Shape | None) -> Value:
+def _fitted(step: Step, value: Value | np.ndarray, shape: Shape | None) -> Value | np.ndarray:
     """The value in the shape that onnx infers, from which it may differ in axes of length 1. Raises NetError."""
-    if shape is None or value.shape == shape:
+    if shape is None or value.shape == shape or isinstance(value, np.ndarray):
         return value
     if [n for n in value.shape if n != 1] != [n for n in shape if n != 1]:
         raise step.error(f"onnx infers the shape {shape} for its output, and Caffe's layers give {value.shape}")

@@ -100,13 +100,13 @@ def _transposed_padding(step: Step, kernel: Sequence[int], strides: list[int]) -
     if step.attribute("output_shape") is None and step.attribute("auto_pad") in ("NOTSET", "VALID"):
         begins, ends = padding(step, kernel, strides)
         return begins, [end - one for end, one in zip(ends, more, strict=True)]
-    if any(more):
-        raise step.refuse("runtimes differ in its output_padding with auto_pad or output_shape", "export it with pads")
+    if any(more) and step.attribute("output_shape") is None:
+        raise step.refuse("runtimes differ in its output_padding with auto_pad", "export it with pads")
     step.attribute("pads")  # which then are without effect
-    windows = zip(size, step.shape[2:], kernel, strides, strict=True)
-    totals = [(n - 1) * s + k - new for n, new, k, s in windows]
+    windows = zip(size, step.shape[2:], kernel, strides, more, strict=True)
+    totals = [(n - 1) * s + k + one - new for n, new, k, s, one in windows]
     begins, ends = _divided([max(0, total) for total in totals], step.attribute("auto_pad") == "SAME_UPPER")
-    return begins, [min(end, total) for end, total in zip(ends, totals, strict=True)]
+    return begins, [min(end, total) - one for end, total, one in zip(ends, totals, more, strict=True)]
 
 
 def _divided(totals: list[int], upper: bool) -> tuple[list[int], list[int]]:

@@ -56,7 +56,7 @@ class Made:
 
 
 Known = Value | np.ndarray | NetError  # what an ONNX value has become: the error is the refusal of its node
-Reader = Callable[["Step"], "Value | list[Value]"]
+Reader = Callable[["Step"], "Value | Sequence[Value | np.ndarray]"]
 readers: dict[str, Reader] = {}
 
 

@@ -128,13 +128,17 @@ def _in_known_version(model: Any) -> tuple[Any, int]:
                 f'onnx converts its operators of version {opset} wrongly: "{name}" has the shape {old[name]}, and then '
                 f"{new[name]}; {remedy}"
             )
+    slopes = {node.input[1]: old.get(node.input[0], ()) for node in model.graph.node if node.op_type == "PRelu"}
+    for tensor in converted.graph.initializer:  # one for each channel, which onnx does not convert
+        if len(tensor.dims) == 1:
+            tensor.dims.extend([1] * (len(slopes.get(tensor.name, ())) - 2))
     return converted, CONVERTED
 
 
 def _inferred(model: Any) -> dict[str, tuple[int, ...]]:
     """The shapes of a model's values, as far as they are known."""
     found = onnx().shape_inference.infer_shapes(model).graph
-    return {value.name: dims for value in found.value_info if (dims := dims_of(value)) is not None}
+    return {value.name: dims for value in (*found.input, *found.value_info) if (dims := dims_of(value)) is not None}
 
 
 def dims_of(value: Any) -> tuple[int, ...] | None:

@@ -10,6 +10,7 @@ from fcaffe.onnx.reading.arithmetic import combined
 from fcaffe.onnx.reading.graph import Step, Value
 from fcaffe.onnx.reading.pooling import log_of_sum
 from fcaffe.onnx.reading.reorder import permuted
+from fcaffe.onnx.shape import REDUCTIONS
 
 NOTHING = 1e-18  # of a variance: it keeps 0 / 0 from being no number
 
@@ -21,14 +22,17 @@ def batch_normalization(step: Step) -> Value:
     kinds = "scales", "shifts", "means", "variances"
     scale, shift, mean, variance = (step.weights(1 + i, kind).reshape(-1) for i, kind in enumerate(kinds))
     p = {"use_global_stats": True, "eps": step.attribute("epsilon")}
-    y = step.layer("BatchNorm", step.x, blobs=[mean, variance, np.ones(1)], batch_norm_param=p)
+    x = step.x if len(step.x.shape) > 1 else step.reshape(step.x, (*step.x.shape, 1))
+    y = step.layer("BatchNorm", x, blobs=[mean, variance, np.ones(1)], batch_norm_param=p)
     if (scale == 1).all() and (shift == 0).all() and not step.net.merge:  # which may need a Scale to become one
         return y
     return step.layer("Scale", y, blobs=[scale, shift], scale_param={"bias_term": True})
 
 
-def standardised(step: Step, x: Value, rows: int, eps: float, centre: bool = True) -> Value:
+def standardised(step: Step, x: Value, rows: int, eps: float, centre: bool = True) -> tuple[Value, Value]:
     """x with each of `rows` rows for each image centred, and divided by its deviation, sqrt(variance + eps).
+
+    The second value is the inverse deviations (images, rows).
 
     MVN centres. It cannot divide here, since it adds eps to the root.
     """
@@ -39,11 +43,11 @@ def standardised(step: Step, x: Value, rows: int, eps: float, centre: bool = Tru
         y = step.layer("MVN", y, mvn_param={"normalize_variance": False})
     squares = {"operation": "SUMSQ", "axis": 2, "coeff": 1 / length}
     variance = step.layer("Reduction", y, reduction_param=squares)
-    y = step.layer("Scale", y, step.power(variance, shift=eps, power=-0.5), scale_param={"axis": 0})
-    return step.reshape(y, x.shape)
+    inverse = step.power(variance, shift=eps, power=-0.5)
+    return step.reshape(step.layer("Scale", y, inverse, scale_param={"axis": 0}), x.shape), inverse
 
 
-def normalization(step: Step) -> Value:
+def normalization(step: Step) -> list[Value]:
     """Over groups of channels, or over the last axes; then a Scale, whose blobs have the axes from `axis` on."""
     x, eps, axis = step.x, step.attribute("epsilon"), 1
     blobs = [step.weights(index, what) for index, what in ((1, "scales"), (2, "shifts")) if step.has(index)]
@@ -59,9 +63,15 @@ def normalization(step: Step) -> Value:
             x, axis = step.reshape(x, (1, *x.shape)), 1
         rows = math.prod(x.shape[1:axis])
         blobs = [np.broadcast_to(blob, x.shape[axis:]) for blob in blobs]
-    y = standardised(step, x, rows, eps, step.op != "RMSNormalization")
+    y, inverse = standardised(step, x, rows, eps, step.op != "RMSNormalization")
     p = {"axis": axis, "num_axes": blobs[0].ndim, "bias_term": len(blobs) > 1}
-    return step.layer("Scale", y, blobs=blobs, scale_param=p)
+    tops = [step.layer("Scale", y, blobs=blobs, scale_param=p)]
+    if step.is_read(1) or step.is_read(2):
+        mean = {"operation": REDUCTIONS["ReduceMean"], "axis": 2}
+        flat = step.reshape(x, (x.shape[0], rows, math.prod(x.shape[1:]) // rows))
+        tops += [step.layer("Reduction", flat, reduction_param=mean), inverse]
+        tops = [step.reshape(top, one.shape or top.shape) for top, one in zip(tops, step.outputs, strict=False)]
+    return tops
 
 
 def mean_variance(step: Step) -> Value:
@@ -72,7 +82,7 @@ def mean_variance(step: Step) -> Value:
     y = permuted(step, x, [*kept, *axes])
     images = y.shape[0] if kept else 1
     rows = math.prod(x.shape[axis] for axis in kept) // images
-    y = standardised(step, step.reshape(y, (images, math.prod(y.shape) // images)), rows, NOTHING)
+    y, _ = standardised(step, step.reshape(y, (images, math.prod(y.shape) // images)), rows, NOTHING)
     y = step.reshape(y, tuple(x.shape[axis] for axis in (*kept, *axes)))
     return permuted(step, y, [[*kept, *axes].index(axis) for axis in range(len(x.shape))])
 

@@ -42,22 +42,39 @@ class Window(NamedTuple):
 
 
 def pooling(step: Step) -> Value:
-    x, maximum, counted = step.x, step.op == "MaxPool", step.attribute("count_include_pad", 0)
+    """Over two axes, or over three if the target takes that; else over one after the other."""
+    x, counted = step.x, bool(step.attribute("count_include_pad", 0))
     step.seen.update({"storage_order", "ceil_mode"})  # of indices; and the number of windows follows from it
     axes = len(x.shape) - 2
     if step.is_read(1) or max(each(step, "dilations", axes), default=1) > 1:
         raise step.refuse("it gives indices, or has gaps in its windows", "use dilation 1, and no indices")
     kernel, strides = each(step, "kernel_shape", axes), each(step, "strides", axes)
     begins, ends = padding(step, kernel, strides)
-    if x.unpadded is not None and not maximum and not any((*begins, *ends)):
-        counted, (x, begins, ends) = 1, x.unpadded
+    if x.unpadded is not None and step.op == "AveragePool" and not any((*begins, *ends)):
+        counted, (x, begins, ends) = True, x.unpadded
     given = zip(x.shape[2:], kernel, strides, begins, ends, step.shape[2:], strict=True)
-    x, windows = _image(step, x, [Window(*one) for one in given])
+    windows = [Window(*one) for one in given]
+    if any(one.kernel > one.begin + one.size + one.end for one in windows):
+        raise step.error(f"its windows {kernel} are larger than its input {x.shape} with the padding")
+    several = axes == 3 and sum(one.pooled for one in windows) > 1
+    if axes == 2 or (several and step.takes("Pooling", pooling_param={"kernel_size_3d": [1]})):
+        return _over(step, x, windows, counted)
+    for axis, window in enumerate(windows, 2):
+        rest = math.prod(x.shape[axis + 1 :])
+        planes = step.reshape(x, (x.shape[0], math.prod(x.shape[1:axis]), window.size, rest))
+        y = _over(step, planes, [window, Window(rest, outputs=rest)], counted) if window.pooled else planes
+        x = step.reshape(y, (*x.shape[:axis], window.outputs, *x.shape[axis + 1 :]))
+    return x
+
+
+def _over(step: Step, x: Value, windows: list[Window], counted: bool) -> Value:
+    """The pooling of images; `counted` if areas include the padding."""
+    maximum = step.op == "MaxPool"
     _, kernel, strides, begins, ends, counts = (list(one) for one in zip(*windows, strict=True))
     p = {"pool": "MAX" if maximum else "AVE", **sizes("kernel", kernel), **sizes("stride", strides)}
     areas = _areas([one.lengths(one.begin * counted, one.end * counted) for one in windows])
     y = None
-    if all(begin < k for begin, k in zip(begins, kernel, strict=True)):
+    if all(one.begin < one.kernel <= one.size + 2 * one.begin for one in windows):
         y = _pooled(step, x, {**p, **sizes("pad", begins)}, counts)
     if y is None:
         x = padded(step, x, [0, 0, *begins], [0, 0, *ends], -FLT_MAX if maximum else 0)
@@ -70,29 +87,11 @@ def pooling(step: Step) -> Value:
         own = _areas([one.lengths(one.begin, one.begin) for one in windows])  # which Caffe divides by
         if (own != areas).any():
             y = with_constant(step, y, np.float32(own / np.maximum(areas, 1)), "Scale")
-    return step.reshape(y, step.shape)
+    return y
 
 
 def _areas(lengths: list[np.ndarray]) -> np.ndarray:
     return functools.reduce(np.multiply.outer, lengths).astype(np.float64)
-
-
-def _image(step: Step, x: Value, windows: list[Window]) -> tuple[Value, list[Window]]:
-    """x with two spatial axes. Successive axes that are not pooled become one, and first ones become channels."""
-    merged = windows[:1]
-    for window in windows[1:]:
-        if len(windows) > 2 and not window.pooled and not merged[-1].pooled:
-            merged[-1] = Window(merged[-1].size * window.size, outputs=merged[-1].outputs * window.outputs)
-        else:
-            merged.append(window)
-    if len(merged) > 2 and not merged[0].pooled:
-        del merged[0]
-    three = step.takes("Pooling", pooling_param={"kernel_size_3d": [1]})
-    if not windows or len(merged) > 2 + three:
-        raise step.refuse(f"it pools {len(merged)} axes of {x.shape}", "pool images, or three axes with --forks")
-    merged = [Window(1)] * (2 - len(merged)) + merged
-    sizes_of = [one.size for one in merged]
-    return step.reshape(x, (x.shape[0], math.prod(x.shape[1:]) // math.prod(sizes_of), *sizes_of)), merged
 
 
 def _pooled(step: Step, x: Value, p: dict[str, Any], counts: list[int]) -> Value | None:

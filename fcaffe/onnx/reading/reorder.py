@@ -222,15 +222,17 @@ def part(step: Step) -> Value:
     return step.layer("Pooling", x, pooling_param=p)
 
 
-def split(step: Step) -> list[Value]:
+def split(step: Step) -> list[Value | np.ndarray]:
     axis, count = step.axis(step.attribute("axis"), step.x.shape), len(step.node.outputs)
     step.attribute("num_outputs")
     n = step.x.shape[axis]
     whole = -(-n // count)
     lengths = step.list_of(1, "split") or [min(whole, n - whole * index) for index in range(count)]
-    if len(lengths) != count or sum(lengths) != n or min(lengths) < 1:
+    if len(lengths) != count or sum(lengths) != n or min(lengths) < 0:
         raise step.error(f"it cannot split axis {axis} of {step.x.shape} into {lengths}")
-    return cut(step, step.x, axis, [0, *np.cumsum(lengths).tolist()])
+    pieces = iter(cut(step, step.x, axis, [0, *np.cumsum([one for one in lengths if one]).tolist()]))
+    shapes = [(*step.x.shape[:axis], length, *step.x.shape[axis + 1 :]) for length in lengths]
+    return [next(pieces) if shape[axis] else np.zeros(shape, np.float32) for shape in shapes]
 
 
 def gather(step: Step) -> Value:
@@ -252,15 +254,23 @@ def _indices(step: Step) -> np.ndarray:
 
 
 def gather_grid(step: Step) -> Value:
-    """Indices of a grid, such as those of adaptive pooling: rows that vary over the first axes, columns over others."""
-    indices = _indices(step)
-    for split in range(indices.ndim if indices.shape[-1:] == (2,) and not step.attribute("batch_dims", 0) else 0):
+    """Indices of a grid, such as those of adaptive pooling: rows that vary over the first axes, columns over others.
+
+    Other indices are those of the flattened axes.
+    """
+    x, indices = step.x, _indices(step)
+    axes, single = indices.shape[-1], step.attribute("batch_dims", 0) == 0
+    for split in range(indices.ndim if axes == 2 and single else 0):
         grid = indices.reshape(math.prod(indices.shape[:split]), -1, 2)
         rows, columns = grid[:, 0, 0], grid[0, :, 1]
         if np.array_equal(grid, np.stack(np.meshgrid(rows, columns, indexing="ij"), -1)):
-            y = chosen(step, chosen(step, step.x, 0, rows.tolist()), 1, columns.tolist())
+            y = chosen(step, chosen(step, x, 0, rows.tolist()), 1, columns.tolist())
             return step.reshape(y, step.shape)
-    raise step.refuse("Caffe has no layer that reads at single indices", "choose whole rows and columns")
+    if not single:
+        raise step.refuse("it has other indices for each image", "choose the same ones of all images")
+    flat = step.reshape(x, (math.prod(x.shape[:axes]), *x.shape[axes:]))
+    rows = np.ravel_multi_index(tuple(np.moveaxis(indices % x.shape[:axes], -1, 0)), x.shape[:axes])
+    return step.reshape(chosen(step, flat, 0, rows.reshape(-1).tolist()), step.shape)
 
 
 # --- more values ---
@@ -287,6 +297,7 @@ def pad(step: Step) -> Value:
         if y is not x and not value and not any((*begins[:2], *ends[:2])) and min(*begins, *ends) == 0:
             y.unpadded = x, begins[2:], ends[2:]
         return y
+    step.seen.update({2, "value"})  # which other modes do not use
     if mode not in ("reflect", "edge", "wrap") or min(*begins, *ends) < 0 or max(*begins, *ends) > MOST_PIECES:
         raise step.refuse(f"it pads by {begins} and {ends} in the mode {mode}", "pad less, and with constants")
     for axis, both in enumerate(zip(begins, ends, strict=True)):
