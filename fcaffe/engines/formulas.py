@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import functools
 import math
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -147,9 +148,14 @@ class Formula:
         return _c(self.tree)
 
 
+_parsing = threading.Lock()  # Python 3.11 counts the depth of all threads' trees together, and raises SystemError
+
+
 def parse(text: str, numbers: Mapping[str, Tree]) -> Tree:
     """The tree of a formula with these numbers, or trees, in place of their names."""
-    return _parse(ast.parse(text, mode="eval").body, numbers)
+    with _parsing:
+        statement = ast.parse(text, mode="eval")
+    return _parse(statement.body, numbers)
 
 
 def _parse(node: Any, numbers: Mapping[str, Tree]) -> Tree:
