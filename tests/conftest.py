@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import gc
 import signal
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +15,15 @@ import pytest
 
 from fcaffe import log, pycaffe  # noqa: F401 - pycaffe registers the types of layers
 from fcaffe.engines import find_onednn
+from fcaffe.engines.base import EngineBase
 from fcaffe.net import Context, Net
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.proto.upgrade import upgrade_net, upgrade_solver
+from fcaffe.pycaffe import session
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import Solver
+from fcaffe.solvers.run import Run
 from fcaffe.threads import available_cpus
 from tests import engine_choice
 from tests.engine_choice import ENGINES, engine
@@ -31,6 +37,47 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that ran the
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--draw-faults", type=float, default=10, metavar="SECONDS", help="draw faults of jobs for so long")
     parser.addoption("--draw-seed", type=int, default=1, metavar="N", help="the first seed of the draws")
+
+
+_made: list[weakref.ref[Any]] = []
+
+
+def _record(kind: type) -> None:
+    """Let `_made` have a weak reference to each object of this class."""
+    init: Any = kind.__init__  # type: ignore[misc]
+
+    @functools.wraps(init)
+    def recorded(self: Any, *arguments: Any, **settings: Any) -> None:
+        _made.append(weakref.ref(self))
+        init(self, *arguments, **settings)
+
+    kind.__init__ = recorded  # type: ignore[misc]
+
+
+for kind in Net, Run, EngineBase:
+    _record(kind)
+
+
+def pytest_collection_finish() -> None:
+    _made.clear()  # what modules have for all their tests
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """After the last test of a file: each net, solver and engine that its tests have made is collected.
+
+    Those engines are not that serve the whole process, pycaffe's and the tests' own.
+    """
+    yield
+    if item.session.testsfailed or (nextitem is not None and nextitem.path == item.path):
+        return  # pytest keeps the frames of failed tests
+    getattr(item, "funcargs", {}).clear()
+    gc.collect()
+    caches = gc.get_referents(session._engine_on, engine_choice._by_name)
+    kept = {id(engine) for cache in caches if isinstance(cache, dict) for engine in cache.values()}
+    left = [one for made in _made if (one := made()) is not None and id(one) not in kept]
+    _made.clear()
+    assert not left, f"nobody uses {left[:3]} any more, and {len(left)} such object(s) are not collected"
 
 
 @pytest.fixture(params=ENGINES)

@@ -49,7 +49,7 @@ SOLVER += "test_initialization: false snapshot_after_train: false "
 NET = "net_param { %s }" % (INPUT + LAYERS + LOSS)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def one_engine(on_each_engine: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     log.set_minimum(1)
     made = engine_choice.engine()
@@ -196,6 +196,7 @@ class Changes:
 WAYS = [name for name in vars(Changes) if not name.startswith("_")]
 
 
+@pytest.mark.usefixtures("one_engine")
 @pytest.mark.parametrize("inference", [False, True], ids=["script", "inference"])
 @pytest.mark.parametrize("way", WAYS)
 def test_the_next_pass_has_the_changed_weights(tmp_path: Path, way: str, inference: bool) -> None:
@@ -257,7 +258,8 @@ def changes_of_weights(net: Any) -> None:
 
 @pytest.mark.parametrize("work", [loads, reads_of_all_blobs, changes_of_weights])
 def test_memory_stays(work: Callable[[Any], None]) -> None:
-    """Of a net of 4.7 MB of weights."""
+    """Of a net of 4.7 MB of weights, on the engine that pycaffe keeps for the process."""
+    log.set_minimum(1)
     net = caffe.Net(WIDE, caffe.TEST)
     for _ in range(3):
         work(net)
