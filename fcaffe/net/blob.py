@@ -60,7 +60,7 @@ class Storage:
         self.buffer: Array = None
         self.has_moved = False  # into a flat buffer of parameters, whose order is fixed
         self.is_clear = False  # its values count as zeros, whatever is in the buffer
-        self.compute: Callable[[Storage], None] | None = None  # computes values that a pass has not materialised
+        self.compute: Callable[[], None] | None = None  # computes values that a pass has not materialised
         self.exposure: Any = None  # the state of `fcaffe.net.script.host_arrays` for it
         self.followers: Collection[Any] = ()
         self._views: dict[tuple[int, ...], Array] = {}
@@ -90,7 +90,7 @@ class Storage:
         if self.is_clear:
             self.settle()
         if self.compute is not None:
-            self.compute(self)
+            self.compute()
         found = self._views.get(shape)
         return self._new_view(shape) if found is None else found
 

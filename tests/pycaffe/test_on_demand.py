@@ -17,7 +17,7 @@ import pytest
 import fcaffe as caffe
 from fcaffe import log
 from fcaffe.net import Context
-from fcaffe.net.script.on_demand import OnDemand
+from fcaffe.net.script.on_demand import RECENT, OnDemand
 from fcaffe.pycaffe import session
 from tests import engine_choice
 from tests.layers.test_contract import values
@@ -373,6 +373,33 @@ def test_each_blob_costs_at_most_one_second_run(path: Path, monkeypatch: pytest.
         net.forward()
         assert net.blobs[list(net.blobs)[number % len(net.blobs)]].data.size
     assert 0 < len(again) <= len(net.blobs)
+
+
+def test_blobs_that_a_script_reads_no_more_are_fused_again(path: Path) -> None:
+    """The first pass after it has read all blobs materialises all of them; the passes long after it only run fused."""
+    net = caffe.Net(str(path), caffe.TEST)
+
+    def nodes() -> int:
+        net.forward()
+        return len(net._net.program.nodes)
+
+    fused = nodes()
+    for blob in net.blobs.values():
+        blob.data.sum()
+    every = nodes()
+    assert [nodes() for _ in range(RECENT // 2)] == [every] * (RECENT // 2) and every > fused
+    held = net.blobs["scale"].data
+    net.blobs["relu"].data.sum()
+    for _ in range(2 * RECENT):
+        shown = nodes()
+    assert fused < shown < every
+    net.blobs["x"].data[...] = values(net.blobs["x"].shape, 1)
+    net.forward()
+    assert np.abs(held - net.blobs["scale"].data).max() == 0 < np.abs(held).max()
+    del held
+    for _ in range(2 * RECENT):
+        shown = nodes()
+    assert shown == fused
 
 
 def test_what_backward_reads_is_there(path: Path, layer_by_layer: Callable[[], None]) -> None:

@@ -43,6 +43,7 @@ class Exposure:
         self.address = 0  # of the window
         self.copy: np.ndarray | None = None
         self.may_differ = False
+        self.was_read = False  # since a pass has last asked
         self.shape: tuple[int, ...] = ()
         self.blob: Any = lambda: None  # a weak reference
 
@@ -173,6 +174,7 @@ class HostViews:
     def _expose(self, blob: Blob, storage: Storage) -> np.ndarray:
         self._engine.make_current()
         storage.exposure = exposure = storage.exposure or Exposure(storage)
+        exposure.was_read = True
         half = self._engine.half_dtype
         is_wide = self._engine.xp is np and (half is None or storage.dtype != half)
         if exposure.copy is None and is_wide and storage.view(blob.shape).flags.c_contiguous:

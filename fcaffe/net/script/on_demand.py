@@ -7,7 +7,8 @@ graph run once more, one by one:
     pass       data -> [conv+relu] -> pool -> fc      materialised: data, fc
     read conv  data -> conv -> relu -> pool -> fc'    all blobs have values; fc keeps its own, fc' is dropped
 
-From then on passes materialise that blob too. So each blob costs at most one second run.
+From then on passes materialise that blob too, until the script has not read it for RECENT passes. So few passes cost
+a second run, and a script that has once read all blobs is not slow for ever.
 
 The second run has the weights and inputs of the pass: they are copied before anybody may change them
 (`before_change`). It has its noise, and changes no state twice (`Node.forward_again`). Values differ by rounding at
@@ -30,6 +31,8 @@ from fcaffe.net.run.program import Program
 from fcaffe.net.run.rewrite import Want
 from fcaffe.net.script.host_arrays import host_views
 
+RECENT = 20  # passes
+
 
 class OnDemand:
     """The forward passes of one net for a script.
@@ -45,7 +48,10 @@ class OnDemand:
         self._views = host_views(net.context.engine)
         self._given = [node for node in net.nodes if not node.is_repeatable]  # the second run reuses their tops
         self._recomputed = [node for node in net.nodes if node.is_repeatable]
-        self._visible = outer.union(blob for node in self._given for blob in node.tops)  # materialised by each pass
+        self._always = outer.union(blob for node in self._given for blob in node.tops)  # materialised by each pass
+        self._read: dict[Blob, int] = {}  # the number of the last pass that found a blob read
+        self._passes = 0
+        self._visible = self._always  # materialised by the last pass
         self._program: Program | None = None  # the program that materialises these
         self._needs_all = self._overwrites_given()
         self._hidden: set[Storage] | None = None  # not materialised; None if the last pass has also saved for backward
@@ -62,9 +68,12 @@ class OnDemand:
         """The program of the whole pass that begins now, and whether its blobs lie in the arena."""
         if self._needs_all:
             return self._whole_program, False
-        self._show(set(self._views.held()))  # so that the arrays which the script holds stay live
-        if self._program is None:
-            self._program = self._new_program(Want(self._visible, gradients=False))
+        self._passes += 1
+        self._note_reads()
+        visible = self._always.union(blob for blob, number in self._read.items() if number > self._passes - RECENT)
+        if self._program is None or visible != self._visible:
+            self._visible = visible
+            self._program = self._new_program(Want(visible, gradients=False))
         return self._program, True
 
     def end_pass(self, program: Program) -> None:
@@ -125,16 +134,16 @@ class OnDemand:
     def _whole_program(self) -> Program:
         return self._new_program(Want(None, gradients=True))
 
-    def _show(self, storages: set[Storage]) -> None:
-        """Let the coming passes materialise the blobs of these storages."""
-        visible = self._visible.union(blob for blob in self._net.blobs if blob.data_storage in storages)
-        if visible != self._visible:
-            self._visible, self._program = visible, None
-
-    def _compute(self, storage: Storage) -> None:
-        """Storage.compute of the hidden storages."""
-        self._show({storage})
-        self.complete()
+    def _note_reads(self) -> None:
+        """Note the blobs that the script has read since the last pass, or whose arrays it holds, which stay live."""
+        held, exposures = set(self._views.held()), []
+        for blob in self._net.blobs:
+            exposure = blob.data_storage.exposure
+            if exposure is not None and (exposure.was_read or blob.data_storage in held):
+                self._read[blob] = self._passes
+                exposures.append(exposure)
+        for exposure in exposures:
+            exposure.was_read = False
 
     @silent_arithmetic
     def _run_again(self, hidden: set[Storage]) -> None:
@@ -150,7 +159,7 @@ class OnDemand:
 
     def _mark(self, hidden: set[Storage]) -> None:
         for storage in hidden:
-            storage.compute = self._compute
+            storage.compute = self.complete
 
     def _unmark(self) -> set[Storage] | None:
         hidden, self._hidden = self._hidden, None
