@@ -17,7 +17,7 @@ from fcaffe.cli.flags import MEAN, MODEL, SCALE, WEIGHTS, command
 from fcaffe.cli.table import say
 from fcaffe.data.annotated import read_label_map
 from fcaffe.data.boxes import ImageSize, falling, in_pixels
-from fcaffe.data.images import Color, decode_image, encode_image, opencv, read_file
+from fcaffe.data.images import Color, decode_image, encode_image, opencv, read_file, resize_image
 from fcaffe.data.transformer import Transformer
 from fcaffe.errors import DataError, UsageError
 from fcaffe.input_files import reading, require_inputs
@@ -68,7 +68,7 @@ def detect_objects(
     if not model or not weights:
         raise UsageError("detect-objects needs a net and its weights: give --model FILE and --weights FILE")
     require_inputs(weights)
-    targets = _targets(images, out)
+    targets = targets_of(images, out)
     names = read_label_map(labelmap) if labelmap else {}
     device = first_gpu(gpu)
     engine = engines.create(device and device[0])
@@ -85,18 +85,52 @@ def detect_objects(
             transformer.apply(transformer.augment(pixels, decision), decision, values)
             pictures.data[...] = engine.from_numpy(values)
             net.forward()
-            objects = _objects(engine.to_numpy(rows.data).reshape(-1, ROW), threshold, pixels.shape[1:])
-            for found in objects:
-                say(f"{path}: {name_of(found.label, names)} {found.score:.4f} {' '.join(map(str, found.box))}")
-            log.info(f"{path}: {len(objects)} object(s)")
-            if target:
-                content = encode_image(draw(pixels, objects, names), os.path.splitext(target)[1].lstrip("."))
-                with replacing(target, "picture", DataError) as temporary:
-                    temporary.write_bytes(content)
+            tell_objects(engine.to_numpy(rows.data), path, pixels, target, names, threshold)
     return 0
 
 
-def _targets(images: tuple[str, ...], out: str) -> list[str]:
+def tell_objects(
+    rows: np.ndarray, path: str, pixels: np.ndarray, target: str, names: dict[int, Any], threshold: float
+) -> None:
+    """Print the objects in the rows of a DetectionOutput, and draw them into a copy `target` of the picture, unless
+    that is empty."""
+    objects = _objects(rows.reshape(-1, ROW), threshold, pixels.shape[1:])
+    for found in objects:
+        say(f"{path}: {name_of(found.label, names)} {found.score:.4f} {' '.join(map(str, found.box))}")
+    log.info(f"{path}: {len(objects)} object(s)")
+    if target:
+        _write_picture(target, draw(pixels, objects, names))
+
+
+def tell_mask(scores: np.ndarray, path: str, pixels: np.ndarray, target: str, names: dict[int, Any]) -> None:
+    """Print the share of the pixels of each class, of scores (1, C, H, W).
+
+    Lays the colours of the classes over a copy `target` of the picture, unless that is empty.
+    """
+    mask = scores[0].argmax(axis=0).astype(np.uint8)
+    counts = np.bincount(mask.ravel(), minlength=len(scores[0]))
+    order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)].tolist()
+    say(f"{path}: {'  '.join(f'{name_of(label, names)} {counts[label] / mask.size:.1%}' for label in order)}")
+    if target:
+        height, width = pixels.shape[1:]
+        colors = np.array([_color(label) for label in range(len(scores[0]))])
+        full = resize_image(mask[np.newaxis], height, width, nearest=True)[0]
+        laid = (np.broadcast_to(pixels, (3, height, width)) + colors[full].transpose(2, 0, 1)) / 2
+        _write_picture(target, laid.astype(np.uint8))
+
+
+def _write_picture(target: str, pixels: np.ndarray) -> None:
+    content = encode_image(pixels, os.path.splitext(target)[1].lstrip("."))
+    with replacing(target, "picture", DataError) as temporary:
+        temporary.write_bytes(content)
+
+
+def _color(label: int) -> list[float]:
+    """A colour for a label (blue, green, red)."""
+    return [255 * part for part in colorsys.hsv_to_rgb(label * GOLDEN_RATIO % 1, 0.8, 0.9)]
+
+
+def targets_of(images: tuple[str, ...], out: str) -> list[str]:
     """The path of each drawn picture; empty without a folder. Raises UsageError if one would overwrite another."""
     if not out:
         return [""] * len(images)
@@ -165,7 +199,7 @@ def draw(pixels: np.ndarray, objects: Sequence[Found], names: dict[int, Any]) ->
     size = max(0.4, max(picture.shape) / 1200)
     width = max(1, round(2 * size))
     for found in reversed(objects):  # the best ones on top
-        color = [255 * part for part in colorsys.hsv_to_rgb(found.label * GOLDEN_RATIO % 1, 0.8, 0.9)]
+        color = _color(found.label)
         x, y, right, bottom = found.box
         cv2.rectangle(picture, (x, y), (right, bottom), color, width)
         text = f"{name_of(found.label, names)} {found.score:.2f}"

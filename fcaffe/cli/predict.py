@@ -15,6 +15,7 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.cli.dataset import size_of
+from fcaffe.cli.detect_objects import targets_of, tell_mask, tell_objects
 from fcaffe.cli.engine import EngineFlags, engine_flags, first_gpu
 from fcaffe.cli.flags import MEAN, MODEL, SCALE, WEIGHTS, command
 from fcaffe.cli.progress import counted
@@ -22,13 +23,14 @@ from fcaffe.cli.table import say
 from fcaffe.data.backends import open_database
 from fcaffe.data.datum import datum_to_array, parse_datum
 from fcaffe.data.form import MODES, Form
+from fcaffe.data.images import read_file
 from fcaffe.errors import DataError, FcaffeError, UsageError
 from fcaffe.input_files import require_inputs
 from fcaffe.onnx.preprocessing import read_mean
 from fcaffe.output_files import check_output, replacing, starting
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.listing import list_pictures, pictures_in
-from fcaffe.tools.predictor import CROPS, Predictor, Stored, of_model, of_solver
+from fcaffe.tools.predictor import CLASSES, CROPS, OBJECTS, Predictor, Stored, of_model, of_solver
 from fcaffe.tools.preprocessing import Preprocessing, of_net
 from fcaffe.tools.report import PREDICTIONS
 
@@ -87,6 +89,8 @@ class Asked:
 @click.option("--size", default="", metavar="HxW", help="Resize pictures to this, before the crop.")
 @click.option("--resize", type=click.Choice(MODES), help="How a picture gets this size.")
 @click.option("--gpu", default="", metavar="ID", help="GPU to compute on (the CPU).")
+@click.option("--out", default="", metavar="FOLDER", help="Draw objects, or classes of pixels, into copies there.")
+@click.option("--threshold", default=0.5, metavar="X", help="Lowest score of an object (0.5).")
 @engine_flags
 def predict(
     engines: EngineFlags,
@@ -107,6 +111,8 @@ def predict(
     size: str,
     resize: str | None,
     gpu: str,
+    out: str,
+    threshold: float,
 ) -> int:
     if bool(solver) == bool(model):
         raise UsageError("predict needs a trained net: give --solver FILE, or --model FILE and --weights FILE")
@@ -131,6 +137,8 @@ def predict(
     )
     with predictor:
         log.info(f"{predictor.path} with {predictor.weights}: {len(predictor.labels)} classes")
+        if predictor.kind != CLASSES:
+            return _draw(predictor, pictures, out, threshold)
         asked = list(_asked(pictures, predictor.labels))
         if not asked:
             raise UsageError(f"there are no pictures in {', '.join(pictures)}")
@@ -156,6 +164,27 @@ def predict(
         told = [(one.name, one.picture, one.label, row) for one, row in predictions]
         write_predictions(page, told, predictor, top)
     return 1 if bad else 0
+
+
+def _draw(predictor: Predictor, words: tuple[str, ...], out: str, threshold: float) -> int:
+    """Print what a net finds that finds objects or classifies pixels. Returns the exit code."""
+    paths = tuple(str(one.picture) for one in _asked(words, predictor.labels) if not isinstance(one.picture, Stored))
+    names = {index: pb.LabelMapItem(name=name) for index, name in enumerate(predictor.labels)}
+    bad = 0
+    whole = predictor.preprocessing.form._replace(size=None)
+    for path, target in zip(paths, targets_of(paths, out), strict=True):
+        try:
+            pixels = whole.load(read_file(path), f'"{path}"')
+            output = predictor.output(predictor.preprocessing.form.fit(pixels))
+        except FcaffeError as problem:
+            log.error(str(problem))
+            bad = 1
+            continue
+        if predictor.kind == OBJECTS:
+            tell_objects(output, path, pixels, target, names, threshold)
+        else:
+            tell_mask(output, path, pixels, target, names)
+    return bad
 
 
 def _stated(

@@ -30,6 +30,8 @@ from fcaffe.tools.preprocessing import Preprocessing, of_net
 BATCH = 32
 DEPLOY = "deploy.prototxt"
 CROPS = 10
+CLASSES, OBJECTS, PIXELS = "classes", "objects", "pixels"  # what a net says of a picture
+ROW = 7  # of DetectionOutput: image, label, score, box
 
 
 class Trained(NamedTuple):
@@ -145,12 +147,16 @@ class Predictor:
             load(self._net, trained.weights)
         (self._input,) = (blob for node in self._net.nodes if node.layer.type == "Input" for blob in node.tops)
         self._output, self._is_probability = self._find_output()
+        self.kind = _kind_of(self._output)
         count = self._output.count // max(1, self._output.shape[0])
         given = read_labels(labels) if labels and isinstance(labels, str) else list(labels)
         given = given or self.preprocessing.labels
+        if self.kind != CLASSES:
+            self.labels: list[str] = given
+            return
         if given and len(given) != count:
             raise UsageError(f"there are {len(given)} names of classes, and {trained.path} has {count} outputs")
-        self.labels: list[str] = given or [str(index) for index in range(count)]
+        self.labels = given or [str(index) for index in range(count)]
 
     def _deploy(self, net: Any) -> Any:
         """The deploy net, with one input, for one picture. Raises UsageError."""
@@ -160,6 +166,9 @@ class Predictor:
         if len(inputs) != 1:
             names = ", ".join(layer.top[0] for layer in inputs) or "none"
             raise UsageError(f"{self.path} has the inputs {names}, and one picture is wanted: run it from a script")
+        for layer in deploy.layer:
+            if layer.HasField("detection_output_param"):  # the files that it names are seldom there
+                layer.detection_output_param.ClearField("save_output_param")
         deploy.state.phase = pb.TEST
         return deploy
 
@@ -167,13 +176,17 @@ class Predictor:
         writers = {blob: node.layer.type for node in self._net.nodes for blob in node.tops}
         outputs = [blob for _, blob, _ in self._net.outputs()]
         ends = [blob for blob in outputs if writers[blob] in ("Softmax", "Sigmoid")] or outputs
-        chosen = ends[0]
-        if chosen.count != chosen.shape[0] * (chosen.shape[1] if len(chosen.shape) > 1 else 1):
+        if not _kind_of(chosen := ends[0]):
             raise UsageError(
-                f"the output of {self.path} has the shape {chosen.shape}, not a number for each class: detect-objects "
-                "is for nets that find objects, a script for others"
+                f"the output of {self.path} has the shape {chosen.shape}: not a number for each class, nor scores for "
+                "each pixel, nor the rows of a DetectionOutput; run it from a script"
             )
         return chosen, writers[chosen] in ("Softmax", "Sigmoid")
+
+    def output(self, pixels: np.ndarray) -> np.ndarray:
+        """The net's output for pixels of the data set's form: for nets that find objects or classify pixels."""
+        self._feed(self.preprocessing.apply(pixels)[np.newaxis])
+        return np.array(self.engine.to_numpy(self._output.data))
 
     def load(self, picture: Any, order: str = "") -> np.ndarray:
         """A picture as the net's input: float32, channels x height x width. Raises DataError for a damaged file."""
@@ -234,12 +247,15 @@ class Predictor:
                 yield np.mean(found[position : position + len(one)], axis=0)
                 position += len(one)
 
-    def _run(self, values: np.ndarray) -> np.ndarray:
+    def _feed(self, values: np.ndarray) -> None:
         if self._input.shape != values.shape:
             self._input.reshape(*values.shape)
             self._net.reshape()
         self._input.data[...] = self.engine.from_numpy(values)
         self._net.forward()
+
+    def _run(self, values: np.ndarray) -> np.ndarray:
+        self._feed(values)
         scores = self.engine.to_numpy(self._output.data).reshape(len(values), -1).copy()
         if self._is_probability:
             return scores
@@ -254,6 +270,16 @@ class Predictor:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _kind_of(output: Any) -> str:
+    """What a net says of a picture, by the shape of its output; "" for other nets."""
+    shape = output.shape
+    if len(shape) == 4 and shape[:2] == (1, 1) and shape[3] == ROW:
+        return OBJECTS
+    if output.count == shape[0] * (shape[1] if len(shape) > 1 else 1):
+        return CLASSES
+    return PIXELS if len(shape) == 4 and shape[1] > 1 else ""
 
 
 class Stored(NamedTuple):

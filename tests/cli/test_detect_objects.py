@@ -119,3 +119,41 @@ def test_only_a_test_needs_the_files_of_a_published_net(run: Run) -> None:
         assert run(*words).code == 0, words
     assert "none does not exist" in run("test", *MODEL, "--iterations", "1").fatal
     assert not Path("out").exists()
+
+
+def test_predict_is_another_face_of_it(run: Run) -> None:
+    words = [*MODEL, "--mean", "104,117,123", "--threshold", "0.2"]
+    ours, theirs = (
+        run(command, *words, "--out", command, "some/a.png", "some/b.jpg") for command in ("predict", "detect-objects")
+    )
+    assert ours.code == theirs.code == 0 and len(ours.out.splitlines()) == 6
+    assert ours.out == theirs.out
+    for name in ("a.png", "b.jpg"):
+        assert Path("predict", name).read_bytes() == Path("detect-objects", name).read_bytes()
+    Path("cut.jpg").write_bytes(Path("some/b.jpg").read_bytes()[:200])
+    bad = run("predict", *words, "cut.jpg", "some/a.png")
+    assert bad.code == 1 and "truncated" in bad.err and "some/a.png" in bad.out
+
+
+def test_predict_shows_the_classes_of_pixels(run: Run) -> None:
+    Path("pixels.prototxt").write_text(
+        """
+        layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 3 dim: 8 dim: 8 } }
+          transform_param { mean_value: 100 } }
+        layer { name: "scores" type: "Convolution" bottom: "data" top: "scores"
+          convolution_param { num_output: 2 kernel_size: 1 } }
+        layer { name: "prob" type: "Softmax" bottom: "scores" top: "prob" }
+        """
+    )
+    net = Net("pixels.prototxt", session.TEST)
+    net.params["scores"][0].data[1, 0] = 1  # class 1 where blue is above the mean
+    net.save("pixels.caffemodel")
+    Path("labels.txt").write_text("ground\nwater\n")
+    pixels = np.zeros((3, 16, 16), np.uint8)
+    pixels[0, :4] = 255
+    Path("half.png").write_bytes(encode_image(pixels, "png"))
+    words = ["--model", "pixels.prototxt", "--weights", "pixels.caffemodel", "--labels", "labels.txt"]
+    made = run("predict", *words, "--out", "drawn", "half.png")
+    assert (made.code, made.out) == (0, "half.png: ground 75.0%  water 25.0%\n"), made.err
+    drawn = decode_image(Path("drawn/half.png").read_bytes(), "it")
+    assert len(np.unique(drawn.reshape(3, -1), axis=1).T) == 2 and (drawn[:, 0] != drawn[:, 15]).any()
