@@ -1,9 +1,8 @@
 """The agent: a process of its own on each host that starts the ranks there, watches them, and cleans up behind them.
 
-It must outlive the ranks: a rank can be killed, or hang with Python's lock held. The launcher starts it, on other hosts
-by a remote shell between two carriers (`carrier.py`). It loads little of fcaffe, so that it starts at once and stays
-small. Frames of the launcher come from standard input, and the agent's own go to standard output (`frames.py`). It ends
-when the launcher has confirmed the last one.
+It must outlive the ranks: a rank can be killed, or hang with Python's lock held. It loads little of fcaffe, so that it
+starts at once and stays small. Frames of the launcher come from standard input, and its own go to standard output. On
+other hosts a remote shell and two carriers lie between (`carrier.py`).
 """
 
 from __future__ import annotations
@@ -31,11 +30,8 @@ LOOK = 0.5  # seconds between reports
 
 
 class Agent:
-    """Starts the ranks that one order of the launcher describes.
-
-    `stderr` is a descriptor of the launcher's standard error, if that is on this host: the agent writes there if the
-    launcher has died.
-    """
+    """Starts the ranks that one order of the launcher describes. `stderr` is a descriptor of the launcher's standard
+    error, if that is on this host: the agent writes there if the launcher has died."""
 
     def __init__(self, folder: str, stderr: int | None) -> None:
         self.folder, self.stderr = folder, stderr
@@ -51,13 +47,13 @@ class Agent:
         self.loop.every(LOOK, self._look)
 
     def run(self) -> None:
-        """Return when all ranks have gone and the launcher knows how, or when the launcher has gone."""
+        """Return when all ranks have gone and the launcher knows why, or when the launcher has gone."""
         if os.path.isdir(self.folder):
             self.link.tell(ready=os.getpid(), here=self.stderr is not None)
         else:
             self.link.tell(unfit=f"there is no folder {self.folder} there, in which the job was started")
-            self.killed = True
-        while self._live() or not (self.ranks or self.killed):
+            self._kill()
+        while self._live() or not self.over:  # after a `lost` rank the launcher may know a better cause
             self._turn()
         if self.ranks:
             self._end_strays()
@@ -133,7 +129,6 @@ class Agent:
             self._end(f"rank {number} on {hosts[number]} cannot be started: {why}")
         for target in self.output.targets:
             os.close(target)
-        self.killed |= not self.ranks
 
     def _hear(self, number: int, kind: int, content: bytes) -> None:
         rank = self.ranks[number]
@@ -191,8 +186,8 @@ class Agent:
 
     def _end_strays(self) -> None:
         """End the processes that user code has left on this host."""
-        last_words = time.monotonic() + (0.0 if self.killed else STRAY)
-        while processes.processes_of(self.name) and time.monotonic() < last_words:
+        end = time.monotonic() + (0.0 if self.killed else STRAY)
+        while processes.processes_of(self.name) and time.monotonic() < end:
             self._turn()
         end = time.monotonic() + KILLING
         while processes.kill_processes(self.name) and time.monotonic() < end:

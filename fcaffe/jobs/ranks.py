@@ -3,7 +3,7 @@
 | state    | begins when                            | may be quiet for             | after that                       |
 |----------|----------------------------------------|------------------------------|----------------------------------|
 | loading  | the agent has started the process      | -                            | -                                |
-| training | the training begins its first batch    | the time-out (`hangs.py`)    | the job ends                     |
+| training | the training begins its first batch    | the time-out (`causes.py`)   | the job ends                     |
 | done     | the rank has reported the end          | LEAVE, at least the time-out | the rank is killed, without blame |
 
 The end of a process that is loading or training is a fault, unless the rank has reported its error, or a signal has

@@ -7,7 +7,7 @@
 | done     | a rank is done             | all agents have gone                           |
 | failed   | the cause of the end is known | all agents have gone                        |
 
-A fault is the death of a rank or an agent, a link that is cut (`carrier.py`), or ranks that hang (`hangs.py`).
+A fault is the death of a rank or an agent, a link that is cut (`carrier.py`), or ranks that hang (`causes.py`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from signal import SIGTERM, Signals
 
 from fcaffe import log
 from fcaffe.errors import UsageError
 from fcaffe.jobs import processes
+from fcaffe.jobs.causes import Cause, hang_message
 from fcaffe.jobs.frames import Message
-from fcaffe.jobs.hangs import hang_message
 from fcaffe.jobs.hosts import Hosts, bare
 from fcaffe.jobs.launcher import RANK, Launcher
 from fcaffe.jobs.member import GONE, Member
@@ -34,19 +33,6 @@ from fcaffe.jobs.started import FATAL
 from fcaffe.parallel.watchdog import DONE, LOADING, TRAINING
 
 FAILED = "failed"
-
-
-@dataclass(frozen=True)
-class Cause:
-    """Why a job ends, as an agent tells it."""
-
-    code: int = FATAL
-    fault: bool = False  # it may not happen again, unlike an error
-    message: str = ""
-    signal: int = 0  # by which a process has ended, since it was asked to
-    logged: bool = False  # by a rank
-    source: str | None = None  # file and line of the error
-    lost: bool = False  # a rank has lost its peer, which is most often the consequence of another cause
 
 
 class Run:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -30,10 +29,8 @@ test_iter: 1 snapshot_prefix: "run" net_param { %s }"""
 
 
 class Failing(Reduction):
-    """Doubles the buffers, but for one bucket of one iteration. That sum fails once the training has waited for the
-    front bucket, and some time has passed."""
+    """Doubles the buffers, but for one bucket of one iteration, whose sum fails."""
 
-    front_is_used = threading.Event()
     fails_at: tuple[int, int] = (0, 0)  # iteration and bucket, counted as they are summed
     iteration, bucket = 0, 0
 
@@ -42,29 +39,15 @@ class Failing(Reduction):
             self.iteration, self.bucket = self.iteration + 1, 0
         self.bucket += 1
         if (self.iteration, self.bucket - 1) == self.fails_at:
-            self.front_is_used.wait(0.1)
             raise RuntimeError("the network is gone")
         buffer *= 2
-
-
-class Watched(ReducingExchange):
-    """Its front bucket overtakes all others."""
-
-    def begin(self, gradients: np.ndarray) -> None:
-        self._front_after = 0
-        super().begin(gradients)
-
-    def finish(self, stop: float = np.inf) -> None:
-        super().finish(stop)
-        if stop == 1:
-            threading.Timer(0.02, self.reduction.front_is_used.set).start()  # type: ignore[attr-defined]
 
 
 def trained(folder: Path, fails_at: tuple[int, int], overlap: bool) -> Solver:
     text = (SOLVER % (LAST, NET)).replace('"run"', f'"{folder}/run"')
     reduction = Failing(MPI.COMM_SELF)
-    reduction.fails_at, reduction.front_is_used = fails_at, threading.Event()
-    exchange = Watched(reduction, bucket=4 * 64, overlap=overlap)
+    reduction.fails_at = fails_at
+    exchange = ReducingExchange(reduction, bucket=4 * 64, overlap=overlap)
     solver = Solver(parse_text(text, pb.SolverParameter), cpu_engine(), exchange=exchange)
     try:
         if fails_at[0] < 0:

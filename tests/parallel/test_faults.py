@@ -20,7 +20,7 @@ import pytest
 from fcaffe import output_files
 from fcaffe.jobs import launch, processes
 from fcaffe.jobs import run as runs
-from fcaffe.jobs.hangs import hang_message
+from fcaffe.jobs.causes import hang_message
 from fcaffe.jobs.hosts import Plan
 from fcaffe.jobs.ranks import Clock, Rank, Slot
 from fcaffe.parallel.watchdog import LOADING, TRAINING, Doing

@@ -1,11 +1,26 @@
-"""The launcher's verdict on ranks that hang. Only ranks that train can hang."""
+"""Causes of the end of a job, and the launcher's verdict on ranks that hang. Only ranks that train can hang."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fcaffe.jobs.ranks import Slot, names, numbers
+from fcaffe.jobs.started import FATAL
 from fcaffe.parallel.watchdog import TRAINING
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a job ends, as an agent tells it."""
+
+    code: int = FATAL
+    fault: bool = False  # it may not happen again, unlike an error
+    message: str = ""
+    signal: int = 0  # by which a process has ended, since it was asked to
+    logged: bool = False  # by a rank
+    source: str | None = None  # file and line of the error
+    lost: bool = False  # a rank has lost its peer, which is most often the consequence of another cause
 
 
 def hang_message(slots: Sequence[Slot], hosts: Sequence[str], timeout: float) -> str:
