@@ -60,10 +60,12 @@ def refuse_other(made: Any, now: Any, path: str) -> None:
     )
     for (their_name, their_shapes), (name, shapes) in zip_longest(theirs, ours, fillvalue=("", [])):
         if (their_name, their_shapes) != (name, shapes):
+            none = "no further layer with parameters"
+            then = f'the layer "{their_name}" with parameters of the shapes {their_shapes}' if their_name else none
+            here = f'"{name}" with {shapes}' if name else none
             raise OtherRunError(
-                f'{path} is the state of another net: it has the layer "{their_name}" with parameters of the shapes '
-                f'{their_shapes} where this net has "{name}" with {shapes}; give the net that it was made with, or '
-                "the model as --weights"
+                f"{path} is the state of another net: it has {then} where this net has {here}; give the net that it "
+                "was made with, or the model as --weights"
             )
 
 
