@@ -68,13 +68,15 @@ def power(step: Step) -> str:
 
 @writes("Exp")
 def exp(step: Step) -> str:
-    return step.times(step.op("Exp", step.times(step.x, step.layer.rate)), step.layer.factor)
+    numbers = step.layer.numbers()
+    return step.times(step.op("Exp", step.times(step.x, numbers["rate"])), numbers["factor"])
 
 
 @writes("Log")
 def log(step: Step) -> str:
-    p = step.param.log_param
-    return step.times(step.op("Log", step.plus(step.times(step.x, p.scale), p.shift)), 1 / step.layer.log_base)
+    numbers = step.layer.numbers()
+    x = step.plus(step.times(step.x, numbers["scale"]), numbers["shift"])
+    return step.times(step.op("Log", x), numbers["inverse"])
 
 
 @writes("Clip")
