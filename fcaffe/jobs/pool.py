@@ -54,7 +54,6 @@ class Pool:
         self._path: str | None = None  # from which this run has begun
         self._futile = 0  # runs in sequence without a new snapshot
         self._joins: tuple[str | None] | None = None  # the newest snapshot when a host became ready to join
-        self._ended = 0.0  # when the last run ended, until this one trains
         self._reached = -1  # the iteration at which training stood still
         self._stood_since = 0.0  # since when, until training is there again
 
@@ -160,23 +159,19 @@ class Pool:
             log.warning(f"Restart {self.number} of {restarts}, from {snapshots.source()}")
         if not run.ended_early:
             self._expected = self.elastic.most
-        self._ended = time.monotonic()
         if not self._stood_since:
             self._reached, self._stood_since = run.iteration, run.advanced
         return True
 
     def _ends_early(self, run: Run) -> bool:
-        """Called once a second while ranks run. Reports when they train and how many seconds an interruption cost, and
-        returns True when hosts can join."""
-        now = time.monotonic()
-        if run.trained and self._ended and not self.is_fixed:
-            log.info(f"Generation {self.number} trains, {now - self._ended:.1f} s after the last ended")
-            self._ended = 0.0
-        if self._stood_since and run.iteration >= max(0, self._reached):
-            log.info(f"Iteration {run.iteration} again: the interruption cost {now - self._stood_since:.1f} s")
-            self._stood_since = 0.0
+        """Called once a second while ranks run: whether they end, since hosts can join. Reports what an interruption
+        cost."""
         if self.is_fixed:
             return False
+        if self._stood_since and run.iteration >= max(0, self._reached):
+            cost = f"the interruption cost {time.monotonic() - self._stood_since:.1f} s"
+            log.info(f"Generation {self.number} trains, iteration {run.iteration} again: {cost}")
+            self._stood_since = 0.0
         self.call()
         chosen, newest = self.largest(), self.launcher.snapshots.newest()
         if count(chosen) <= len(run.hosts):

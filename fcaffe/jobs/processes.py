@@ -63,9 +63,6 @@ def waited_for_core(pid: int) -> float:
     return int(words[1]) / 1e9 if len(words) > 1 else 0.0
 
 
-# --- what is left of a run -------------------------------------------------------------------------------------------
-
-
 def processes_of(name: str) -> list[int]:
     """The processes of this host that belong to the run of that name, or to a part of it, `name`.`part`."""
     wanted = re.compile(rf"(^|\0){JOB}={re.escape(name)}(\.\d+)?\0".encode())
