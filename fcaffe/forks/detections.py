@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +41,10 @@ class DetectionOutput(DetectionRows):
     fork = forks.SSD
     traits = replace(DetectionRows.traits, bottoms=(3, 4))
     files: DetectionFiles | None = None
+
+    @classmethod
+    def follows_batches(cls, param: Any) -> bool:
+        return bool(param.detection_output_param.save_output_param.output_directory)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.detection_output_param
@@ -113,6 +118,10 @@ class DetectionEvaluate(DetectionRows):
     """
 
     fork = forks.SSD
+
+    @classmethod
+    def follows_batches(cls, param: Any) -> bool:
+        return bool(param.detection_evaluate_param.name_size_file)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.detection_evaluate_param

@@ -111,6 +111,10 @@ class MarginInnerProduct(OfClasses):
     traits = Traits(bottoms=2, tops=2, reshapes_by_shape=True, held=Held.ALIKE, labels=(1,))
     owner = "weights"
 
+    @classmethod
+    def follows_batches(cls, param: Any) -> bool:
+        return True
+
     def rule(self, bottom: list[Blob]) -> Placements:
         placement = common(self, bottom, first_axis)
         return [placement] * 2, [placement, REPLICATE]

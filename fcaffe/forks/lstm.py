@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from fcaffe.layers.recurrent import unit_backward, unit_forward
 from fcaffe.net import Array, Blob, Layer, Traits, register
@@ -27,6 +28,10 @@ class Lstm(Layer):
 
     fork = forks.LSTM
     traits = Traits(bottoms=(1, 2), tops=1, in_place=False, held=Held.STREAMS, labels=(1,))
+
+    @classmethod
+    def follows_batches(cls, param: Any) -> bool:
+        return len(param.bottom) == 2
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.lstm_param

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -47,6 +48,10 @@ class RegionLoss(GridLoss):
 
     fork = forks.YOLO_V2
     traits = replace(GridLoss.traits, held=Held.ALIKE)
+
+    @classmethod
+    def follows_batches(cls, param: Any) -> bool:
+        return True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)

@@ -43,6 +43,10 @@ class Recurrent(Layer):
         first_states = range(bottoms - exposed, bottoms)
         self.traits = replace(self.traits, bottoms=(2 + exposed, 3 + exposed), tops=1 + exposed, constants=first_states)
 
+    @classmethod
+    def follows_batches(cls, param: Any) -> bool:
+        return not param.recurrent_param.expose_hidden
+
     def has_static(self, bottom: list[Blob]) -> bool:
         """Whether the third bottom is a static input."""
         return len(bottom) == 3 + self.exposed

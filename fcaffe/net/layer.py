@@ -158,6 +158,12 @@ class Layer:
         """Multiply-adds of the products of one forward pass."""
         return 0
 
+    @classmethod
+    def follows_batches(cls, param: Any) -> bool:
+        """Whether a layer with these parameters computes something else for a batch of a test after other batches, or
+        writes them to a file: so one worker runs the whole test, in order."""
+        return False
+
     @property
     def running_statistics(self) -> list[Blob]:
         """Those of `blobs` that forward updates: they get no gradient, and the workers may have different ones."""

@@ -70,6 +70,12 @@ def registered(layer_type: str) -> Creates | None:
     return _registry.get(layer_type)
 
 
+def follows_batches(param: Any) -> bool:
+    """See Layer.follows_batches, for the layer of a LayerParameter."""
+    kind: Any = registered(param.type)
+    return isinstance(kind, type) and issubclass(kind, Layer) and kind.follows_batches(param)
+
+
 def create_layer(param: Any, context: Context) -> Layer:
     """The layer for a LayerParameter; an unknown type names its nearest known ones, or the fork that has it."""
     log.making_layer(param.name)

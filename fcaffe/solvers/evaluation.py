@@ -116,14 +116,6 @@ def collectors(net: Net, version: str = AP_VERSIONS[0], per_class: bool = False)
     return found
 
 
-def needs_order(net: Any) -> bool:
-    """Whether layers of a NetParameter have a line of a file for each image, so that they need all images in order."""
-    return any(
-        layer.detection_output_param.save_output_param.output_directory or layer.detection_evaluate_param.name_size_file
-        for layer in net.layer
-    )
-
-
 def check_evaluation(param: Any, test_nets: Sequence[Net]) -> None:
     """SolverError unless the test nets can be evaluated as the solver's eval_type and ap_version say."""
     if param.eval_type not in ("classification", "detection"):

@@ -15,8 +15,10 @@ from fcaffe.engines.memory import aligned_zeros
 from fcaffe.errors import SolverError, UsageError
 from fcaffe.net import Context, Net
 from fcaffe.net.blob import Array
+from fcaffe.net.build.filter import filter_net
 from fcaffe.net.build.shards import Shards
 from fcaffe.net.exchange import GradientExchange
+from fcaffe.net.registry import follows_batches
 from fcaffe.net.workers import Workers
 from fcaffe.rng import CaffeRandom
 from fcaffe.rng.counter import TRAINING, Moment
@@ -186,7 +188,7 @@ class Run:
 
     def _test_nets(self) -> list[Net]:
         """Build the test nets, and check that they can be evaluated."""
-        from fcaffe.solvers.evaluation import check_evaluation, needs_order
+        from fcaffe.solvers.evaluation import check_evaluation
 
         sources = test_net_params(self.param)
         check_same(self.workers, "the test nets", *(net_param for net_param, _ in sources))
@@ -194,8 +196,8 @@ class Run:
         for index, (net_param, source) in enumerate(sources):
             log.creating_test_net(index, f"specified by {source}")
             turns = Turns(self.workers.rank, self.workers.size, self.param.test_iter[index])
-            if needs_order(net_param) and self.workers.size > 1:
-                log.info(f"Worker 0 runs test net #{index} alone: its layers need all images in their order")
+            if self.workers.size > 1 and any(map(follows_batches, filter_net(net_param).layer)):
+                log.info(f"Worker 0 runs test net #{index} alone: its layers need all batches in their order")
                 turns = Turns()
             nets.append(Net(net_param, self._context(inference=self.options.whole_passes, turns=turns)))
             finetune(nets[-1], self.param.weights)

@@ -40,6 +40,8 @@ def test(run: Run, index: int, asked_to_stop: Callable[[], bool]) -> None:
         loss = net.forward(moment=Moment(TEST + index, run.iteration, batch))
         mine.append((loss, [run.engine.to_numpy(blob.data).reshape(-1).copy() for _, blob, _ in net.outputs()]))
     net.complete()  # before the weights change
+    if turns.size < run.workers.size:  # worker 0 has had all batches, in which layers may have changed weights
+        run.workers.broadcast(run.data[: run.net.parameters.exchanged])
     gathered = run.workers.gather(mine)
     if gathered is None:
         return

@@ -14,6 +14,7 @@ from fcaffe.net.blob import Array
 from fcaffe.net.layer import Held, State
 from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.rng.counter import KEYS
 from fcaffe.solvers.run import Run
 from fcaffe.solvers.snapshot.state_files import CarriedArray
 
@@ -70,7 +71,7 @@ def collect(run: Run, states: States) -> tuple[Any, list[CarriedArray]]:
     All workers call this. The result is complete on worker 0 only.
     """
     own = states[RANDOM]["state"].tobytes()
-    resume = pb.ResumeState(seed=run.context.seed, noise=run.context.noise, random=own)
+    resume = pb.ResumeState(seed=run.context.seed, noise=run.context.noise, noise_keys=KEYS, random=own)
     carried: list[CarriedArray] = []
     for key, owner in owners(run).items():
         held, state = _held(owner), states.get(key, {})

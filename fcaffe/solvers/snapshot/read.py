@@ -11,6 +11,7 @@ from fcaffe import log
 from fcaffe.errors import OtherRunError, SnapshotError
 from fcaffe.model_files import Model
 from fcaffe.net.weights import blob_sizes, copy_weights
+from fcaffe.rng.counter import KEYS
 from fcaffe.solvers.run import Run
 from fcaffe.solvers.snapshot import carried
 from fcaffe.solvers.snapshot.made_with import made_with, refuse_other, tell_differences
@@ -53,6 +54,13 @@ def restore(run: Run, path: str) -> None:
             tell_differences(state.resume.made_with, made_with(run), path)
         if state.resume.noise != run.context.noise:
             log.warning(f"{path} was made with --rng {state.resume.noise}, and this run has {run.context.noise}")
+        elif (
+            run.context.noise == "counter" and state.resume.noise_keys != KEYS and any(x.noise for x in run.net.layers)
+        ):
+            log.warning(
+                f"{path} was written by a version that draws Dropout's masks and other noise otherwise. This run goes "
+                "on, but not as that one would have"
+            )
         carried.put_back(run, state.resume, state.carried, path)
 
 
