@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fcaffe.layers.loss import NONE, GradientLoss, normalization
+from fcaffe.layers.loss import NONE, LossLayer, normalization
 from fcaffe.net import ALL_BOTTOMS, Array, Blob, Layer, Traits, register
 from fcaffe.net.arithmetic import silent_arithmetic
 from fcaffe.net.placements import Placements, Shard, common, total_of
@@ -104,7 +104,7 @@ class Sequences(Layer):
 @register("WarpCTCLoss")
 @register("CTCLoss")
 @register("CtcLoss")
-class CTCLoss(Sequences, GradientLoss):
+class CTCLoss(Sequences, LossLayer):
     """top = the mean over the sequences of -log p(labels | softmax of the scores), over all alignments with the steps.
 
     Bottoms: scores (T, N, C); then labels (N, L), of which blanks and negative numbers are left out, and the blank is
@@ -113,7 +113,7 @@ class CTCLoss(Sequences, GradientLoss):
     the gradient is that of the sum, not of the mean, unless loss_param has a `normalization`; NONE is the sum.
     """
 
-    traits = replace(GradientLoss.traits, needs_host=True, bottoms=(2, 4), labels=(1, 2, 3))
+    traits = replace(LossLayer.traits, needs_host=True, bottoms=(2, 4), labels=(1, 2, 3))
     axes = {2: (1, 0), 3: (1, 1, 1), 4: (1, 0, 0, 1)}  # of the sequences, by the number of bottoms
 
     def rule(self, bottom: list[Blob]) -> Placements:

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from fcaffe.layers.c_order import rows_of
 from fcaffe.layers.labels import check_label_count, read_classes
-from fcaffe.layers.loss import GradientLoss
+from fcaffe.layers.loss import LossLayer
 from fcaffe.net import Array, Blob, register
 from fcaffe.proto import forks
 
 
 @register("DiceCoefLoss")
-class DiceCoefLoss(GradientLoss):
+class DiceCoefLoss(LossLayer):
     """top = 1 - the mean over the samples of (2 a.b + s) / (a.a + b.b + s).
 
     Bottoms: a (N, ...), and b of as many values, with s = 1, which both can have a gradient. Or scores a (N, C, ...),
@@ -21,7 +21,7 @@ class DiceCoefLoss(GradientLoss):
     """
 
     fork = forks.DICE
-    traits = replace(GradientLoss.traits, labels=())
+    traits = replace(LossLayer.traits, labels=())
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.of_labels = math.prod(bottom[0].shape[1:]) != math.prod(bottom[1].shape[1:])

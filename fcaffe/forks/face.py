@@ -11,7 +11,7 @@ import numpy as np
 
 from fcaffe.layers.c_order import copy_values, rows_of
 from fcaffe.layers.labels import Integers, check_sample_labels, read_indices
-from fcaffe.layers.loss import GradientLoss
+from fcaffe.layers.loss import LossLayer
 from fcaffe.net import Array, Blob, Layer, Traits, register
 from fcaffe.net.layer import Held
 from fcaffe.net.placements import REPLICATE, Placements, common, first_axis
@@ -43,7 +43,7 @@ class OfClasses(Layer):
 
 
 @register("CenterLoss")
-class CenterLoss(OfClasses, GradientLoss):
+class CenterLoss(OfClasses, LossLayer):
     """top = sum of |x - center of x's class|^2 / (2 N) (Wen, Zhang, Li and Qiao, 2016).
 
     Bottoms: features x (N, K) and labels. The blob (num_output, K) has the centers. The gradient of a center is the sum
@@ -57,13 +57,13 @@ class CenterLoss(OfClasses, GradientLoss):
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.center_loss_param
         self.add_rows(bottom, p, p.center_filler)
-        GradientLoss.setup(self, bottom, top)
+        LossLayer.setup(self, bottom, top)
         self.workers.run_shards_in_step()
         self.traits = replace(self.traits, needs_host=self.workers.size > 1)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
-        GradientLoss.reshape(self, bottom, top)
+        LossLayer.reshape(self, bottom, top)
 
     def terms(self, bottom: list[Blob]) -> tuple[Array, ...]:
         labels = self.labels(bottom)
@@ -189,7 +189,7 @@ def _value(polynomial: Any, x: Array) -> Array:
 
 
 @register("TripletLoss")
-class TripletLoss(GradientLoss):
+class TripletLoss(LossLayer):
     """top = sum of w * max(0, margin + |a - p|^2 - |a - n|^2) / (2 N).
 
     Bottoms of one shape: anchors a, p of the same class, n of another, all of which can have a gradient. The weights w
@@ -197,7 +197,7 @@ class TripletLoss(GradientLoss):
     """
 
     fork = forks.WINDOWS
-    traits = replace(GradientLoss.traits, bottoms=(3, 4), labels=(3,))
+    traits = replace(LossLayer.traits, bottoms=(3, 4), labels=(3,))
     learning = 3
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:

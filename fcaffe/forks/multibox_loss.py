@@ -19,7 +19,7 @@ from fcaffe.forks.ssd import (
     read_predictions,
 )
 from fcaffe.forks.yolo import sigmoid
-from fcaffe.layers.loss import BATCH_SIZE, FULL, NONE, VALID, GradientLoss, divisor, normalization
+from fcaffe.layers.loss import BATCH_SIZE, FULL, NONE, VALID, LossLayer, divisor, normalization
 from fcaffe.net import Blob, register
 from fcaffe.net.placements import LOCAL, REPLICATE, Placements, Shard, common, first_axis, total_of
 from fcaffe.proto import caffe_pb2 as pb
@@ -35,7 +35,7 @@ Pairs = tuple[
 
 
 @register("MultiBoxLoss")
-class MultiBoxLoss(GradientLoss):
+class MultiBoxLoss(LossLayer):
     """top = (loc_weight * loss of the boxes + loss of the classes) / divisor: a scalar of loss weight 1.
 
     Bottoms: codes of boxes (N, P * 4), or (N, P * classes * 4) without share_location; scores (N, P * classes); priors
@@ -48,7 +48,7 @@ class MultiBoxLoss(GradientLoss):
     """
 
     fork = forks.SSD
-    traits = replace(GradientLoss.traits, needs_host=True, bottoms=4, labels=(3,), constants=(2,))
+    traits = replace(LossLayer.traits, needs_host=True, bottoms=4, labels=(3,), constants=(2,))
     learning = 2
 
     def rule(self, bottom: list[Blob]) -> Placements:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.layers.loss import GradientLoss
+from fcaffe.layers.loss import LossLayer
 from fcaffe.net import Blob, Layer
 
 TRUTH = 5  # class, x, y, w, h
@@ -75,10 +75,10 @@ def check_objects(layer: Layer, wrong: np.ndarray, images: np.ndarray, rows: np.
         )
 
 
-class GridLoss(GradientLoss):
+class GridLoss(LossLayer):
     """Base of losses of predictions at the cells of a map."""
 
-    traits = replace(GradientLoss.traits, needs_host=True)
+    traits = replace(LossLayer.traits, needs_host=True)
     p: Any  # the layer's own parameters
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:

@@ -16,7 +16,7 @@ from fcaffe.data import boxes
 from fcaffe.forks.centre_boxes import corners, overlap
 from fcaffe.forks.ssd import Objects, judge
 from fcaffe.forks.yolo import check_objects
-from fcaffe.layers.loss import GradientLoss
+from fcaffe.layers.loss import LossLayer
 from fcaffe.net import ALL_BOTTOMS, Blob, Layer, Traits, placements, register
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import forks
@@ -77,7 +77,7 @@ def decoded(p: Any, coordinates: np.ndarray) -> np.ndarray:
 
 
 @register("DetectionLoss")
-class DetectionLoss(GradientLoss):
+class DetectionLoss(LossLayer):
     """top = the sum of five means: of the squared errors of scores, of positions, of sides and of objectness over the
     objects, and of the objectness over the boxes without object.
 
@@ -88,7 +88,7 @@ class DetectionLoss(GradientLoss):
     """
 
     fork = forks.YOLO_V1
-    traits = replace(GradientLoss.traits, needs_host=True)
+    traits = replace(LossLayer.traits, needs_host=True)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)

@@ -115,7 +115,7 @@ class Slice(AlongAxis):
 class Tile(Layer):
     """top = the bottom `tiles` times, one after the other along `axis`."""
 
-    traits = Traits(bottoms=1, tops=1)
+    traits = Traits(bottoms=1, tops=1, reads="neither")
     rule = placements.between(lambda layer, x: [x.canonical_axis(layer.param.tile_param.axis)])
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:

@@ -197,7 +197,7 @@ class Im2col(Sliding):
     Windows are those of convolution_param; num_output and group mean nothing here.
     """
 
-    traits = Traits(bottoms=1, tops=1)
+    traits = Traits(bottoms=1, tops=1, reads="neither")
     ignores_propagate_down = True
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:

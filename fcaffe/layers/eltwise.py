@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from fcaffe import log
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
@@ -33,7 +34,8 @@ class Eltwise(Layer):
         if p.coeff and len(p.coeff) != len(bottom):
             raise self.error(f"coeff must be given once per bottom or not at all: {len(p.coeff)} for {len(bottom)}")
         half = Half.SAME_IN_XP if self.operation != SUM or top[0] is bottom[0] else Half.SAME
-        self.traits = replace(self.traits, half=half, reads="both" if self.operation == PROD else "neither")
+        of_product: Literal["bottoms", "both"] = "bottoms" if p.stable_prod_grad else "both"
+        self.traits = replace(self.traits, half=half, reads=of_product if self.operation == PROD else "neither")
         self.coeffs = list(p.coeff) or [1.0] * len(bottom)
         self.largest = Blob(self.xp, (), channels_last=True, dtype="int32")  # for MAX: the bottom that has it
         if top[0] is bottom[0] and self.operation == SUM:

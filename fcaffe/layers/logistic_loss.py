@@ -21,6 +21,8 @@ SMALLEST = 1e-20  # probabilities below it count as this
 class MultinomialLogisticLoss(LossLayer):
     """top = -sum of log(p[label]) / N. Bottoms: probabilities (N, classes), as a Softmax gives them; labels (N,)."""
 
+    traits = replace(LossLayer.traits, reads="bottoms")
+
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
         check_sample_labels(self, bottom)

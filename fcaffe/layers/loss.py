@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,10 +31,16 @@ class FromForward:
 
 
 class LossLayer(Layer):
-    """Base: a scalar top of loss weight 1, from predictions and labels that share their first axis."""
+    """Base: a scalar top of loss weight 1, from predictions and labels that share their first axis.
+
+    Forward computes the gradients too. Backward multiplies them by the gradient of the top / `samples`. A subclass
+    overrides `terms`; or `forward`, which sets `samples` and calls `store`; or both passes.
+    """
 
     traits = Traits(bottoms=2, tops=1, auto_tops=True, labels=(1,))
     rule = placements.summed
+    gradients: Sequence[Blob] = ()
+    learning = 1  # how many bottoms, the first ones, get their gradients from forward
     counts_by_default = True  # has the loss weight 1 without loss_weight
     knows_pre_fixed = False  # supports R-FCN's normalization: PRE_FIXED
     weighted = False  # the third bottom has weights of the losses
@@ -42,6 +49,7 @@ class LossLayer(Layer):
     samples: Any = FromForward()  # by whose number, a float or an array without axes, the loss was divided
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.gradients = [Blob(self.xp, (), channels_last=True) for _ in range(self.learning)]
         if self.param.loss_weight:
             return
         if self.counts_by_default:
@@ -54,6 +62,34 @@ class LossLayer(Layer):
         if bottom[0].shape[:1] != bottom[1].shape[:1]:
             raise self.error(f"its bottoms must agree in the first dimension: {self.named_shapes(bottom)}")
         top[0].reshape()
+        for gradient, blob in zip(self.gradients, bottom, strict=False):
+            gradient.reshape(*blob.shape)
+
+    def terms(self, bottom: list[Blob]) -> tuple[Array, ...]:
+        """The losses whose sum counts, and the derivatives of the sum by the bottoms that have a gradient."""
+        raise NotImplementedError
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.samples = self.count_samples(bottom)
+        losses, *gradients = self.terms(bottom)
+        top[0].data[...] = losses.sum() / self.samples
+        self.store(*gradients)
+
+    def store(self, *gradients: Array) -> None:
+        """Save the gradients of the bottoms, arrays of the host or device in C order, if a backward pass follows."""
+        for blob, gradient in zip(self.gradients, gradients if self.context.saves_for_backward else (), strict=False):
+            blob.data[...] = self.engine.from_numpy(gradient.reshape(blob.shape))
+
+    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
+        kind = type(self)
+        stores = kind.terms is not LossLayer.terms or kind.backward is LossLayer.backward
+        return list(self.gradients) if stores else super().saved(bottom, top)
+
+    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
+        scale = top[0].diff / self.samples
+        for blob, down, gradient in zip(bottom, propagate_down, self.gradients, strict=False):
+            if down:
+                self.xp.multiply(gradient.data, scale, out=blob.diff)
 
     def count_samples(self, bottom: list[Blob]) -> float:
         """N, the first dimension, over all workers; an empty batch counts as 1, so that its loss is 0."""
@@ -106,48 +142,6 @@ class LossLayer(Layer):
         self.counted.data[...] = divisor(self, bottom[1], valid, batch, losses.size)
         self.samples = self.counted.data
         return losses.sum() / self.samples
-
-
-class GradientLoss(LossLayer):
-    """Base: forward computes the gradients too. Backward multiplies them by the gradient of the top / `samples`.
-
-    A subclass overrides `terms`, or `forward`, which sets `samples` and calls `store`.
-    """
-
-    learning = 1  # how many bottoms, the first ones, have a gradient
-
-    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        super().setup(bottom, top)
-        self.gradients = [Blob(self.xp, (), channels_last=True) for _ in range(self.learning)]
-
-    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        super().reshape(bottom, top)
-        for gradient, blob in zip(self.gradients, bottom, strict=False):
-            gradient.reshape(*blob.shape)
-
-    def terms(self, bottom: list[Blob]) -> tuple[Array, ...]:
-        """The losses whose sum counts, and the derivatives of the sum by the bottoms that have a gradient."""
-        raise NotImplementedError
-
-    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        self.samples = self.count_samples(bottom)
-        losses, *gradients = self.terms(bottom)
-        top[0].data[...] = losses.sum() / self.samples
-        self.store(*gradients)
-
-    def store(self, *gradients: Array) -> None:
-        """Save the gradients of the bottoms, arrays of the host or device in C order, for backward."""
-        for blob, gradient in zip(self.gradients, gradients, strict=True):
-            blob.data[...] = self.engine.from_numpy(gradient.reshape(blob.shape))
-
-    def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return self.gradients
-
-    def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        scale = top[0].diff / self.samples
-        for blob, down, gradient in zip(bottom, propagate_down, self.gradients, strict=False):
-            if down:
-                self.xp.multiply(gradient.data, scale, out=blob.diff)
 
 
 def normalization(p: Any, default: int) -> int:
@@ -277,7 +271,7 @@ class SigmoidCrossEntropyLoss(LossLayer):
     Then, if given, weights of the scores or of the samples, by whose sum VALID divides.
     """
 
-    traits = replace(LossLayer.traits, bottoms=(2, 3), labels=(1, 2))
+    traits = replace(LossLayer.traits, bottoms=(2, 3), labels=(1, 2), reads="bottoms")
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().setup(bottom, top)
@@ -318,10 +312,10 @@ class SigmoidCrossEntropyLoss(LossLayer):
 
 
 @register("EuclideanLoss")
-class EuclideanLoss(GradientLoss):
+class EuclideanLoss(LossLayer):
     """top = sum of (a - b)^2 / (2 N), N the first dimension. Both bottoms can have a gradient."""
 
-    traits = replace(GradientLoss.traits, labels=())
+    traits = replace(LossLayer.traits, labels=())
     learning = 2
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fcaffe.layers.c_order import rows_of
 from fcaffe.layers.labels import check_sample_labels, read_sample_labels
-from fcaffe.layers.loss import GradientLoss
+from fcaffe.layers.loss import LossLayer
 from fcaffe.net import Array, Blob, register
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -14,7 +14,7 @@ TINY = 1e-4  # added to a distance before dividing by it
 
 
 @register("HingeLoss")
-class HingeLoss(GradientLoss):
+class HingeLoss(LossLayer):
     """top = sum of max(0, 1 - x) for the true class and of max(0, 1 + x) for all others, over N; L2: of their squares.
 
     Bottoms: scores (N, classes); labels (N,).
@@ -36,14 +36,14 @@ class HingeLoss(GradientLoss):
 
 
 @register("ContrastiveLoss")
-class ContrastiveLoss(GradientLoss):
+class ContrastiveLoss(LossLayer):
     """top = sum over pairs of d^2 if they are alike, else max(0, margin - d)^2, over 2 N; d is their distance.
 
     Bottoms: a and b (N, channels), and (N,) which is not 0 for pairs that are alike (Hadsell, Chopra and LeCun, 2006).
     With `legacy_version` unlike pairs count max(0, margin - d^2).
     """
 
-    traits = replace(GradientLoss.traits, bottoms=3, labels=(), constants=(2,))
+    traits = replace(LossLayer.traits, bottoms=3, labels=(), constants=(2,))
     learning = 2
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:

@@ -322,7 +322,7 @@ class LSTM(Recurrent):
 class LSTMUnit(Layer):
     """One step of an LSTM. Bottoms: c_prev (1, N, H), gates (1, N, 4H), cont (1, N). Tops: c and h, (1, N, H)."""
 
-    traits = Traits(bottoms=3, tops=2, in_place=False, labels=(2,))
+    traits = Traits(bottoms=3, tops=2, in_place=False, labels=(2,), reads="bottoms")
     rule = placements.between(lambda layer, x: [0, 2])
     ignores_propagate_down = True
 

@@ -20,6 +20,10 @@ class Reduction(Layer):
 
     traits = Traits(bottoms=1, tops=1)
 
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        is_linear = self.param.reduction_param.operation in (SUM, MEAN)
+        self.traits = replace(self.traits, reads="neither" if is_linear else "bottoms")
+
     def rule(self, bottom: list[Blob]) -> Placements:
         p = self.param.reduction_param
         placement = common(self, bottom, lambda shard: not (p.operation == MEAN and shard.chosen_by))

@@ -16,7 +16,7 @@ class Embed(Layer):
     The bottom holds indices from 0 to input_dim - 1; it gets no gradient.
     """
 
-    traits = Traits(bottoms=1, tops=1, labels=ALL_BOTTOMS)
+    traits = Traits(bottoms=1, tops=1, labels=ALL_BOTTOMS, reads="neither")
     rule = placements.elementwise
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -56,7 +56,7 @@ class Filter(Layer):
     being built there is nothing in the selector yet, and all samples count.
     """
 
-    traits = Traits(bottoms=(2, None), tops=(1, None), needs_host=True)
+    traits = Traits(bottoms=(2, None), tops=(1, None), needs_host=True, reads="neither")
 
     def rule(self, bottom: list[Blob]) -> Placements:
         placement = common(self, bottom, first_axis)
@@ -96,7 +96,7 @@ class Filter(Layer):
 class BatchReindex(Layer):
     """top[i] = bottom[0][bottom[1][i]]: samples in another order, left out or repeated."""
 
-    traits = Traits(bottoms=2, tops=1, labels=(1,))
+    traits = Traits(bottoms=2, tops=1, labels=(1,), reads="neither")
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         self.chosen = Blob(self.xp, dtype="int64")

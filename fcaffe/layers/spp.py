@@ -21,7 +21,7 @@ class SPP(Layer):
     With a pyramid_height of 1 the top is (N, C, 1, 1).
     """
 
-    traits = Traits(bottoms=1, tops=1)
+    traits = Traits(bottoms=1, tops=1, reads="neither")
 
     def rule(self, bottom: list[Blob]) -> placements.Placements:
         return (placements.with_noise(placements.first_axis) if self.draws else placements.by_sample)(self, bottom)

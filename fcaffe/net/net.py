@@ -242,6 +242,8 @@ class Net(Graph):
                 hook(index)
             if exchange is not None:
                 exchange.ready(self.program.final_from[index])
+        for blob in self._in_place:
+            self._weighed.pop(blob, None)
 
     def _debug_forward(self, node: Node) -> None:
         for blob_id, blob in zip(node.top_ids, node.tops, strict=True):
@@ -269,12 +271,12 @@ class Net(Graph):
     def weigh_losses(self, anew: bool = False) -> None:
         """Write the weight of each loss into its gradient, for the coming backward pass.
 
-        A script may write other gradients before it calls backward, as in Caffe. So in its nets they are written again,
-        `anew`, only for in-place layers, whose backward has overwritten them. Others are written where memory is new.
+        A script may write other gradients before it calls backward, as in Caffe. So in its nets they are written where
+        memory is new, and after a backward pass for in-place layers, which has overwritten them.
         """
         for blob, weight in self._losses():
             state = blob.diff_storage, blob.shape, weight
-            if self._weighed.get(blob) != state or (anew and (self.fuses or blob in self._in_place)):
+            if self._weighed.get(blob) != state or (anew and self.fuses):
                 blob.diff[...] = weight
                 self._weighed[blob] = state
 

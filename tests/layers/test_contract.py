@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fcaffe.errors import NetError
+from fcaffe.errors import FcaffeError, NetError
 from fcaffe.net import Blob, Context, layer_types
 from fcaffe.net.node import Node
 from fcaffe.net.registry import create_layer
@@ -268,6 +268,34 @@ def test_backward_reads_only_what_the_layer_says(kind, example):
                 np.testing.assert_array_equal(host(blob.diff), whole[f"gradient of bottom {index}"])
         for index, blob in enumerate(case.layer.blobs):
             np.testing.assert_array_equal(host(blob.diff), whole[f"gradient of parameter {index}"])
+
+
+def test_backward_needs_what_the_layer_saves():
+    """Values that are saved in vain take memory. Python layers and recurrent ones save all that they may read."""
+    unneeded = []
+    for kind in EXAMPLES.keys() - {"Python", "LSTM", "RNN", "Lstm"}:
+        saved, needed = set(), set()
+        for example in EXAMPLES[kind]:
+            for group in ("bottom", "top") if example.has_gradient and example.bottoms else ():
+                with np.errstate(all="ignore"):
+                    whole, case = Case(kind, example).run(), Case(kind, example)
+                    case.forward()
+                    if poisoned := [blob for blob in getattr(case, group) if blob in case.node.saved()]:
+                        saved.add(group)
+                    for blob in poisoned:
+                        blob.data[...] = np.nan
+                    try:
+                        case.backward()
+                    except FcaffeError:  # a label that is no class
+                        needed.add(group)
+                        continue
+                found = [host(blob.diff) for blob in (*case.bottom, *case.layer.blobs)]
+                right = [whole.get(f"gradient of bottom {index}") for index in range(len(case.bottom))]
+                right += [whole[f"gradient of parameter {index}"] for index in range(len(case.layer.blobs))]
+                if not all(b is None or np.array_equal(a, b) for a, b in zip(found, right, strict=True)):
+                    needed.add(group)
+        unneeded += [(kind, group) for group in saved - needed]
+    assert not unneeded
 
 
 def refused(kind, example):

@@ -11,6 +11,7 @@ from fcaffe.proto.upgrade import upgrade_net
 from fcaffe.rng import CaffeRandom
 from tests.engine_choice import engine
 from tests.net.random_nets import RandomNet
+from tests.net.test_whole_passes import build
 
 pytestmark = pytest.mark.usefixtures("on_each_engine")
 
@@ -157,3 +158,13 @@ def test_subsampling_keeps_all_bits(shape, stride):
     layer.forward([bottom], [top])
     expected = np.ascontiguousarray(x[:, :, :: stride[0], :: stride[1]])
     np.testing.assert_array_equal(np.ascontiguousarray(top.data).view(np.uint32), expected.view(np.uint32))
+
+
+def test_losses_compute_no_gradients_for_a_test():
+    text = """layer { name: "in" type: "Input" top: "a" top: "b" input_param { shape { dim: 2 dim: 3 } } }
+        layer { name: "loss" type: "EuclideanLoss" bottom: "a" bottom: "b" top: "loss" }"""
+    for inference in (False, True):
+        net = build("TRAIN", text, whole_passes=True, inference=inference)
+        net.forward()
+        buffers = [blob.data_storage.buffer for blob in net.layers[-1].gradients]
+        assert all(buffer is None for buffer in buffers) == inference

@@ -52,3 +52,20 @@ def test_the_bits_of_the_command_line(tmp_path: Path, monkeypatch: pytest.Monkey
                 solver.step(1)
             bits = [p.blob.data.tobytes() for p in script._solver.net.parameters.owned]
             assert bits == [p.blob.data.tobytes() for p in command.net.parameters.owned], f"seed {seed}, {step}\n{text}"
+
+
+def test_a_gradient_that_a_script_writes_counts_on_a_loss_in_place():
+    net = caffe.Net(
+        """force_backward: true
+        layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 3 } } }
+        layer { name: "twice" type: "Power" bottom: "x" top: "y" power_param { scale: 2 } }
+        layer { name: "relu" type: "ReLU" bottom: "y" top: "y" loss_weight: 4 }""",
+        caffe.TRAIN,
+    )
+    net.blobs["x"].data[...] = 1
+    for written, expected in ((None, 8), (3, 6), (None, 8)):
+        net.forward()
+        if written is not None:
+            net.blobs["y"].diff[...] = written
+        net.backward()
+        assert net.blobs["x"].diff.tolist() == [expected] * 3
