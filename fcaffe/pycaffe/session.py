@@ -106,8 +106,7 @@ def set_rng(stream: str) -> None:
     """Set the stream for Dropout and other noise, in nets and solvers created from now on.
 
     'caffe' (the default here): Caffe's generator, in Caffe's order. 'counter': a stream that depends on (seed, layer,
-    iteration, index of the sample) only, whatever the number of workers. A net of a script counts its forward passes as
-    iterations.
+    pass, index of the row) only, whatever the number of workers. A net of a script numbers its forward passes.
     """
     global noise
     if stream not in ("caffe", "counter"):

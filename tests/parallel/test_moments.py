@@ -152,6 +152,35 @@ def test_the_same_however_the_batch_is_divided(folder: Path, layer: str, fields:
             np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5 * max(1, abs(theirs).max()), err_msg=how)
 
 
+@pytest.mark.parametrize("shards", [0, 2, 3])
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("per_worker", [False, True])
+def test_a_file_has_the_batch_once(folder: Path, size: int, shards: int, per_worker: bool) -> None:
+    """However it is divided, also beside a layer with a state, and of the batches of several workers."""
+    if per_worker and shards:
+        return
+    written = """layer { name: "file" type: "HDF5Output" bottom: "x" bottom: "label"
+        hdf5_output_param { file_name: "out.h5" } } """
+    param = parse_text(SOLVER.split("max_iter")[0] + "max_iter: 1", pb.SolverParameter)
+    param.net_param.CopyFrom(parse_text(DATA + written + LAYERS["margin behind BatchNorm"] + END, pb.NetParameter))
+
+    def work(workers: ThreadWorkers) -> None:
+        workers.per_worker = per_worker
+        logged.values = []
+        exchange = ThreadExchange(workers)
+        Solver(param, NumpyEngine(), "counter", workers=workers, exchange=exchange, shards=shards).step(1)
+
+    if shards < size:
+        shards = 0 if shards == 0 else size
+    with log.quiet(3):
+        on_ranks(size, work)
+    h5py = pytest.importorskip("h5py")
+    with h5py.File("out.h5") as out, h5py.File("rows.h5") as rows:
+        count = 7 * size if per_worker else 7
+        np.testing.assert_array_equal(out["data"][()], rows["x"][:count])
+        np.testing.assert_array_equal(out["label"][()].ravel(), rows["label"][:count])
+
+
 # --- no two rows have the same mask -----------------------------------------------------------------------------------
 
 

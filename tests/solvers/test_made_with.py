@@ -102,6 +102,22 @@ def test_what_differs_is_told(
     assert solver.iteration == 3
 
 
+@pytest.mark.parametrize("activation", ["Dropout", "ReLU"])
+def test_a_state_with_noise_of_other_keys_says_so(
+    made: Callable[..., Solver], activation: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = trained(made(activation=activation, noise="counter"))
+    for older in (False, True):
+        if older:
+            state = read_state(path)
+            state.resume.ClearField("noise_keys")
+            write_state(path, state)
+        capfd.readouterr()
+        made(activation=activation, noise="counter").restore(path)
+        lines = re.findall(r"^W.*other noise otherwise.*$", capfd.readouterr().err, re.MULTILINE)
+        assert len(lines) == (older and activation == "Dropout")
+
+
 @pytest.mark.parametrize("field", [f.name for f in pb.MadeWith.DESCRIPTOR.fields if not f.message_type] + ["noise"])
 def test_every_setting_of_a_run_is_compared(
     made: Callable[..., Solver], field: str, capfd: pytest.CaptureFixture[str]
