@@ -155,7 +155,7 @@ _WORKING = {
     " show_per_class_result",
 }
 
-_told: set[tuple[str, str]] = set()  # file and fork
+_warned: set[tuple[str, str]] = set()  # file and fork
 
 
 def fork_of_layer_type(type: str) -> str | None:
@@ -186,8 +186,8 @@ def warn_of_fork_fields(message: Any, name: str) -> None:
         fork = next((fork for fork in forks if fork in certain), " or ".join(forks))
         fields.setdefault(fork, []).append(field_name)
     for fork, names in fields.items():
-        if (name, fork) not in _told:
-            _told.add((name, fork))
+        if (name, fork) not in _warned:
+            _warned.add((name, fork))
             log.warning(f"{name} was written for {fork}; without effect here: {', '.join(names)}")
 
 

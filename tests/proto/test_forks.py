@@ -14,7 +14,7 @@ from fcaffe.rng import CaffeRandom
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch):
-    monkeypatch.setattr(forks, "_told", set())
+    monkeypatch.setattr(forks, "_warned", set())
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,10 @@ from fcaffe.net.placements import (
     REPLICATE,
     Local,
     Placement,
-    Placements,
     Replicate,
     Shard,
     differs,
-    of_all,
-    split,
+    replicated,
 )
 from fcaffe.net.registry import create_layer
 
@@ -173,15 +171,17 @@ class Graph:
             return []
         layer.check_count(len(bottom), layer.traits.bottoms, "bottom", "input")
         needed, tops = layer.doing(layer.rule, bottom)
-        if not all(one.keeps(tops[0], bottom[0]) for one in self._overwriting(layer, index)):
-            needed, tops = self._of_chain(layer, index, bottom)
-        changed = [index for index, blob in enumerate(bottom) if differs(blob.placement, needed[index])]
         if self.context.workers.per_worker:  # each has a batch of its own, so its layers are as on one worker
-            is_mean = layer.traits.runs_user_code and layer.param.loss_weight
-            return [REPLICATE] if is_mean else [Shard(0, 1, chosen_by=layer)] if changed else tops
+            if layer.traits.runs_user_code and layer.param.loss_weight:  # the mean over the batch
+                return [REPLICATE]
+            changed = any(differs(blob.placement, other) for blob, other in zip(bottom, needed, strict=True))
+            return [Shard(0, 1, chosen_by=layer)] if changed else tops
+        if not all(one.keeps(tops[0], bottom[0]) for one in self._overwriting(layer, index)):
+            needed, tops = replicated(layer, bottom)
         layer.is_split = any(isinstance(placement, Shard | Local) for placement in needed)
-        for index in changed:
-            self._append_redistribute(param.bottom[index], layer, needed[index])
+        for name, blob, placement in zip(param.bottom, bottom, needed, strict=True):
+            if differs(blob.placement, placement):
+                self._append_redistribute(name, layer, placement)
         return tops
 
     def _layer(self, index: int) -> Layer:
@@ -199,12 +199,6 @@ class Graph:
         reads_bottom = traits.reads == "bottoms" and in_place and traits.copies_bottom == "never"
         reads = traits.reads in ("tops", "both") or reads_bottom
         return [self._layer(later) for later in self._in_place_behind[index]] if reads else []
-
-    def _of_chain(self, layer: Layer, index: int, bottom: list[Blob]) -> Placements:
-        """Placements for a layer whose own ones the layers that overwrite its top do not keep."""
-        rows = split(layer, bottom[0], 0) if bottom[0].shape else REPLICATE
-        keep = len(bottom) == 1 and all(one.keeps(rows, *bottom) for one in [layer, *self._overwriting(layer, index)])
-        return of_all(rows if keep else REPLICATE, bottom)
 
     def _append_redistribute(self, name: str, reader: Layer, placement: Placement) -> None:
         """Give the blob of this name another placement, for this layer and later ones."""
