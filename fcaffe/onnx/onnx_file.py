@@ -72,7 +72,11 @@ def _external_data(model: Any, folder: str) -> int:
         if not os.path.isfile(path):
             raise SnapshotError(f'constant "{tensor.name}" is in "{location}", which is no file in the model\'s folder')
         paths.add(os.path.realpath(path))
-        onnx().external_data_helper.load_external_data_for_tensor(tensor, folder)
+        try:
+            with asking():
+                onnx().external_data_helper.load_external_data_for_tensor(tensor, folder)
+        except UnreadableError as problem:
+            raise SnapshotError(f'constant "{tensor.name}" in "{location}": {str(problem)[:400]}') from problem
         total += len(tensor.raw_data)
         if total > 2 * sum(map(os.path.getsize, paths)):
             raise SnapshotError(f"its constants are the same values of {location} many times; export each once")

@@ -141,7 +141,7 @@ def cut(step: Step, x: Value, axis: int, points: Sequence[int]) -> list[Value]:
     if len(points) == 2:
         return [x]
     p = pb.SliceParameter(axis=axis, slice_point=points[1:-1])
-    if not step.takes("Slice", slice_param=p):
+    if not step.takes("Slice", slice_param=p) or p.SerializeToString() in step.net.unread_pieces:
         return [_picked(step, x, axis, range(*ends)) for ends in pairwise(points)]
     for made in step.net.layers:
         if made.kind == "Slice" and made.bottoms[0] is x and made.param.slice_param == p:
@@ -158,9 +158,7 @@ def chosen(step: Step, x: Value, axis: int, indices: Sequence[int]) -> Value:
     starts = [0, *(i for i in range(1, len(indices)) if indices[i] != indices[i - 1] + 1), len(indices)]
     runs = [(indices[a], indices[b - 1] + 1) for a, b in pairwise(starts)]
     points = sorted({0, n, *(point for run in runs for point in run)})
-    p = pb.SliceParameter(axis=axis, slice_point=points[1:-1])
-    count = sum(a <= point < b for a, b in runs for point in points)
-    if max(count, len(points)) > MOST_PIECES or p.SerializeToString() in step.net.unread_pieces:
+    if max(len(points), sum(a <= point < b for a, b in runs for point in points)) > MOST_PIECES:
         return _picked(step, x, axis, indices)
     pieces = dict(zip(points, cut(step, x, axis, points), strict=False))
     return joined(step, [pieces[point] for a, b in runs for point in points if a <= point < b], axis)
