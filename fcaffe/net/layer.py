@@ -99,7 +99,8 @@ class Layer:
 
     A layer with state from pass to pass besides its parameters overrides `state_blobs`, or `state` and
     `restore_state`, so that a resumed run computes the same as one that was never stopped. `forward` changes a state by
-    `once`. It draws noise by `noise`, and saves it, if `Context.may_change`.
+    `once`. It draws noise by `noise`, and saves it, if `Context.may_change`. It writes `blobs` by `mutable_data`, since
+    engines cache what they derive from weights.
     """
 
     traits: Traits = Traits()

@@ -61,10 +61,11 @@ class Node:
 
     @functools.cached_property
     def derived(self) -> Derived | None:
-        """What is derived from the weights of nets for inference and for scripts. Others change them in each pass."""
+        """What is derived from the weights of nets for inference and for scripts. Others change them in each pass, and
+        a plugin's layer may do so in forward."""
         context, sources = self.layer.context, [blob for layer in self.layer.layers for blob in layer.blobs]
         serves = context.inference or (context.on_demand and not context.trains)
-        if not serves or context.engine.asynchronous or not sources:
+        if not (serves and sources and self.is_ours) or context.engine.asynchronous:
             return None
         return Derived(sources, at_once=context.inference)
 

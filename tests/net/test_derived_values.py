@@ -14,7 +14,8 @@ import pytest
 import fcaffe as caffe
 from fcaffe import log
 from fcaffe.engines.memory import aligned_zeros
-from fcaffe.net import Context
+from fcaffe.engines.windows import Windows
+from fcaffe.net import Blob, Context, Layer, Traits, registry
 from fcaffe.net import Net as CoreNet
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
@@ -219,6 +220,45 @@ def test_the_next_pass_has_the_changed_weights(tmp_path: Path, way: str, inferen
         changed.append(not same)
         before = found
     assert sum(changed) >= len(changed) / 2
+
+
+class Scaled(Layer):
+    """A plugin's layer: a convolution whose weights are scaled by the second bottom, in their own memory or another."""
+
+    traits = Traits(bottoms=2, tops=1, reshapes_by_shape=True)
+    windows = Windows((3, 3), (1, 1), (1, 1), (1, 1))
+    in_place = False
+
+    def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
+        self.add_blob(32, 32, 3, 3)
+
+    def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
+        top[0].reshape(*bottom[0].shape)
+
+    def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
+        weights = self.blobs[0].data
+        if self.in_place:
+            weights[...] = bottom[1].data
+        else:
+            weights = np.ones_like(weights) * bottom[1].data
+        self.engine.convolution_forward(bottom[0].data, weights, None, top[0].data, self.windows, 1)
+
+
+@pytest.mark.usefixtures("one_engine")
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_plugin_computes_its_weights_anew(monkeypatch: pytest.MonkeyPatch, in_place: bool) -> None:
+    monkeypatch.setitem(registry._registry, "Scaled", Scaled)
+    monkeypatch.setattr(Scaled, "in_place", in_place)
+    x, s = (f'layer {{ name: "{name}" type: "Input" top: "{name}" input_param {{ %s }} }}' for name in "xs")
+    x, s = x % "shape { dim: 2 dim: 32 dim: 9 dim: 9 }", s % "shape { dim: 1 }"
+    net = caffe.Net(x + s + 'layer { name: "y" type: "Scaled" bottom: "x" bottom: "s" top: "y" }', caffe.TEST)
+    net.blobs["x"].data[...] = np.random.default_rng(1).standard_normal((2, 32, 9, 9))
+    found = []
+    for scale in range(1, 7):
+        net.blobs["s"].data[...] = scale
+        found.append(net.forward()["y"] / scale)
+    for later in found[1:]:
+        np.testing.assert_allclose(later, found[0], rtol=0, atol=1e-4)
 
 
 BLOCK = """
