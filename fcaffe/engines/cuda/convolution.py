@@ -11,7 +11,9 @@ from typing import Any
 
 from fcaffe import log
 from fcaffe.engines.convolution import PlainConvolution
+from fcaffe.engines.cuda.limits import LIMITS
 from fcaffe.engines.cuda.operands import FLOAT, Operands
+from fcaffe.engines.limits import or_plain
 from fcaffe.engines.memory import Array
 from fcaffe.engines.windows import Windows
 
@@ -119,12 +121,11 @@ class Convolution(Operands, PlainConvolution):
 
     plans: Plans
 
+    @or_plain
     def convolution_forward(
         self, x: Array, weights: Array, bias: Array, y: Array, windows: Windows, group: int, relu: bool = False
     ) -> None:
-        if not x.size or not _is_supported(windows):
-            super().convolution_forward(x, weights, bias, y, windows, group, relu)
-            return
+        LIMITS["convolution"].check([x, y])
         x_, weights_, of, out = self._factor(x), self._factor(weights), _on_two_axes(windows), _with_two_axes(y)
         target = self.result(out, x_.dtype)
         if not self._compute("forward", {X: x_, WEIGHTS: weights_}, Y, target, of):
@@ -135,22 +136,20 @@ class Convolution(Operands, PlainConvolution):
             self.relu_forward(target, target, 0)
         self.deliver(target, out)
 
+    @or_plain
     def convolution_backward_data(self, dy: Array, weights: Array, dx: Array, windows: Windows, group: int) -> None:
-        if not dx.size or not dy.size or not _is_supported(windows):
-            super().convolution_backward_data(dy, weights, dx, windows, group)
-            return
+        LIMITS["convolution"].check([dx, dy])
         dy_, weights_, of, out = self._factor(dy), self._factor(weights), _on_two_axes(windows), _with_two_axes(dx)
         target = self.result(out, dy_.dtype)
         if not self._compute("data", {Y: dy_, WEIGHTS: weights_}, X, target, of):
             super().convolution_backward_data(dy_, weights_, target, of, group)
         self.deliver(target, out)
 
+    @or_plain
     def convolution_backward_weights(
         self, x: Array, dy: Array, dweights: Array, windows: Windows, group: int, add: bool
     ) -> None:
-        if not x.size or not _is_supported(windows):
-            super().convolution_backward_weights(x, dy, dweights, windows, group, add)
-            return
+        LIMITS["convolution"].check([x, dy])
         x_, dy_, of, out = self._factor(x), self._factor(dy), _on_two_axes(windows), _with_two_axes(dweights)
         target = self.empty_channels_last(out.shape, x_.dtype) if add else self.result(out, x_.dtype)
         if not self._compute("weights", {X: x_, Y: dy_}, WEIGHTS, target, of):
@@ -190,10 +189,6 @@ class Convolution(Operands, PlainConvolution):
     def _type(self, dtype: Any) -> Any:
         types = self.plans.cudnn.data_type
         return {"float32": types.FLOAT, "float16": types.HALF, "bfloat16": types.BFLOAT16}[dtype.name]
-
-
-def _is_supported(windows: Windows) -> bool:
-    return 1 <= len(windows.kernel) <= 3
 
 
 def _channels_last_strides(shape: Shape) -> list[int]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from fcaffe.engines.cuda.cublas import Cublas
+from fcaffe.engines.cuda.limits import LIMITS
 from fcaffe.engines.engine import PlainInnerProduct
+from fcaffe.engines.limits import or_plain
 from fcaffe.engines.memory import Array
 
 
@@ -16,9 +18,9 @@ class InnerProduct(PlainInnerProduct):
     cublas: Cublas
     math: str
 
+    @or_plain
     def matmul(self, a: Array, b: Array, transpose_b: bool = False) -> Array:
-        if not _is_usual(a, b):
-            return super().matmul(a, b, transpose_b)
+        LIMITS["matmul"].check([a, b])
         c = self.xp.empty((a.shape[0], b.shape[0 if transpose_b else 1]), a.dtype)
         self._multiply(a, b, c, transpose_b=transpose_b)
         return c
@@ -36,24 +38,21 @@ class InnerProduct(PlainInnerProduct):
         if made is not c:
             self.copy(made, c)
 
+    @or_plain
     def inner_product_forward(self, x: Array, weights: Array, bias: Array, y: Array, transpose: bool) -> None:
-        if not _is_usual(x, weights, y):
-            super().inner_product_forward(x, weights, bias, y, transpose)
-            return
+        LIMITS["matmul"].check([x, weights, y])
         self._multiply(x, weights, y, transpose_b=not transpose)
         if bias is not None:
             self.add_bias(y, bias)
 
+    @or_plain
     def inner_product_backward_data(self, dy: Array, weights: Array, dx: Array, transpose: bool) -> None:
-        if not _is_usual(dy, weights, dx):
-            super().inner_product_backward_data(dy, weights, dx, transpose)
-            return
+        LIMITS["matmul"].check([dy, weights, dx])
         self._multiply(dy, weights, dx, transpose_b=transpose)
 
+    @or_plain
     def inner_product_backward_weights(self, x: Array, dy: Array, dweights: Array, transpose: bool, add: bool) -> None:
-        if not _is_usual(x, dy, dweights):
-            super().inner_product_backward_weights(x, dy, dweights, transpose, add)
-            return
+        LIMITS["matmul"].check([x, dy, dweights])
         a, b = (x, dy) if transpose else (dy, x)
         self._multiply(a, b, dweights, transpose_a=True, add=add)
 
@@ -64,8 +63,3 @@ class InnerProduct(PlainInnerProduct):
         if self.half_dtype is not None:
             a, b = (factor.astype(self.half_dtype, copy=False) for factor in (a, b))
         self.cublas.multiply(a, b, c, transpose_a, transpose_b, add, tf32=self.math == "tf32")
-
-
-def _is_usual(*arrays: Array) -> bool:
-    """Whether all are non-empty matrices in C order."""
-    return all(array.ndim == 2 and array.size and array.flags.c_contiguous for array in arrays)

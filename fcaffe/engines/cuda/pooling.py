@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from fcaffe.engines.cuda.kernels import THREADS, blocks_for
+from fcaffe.engines.cuda.limits import LIMITS
 from fcaffe.engines.cuda.operands import FLOAT, INT, NULL, Operands, common_type, pack_of
+from fcaffe.engines.limits import or_plain, require
 from fcaffe.engines.memory import Array
 from fcaffe.engines.pooling import PlainPooling
 from fcaffe.engines.windows import Windows
@@ -20,22 +22,19 @@ LARGEST = 2**31 - 1
 class Pooling(Operands, PlainPooling):
     """x (N, C, H, W), y (N, C, output_size...). Kernels have 32-bit indices. Array code pools over other axes."""
 
+    @or_plain
     def max_pool_forward(self, x: Array, y: Array, memory: Array | None, windows: Windows) -> None:
-        if memory is None and x.ndim == 4:
-            self._pool("max_pool_forward", x, y, windows, NULL)
-        else:
-            super().max_pool_forward(x, y, memory, windows)
+        require(memory is None)  # else max_pool_with_indices computes it
+        self._pool("max_pool_forward", x, y, windows, NULL)
 
+    @or_plain
     def max_pool_with_indices(self, x: Array, y: Array, mask: Array, windows: Windows) -> None:
-        if x.ndim != 4:
-            return super().max_pool_with_indices(x, y, mask, windows)
         indices = self.result(mask, INT)
         self._pool("max_pool_forward", x, y, windows, indices)
         self.deliver(indices, mask)
 
+    @or_plain
     def index_backward(self, dy: Array, mask: Array, dx: Array, windows: Windows) -> None:
-        if dy.ndim != 4:
-            return super().index_backward(dy, mask, dx, windows)
         self._pool_backward("max_pool_backward", dy, dx, windows, self.operand(mask, INT))
 
     def scatter_to_plane(self, dy: Array, mask: Array, dx: Array) -> None:
@@ -48,24 +47,24 @@ class Pooling(Operands, PlainPooling):
         self.kernels.launch("pooling", "scatter_to_plane", (dy.dtype,), blocks_for(planes, 32), 32, *arrays, *sizes)
         self.copy(out, dx)
 
+    @or_plain
     def average_pool_forward(self, x: Array, y: Array, windows: Windows) -> None:
-        if x.ndim != 4:
-            return super().average_pool_forward(x, y, windows)
         self._pool("average_pool_forward", x, y, windows)
 
+    @or_plain
     def average_pool_backward(self, dy: Array, dx: Array, windows: Windows) -> None:
-        if dy.ndim != 4:
-            return super().average_pool_backward(dy, dx, windows)
         self._pool_backward("average_pool_backward", dy, dx, windows)
 
     def _pool(self, kernel: str, x: Array, y: Array, windows: Windows, *indices: Any) -> None:
         """Launch a forward kernel. That of max pooling takes an array of indices or NULL."""
+        LIMITS["pooling"].check([x, y])
         dtype = common_type(x, y)
         x, out = self.operand(x, dtype), self.result(y, dtype)
         self._launch_pooling(kernel, (x, out, *indices), x, out, out, windows)
         self.deliver(out, y)
 
     def _pool_backward(self, kernel: str, dy: Array, dx: Array, windows: Windows, *indices: Array) -> None:
+        LIMITS["pooling"].check([dx, dy])
         dtype = common_type(dy, dx)
         dy, out = self.operand(dy, dtype), self.result(dx, dtype)
         self._launch_pooling(kernel, (dy, *indices, out), out, dy, out, windows)
