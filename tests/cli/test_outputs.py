@@ -30,6 +30,7 @@ Run = Callable[..., Result]
 ALONE = "writes no file of a name that the user gives, or only a new folder of its own"
 DEPLOYED = "--model_def deploy.prototxt --pretrained_model deploy.caffemodel --mean_file="
 DETECT = "detect in.csv {} --crop_mode list --context_pad 0 " + DEPLOYED
+PREDICT = "predict some/a.png --mean= --model deploy.prototxt --weights deploy.caffemodel "
 CONVERT = "convert deploy.caffemodel {}"
 
 # Each output argument of each command: the kind of what it writes, and a line in which {} is the output's name.
@@ -44,6 +45,15 @@ OUTPUTS: dict[str, str | list[tuple[str, str]]] = {
     "test": [("log", "test --model net.prototxt --weights small.caffemodel --iterations 1 --log {}")],
     "time": [("log", "time --model net.prototxt --iterations 1 --log {}")],
     "device_query": ALONE,
+    "dataset": [("new", "dataset --sample digits {}")],
+    "new": [("new", "new {} --data set --net cifar10_quick")],
+    "predict": [
+        ("html", PREDICT + "--html {}"),
+        ("predictions", PREDICT + "--csv {}"),
+        ("new", "predict --model boxes.prototxt --weights boxes.caffemodel --mean= --out {} some/a.png"),
+        ("png", "predict --model boxes.prototxt --weights boxes.caffemodel --mean= --out made/out some/a.png"),
+    ],
+    "deploy": [("prototxt", "deploy net.prototxt {}")],
     "convert_imageset": [("new", "convert_imageset some/ list.txt {}")],
     "convert_annoset": [
         ("new", "convert_annoset --anno_type=detection --label_map_file=map.prototxt some/ pairs.txt {}")
@@ -142,6 +152,12 @@ def _write_inputs() -> None:
     assert main(["convert", "deploy.caffemodel", "net.onnx", "--model", "deploy.prototxt"]) == 0
     Path("some").mkdir()
     Path("some/a.png").write_bytes(encode_image(np.full((3, 20, 24), 50, np.uint8), "png"))
+    for number in range(2):
+        Path(f"classes/{number}").mkdir(parents=True)
+        for other in range(2):
+            pixels = np.full((3, 32, 32), 50 * number + other, np.uint8)
+            Path(f"classes/{number}/{other}.png").write_bytes(encode_image(pixels, "png"))
+    assert main(["dataset", "classes", "set"]) == 0
     Path("some/a.xml").write_text(xml(OBJECTS["a"]))
     Path("list.txt").write_text("a.png 1\n")
     Path("names.txt").write_text("a.png\n")
@@ -181,7 +197,7 @@ def in_a_copy(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def target_of(kind: str, line: str) -> tuple[list[str], Path]:
     """The words of a line, and the path of what it writes."""
     name = NAMES.get(kind, f"x.{kind}")
-    if line.startswith(("resize", "detect-objects")) and "{}" not in line:
+    if line.startswith(("resize", "detect-objects", "predict")) and "{}" not in line:
         return line.split(), Path("made/out/a.png")
     if line.startswith("parse_log"):
         return line.format(name).split(), Path("made/x.log.train")
@@ -248,6 +264,8 @@ def test_an_own_file_is_replaced(kind: str, line: str, run: Run) -> None:
         ("detect in.csv in.csv --crop_mode list", "in.csv"),
         ("resize_and_crop_images --input names.txt --input_folder some --output_folder some/", "some/a.png"),
         ("detect-objects --model boxes.prototxt --weights boxes.caffemodel --out some some/a.png", "some/a.png"),
+        ("predict --model boxes.prototxt --weights boxes.caffemodel --mean= --out some some/a.png", "some/a.png"),
+        ("deploy net.prototxt net.prototxt", "net.prototxt"),
     ],
 )
 def test_inputs_survive(line: str, survives: str, run: Run) -> None:
