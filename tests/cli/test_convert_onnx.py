@@ -14,7 +14,8 @@ import pytest
 from fcaffe.model_files import write_model
 from fcaffe.net.weights import to_model
 from fcaffe.onnx.check import run_onnx
-from fcaffe.proto import read_net
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import read_net, write_binary
 from tests.cli.conftest import Result
 from tests.conftest import make_net
 from tests.tools.onnx_graphs import model_of
@@ -53,6 +54,7 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             layer.blobs[0].shape, layer.blobs[0].legacy = (1, 1, *layer.blobs[0].shape), True
             layer.blobs[0].data = layer.blobs[0].data.reshape(layer.blobs[0].shape)
     write_model("net.caffemodel", model)
+    write_binary("mean.binaryproto", pb.BlobProto(shape=pb.BlobShape(dim=[1]), data=[1]))
 
 
 def test_there_and_back(run: Run) -> None:
@@ -84,11 +86,14 @@ def test_preprocessing_and_folding(run: Run) -> None:
         (["net.caffemodel", "x.onnx", "--model", "net.prototxt", "--opset", "9"], "version 17 to 21, not 9"),
         (["net.prototxt", "x.onnx"], "is a net, which is written to a file that ends in .prototxt"),
         (["none.onnx", "x.caffemodel"], "none.onnx does not exist"),
+        (["net.caffemodel", "x.npz", "--check", "--input", "a.npy"], "--input is for a net"),
+        (["net.caffemodel", "x.prototxt", "--check"], "--check compares models, and x.prototxt is a net"),
+        (["mean.binaryproto", "x.npy", "--check"], "--check compares models, and mean.binaryproto is a mean"),
     ],
 )
 def test_errors_are_one_line(words: list[str], message: str, run: Run) -> None:
     assert message in run("convert", *words).fatal
-    assert not Path("x.onnx").exists()
+    assert not list(Path().glob("x.*"))
 
 
 def test_merge_bn(run: Run) -> None:
@@ -119,6 +124,23 @@ def test_weights_of_another_writer(run: Run) -> None:
         'for layer "other" (InnerProduct): there is no node'
         in run("convert", "other.onnx", "x.caffemodel", "--model", "net.prototxt").fatal
     )
+
+
+def test_other_attributes_than_the_layer_has_get_a_warning(run: Run) -> None:
+    run("convert", "net.caffemodel", "net.onnx", "--model", "net.prototxt")
+    model = onnx.load("net.onnx")
+    del model.metadata_props[:]
+    onnx.save(model, "other.onnx")
+    words = ["convert", "other.onnx", "x.caffemodel", "--model", "net.prototxt"]
+    assert "set it in the net" not in run(*words).err
+    norm = 'type: "BatchNorm" batch_norm_param { eps: 0.01 }'
+    Path("net.prototxt").write_text(NET.replace('type: "BatchNorm"', norm))
+    assert "has epsilon" in run(*words).err
+
+
+def test_equal_values_say_nothing(run: Run) -> None:
+    saved(model_of("a = Abs (x) n = Neg (a) y = Relu (n)", {"x": (2, 3)}))
+    assert "all values of y are 0" in run("convert", "torch.onnx", "n.prototxt", "n.npz", "--check").err
 
 
 def test_a_foreign_model_becomes_a_net_that_trains(run: Run) -> None:
