@@ -131,8 +131,9 @@ def share_weights(net: Net, trained: Net) -> None:
         shapes = [trained.context.whole_shape(blob) for blob in node.layer.blobs]
         if [blob.shape for blob in layer.blobs] != shapes:
             raise layer.error(
-                f"has parameters of the shapes {[blob.shape for blob in layer.blobs]}, and in the training net, where "
-                f"it reads {layer.named_shapes(node.bottoms)}, {shapes}; give the data of both nets one size"
+                f"cannot share the parameters {shapes} of the training net's layer of the same name, which reads "
+                f"{layer.named_shapes(node.bottoms)}: its own have the shapes {[blob.shape for blob in layer.blobs]}; "
+                "give the data of both nets one size, or rename the layer"
             )
         for blob, source in zip(layer.blobs, node.layer.blobs, strict=True):
             if blob.data_storage is not source.data_storage:
