@@ -159,8 +159,11 @@ def hit(job: Job, fault: str, rank: int) -> list[int]:
         ranks = {int(own["PMI_RANK"]): pid for pid, own in job.processes().items() if "FCAFFE_CHANNEL" in own}
         targets = [ranks[rank]] if rank in ranks else []
     number = signal.SIGSTOP if fault in STOPPED else signal.SIGTERM if fault == "SIGTERM" else signal.SIGKILL
-    for target in targets[:1]:
-        os.kill(target, number)
+    try:
+        for target in targets[:1]:
+            os.kill(target, number)
+    except ProcessLookupError:  # it has just ended
+        return []
     return targets[:1]
 
 
