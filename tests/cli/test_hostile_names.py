@@ -44,6 +44,14 @@ LINES = {
     "train": ["train --solver solver.prototxt --report page.html --log train.log", "train --solver {}"],
     "test": ["test --model net.prototxt --weights net.caffemodel --iterations 1", "test --model {} --weights x"],
     "time": ["time --model net.prototxt --iterations 1", "time --model net.prototxt --iterations 1 --profile"],
+    "dataset": ["dataset {} data", "dataset classes data --size 8x8"],
+    "new": ["new {} --data data --net {}", "new project --data data --net deploy.prototxt"],
+    "predict": [
+        "predict --model deploy.prototxt --weights deploy.caffemodel --mean= {}.png",
+        "predict --model deploy.prototxt --weights deploy.caffemodel --mean= {} --json",
+        "predict --model boxes.prototxt --weights boxes.caffemodel --mean= --labels {} {}.png",
+    ],
+    "deploy": ["deploy net.prototxt out.prototxt", "deploy {} out.prototxt"],
     "convert_imageset": ["convert_imageset ./ list.txt pictures_lmdb", "convert_imageset ./ {} other_lmdb"],
     "convert_annoset": ["convert_annoset --label_map_file map.prototxt ./ list.txt annotated_lmdb"],
     "convert_mnist_data": ["convert_mnist_data {} {} mnist_lmdb"],
@@ -136,6 +144,10 @@ def inputs(folder: Path) -> None:
         "lmdb", [(f"{index}{NASTY}".encode(), array_to_datum(image, index).SerializeToString()) for index in (0, 1)]
     )
     Path(f"{FILE}.png").write_bytes(encode_image(image, "png"))
+    for name in ("cat", FILE):
+        Path("classes", name).mkdir(parents=True)
+        for number in range(3):
+            Path("classes", name, f"{number}{FILE}.png").write_bytes(encode_image(image + number, "png"))
     Path("list.txt").write_text(f"{NASTY.splitlines()[0]}.png 0\n{NASTY.splitlines()[0]} {NASTY.splitlines()[0]}\n")
     Path(FILE).write_text("no file of any kind " + NASTY)
     assert main(["train", "--solver", "solver.prototxt", "--log", "train.log"]) == 0

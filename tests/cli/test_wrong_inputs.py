@@ -34,6 +34,13 @@ LINES = {
     ],
     "test": ["test --model {net.prototxt} --weights {small.caffemodel} --iterations 1"],
     "time": ["time --model {net.prototxt} --iterations 1"],
+    "dataset": ["dataset {list.txt} @", "dataset {classes} @ --size 8x8", "dataset classes @ --classes {names.txt}"],
+    "new": ["new @ --data {set} --net {net.prototxt} --weights {small.caffemodel}"],
+    "predict": [
+        "predict --model {deploy.prototxt} --weights {deploy.caffemodel} --mean {mean.npy} {some/a.png}",
+        "predict --solver {solver.prototxt} --weights small.caffemodel --labels {names.txt} {lmdb}",
+    ],
+    "deploy": ["deploy {net.prototxt} @"],
     "convert_imageset": ["convert_imageset {some}/ {list.txt} @"],
     "convert_annoset": ["convert_annoset --anno_type=detection --label_map_file={map.prototxt} some/ {pairs.txt} @"],
     "convert_mnist_data": ["convert_mnist_data {images.gz} {labels.gz} @"],
