@@ -140,6 +140,9 @@ def _load_all(root: str, images: Iterable[ListedImage], form: Form) -> Iterator[
             return _Loaded(None, "not there")
         try:
             content = read_file(path)
+        except DataError:
+            return _Loaded(None, "not readable")
+        try:
             header = header_of(content)
             if not content or not header.is_whole:
                 return _Loaded(None, "truncated" if content else "empty")

@@ -126,8 +126,8 @@ class Preprocessing:
         if not self._centre.crop[0] or not any(rooms):
             raise UsageError("ten crops need a net whose data layer crops (crop_size) pictures that are larger")
         corners = [(y, x) for y in (0, rooms[0]) for x in (0, rooms[1])]
-        places = [*corners, (rooms[0] // 2, rooms[1] // 2)]
-        return [self.apply(pixels, Decision(mirror, *place, 0)) for mirror in (0, 1) for place in places]
+        offsets = [*corners, (rooms[0] // 2, rooms[1] // 2)]
+        return [self.apply(pixels, Decision(mirror, *offset, 0)) for mirror in (0, 1) for offset in offsets]
 
     def steps(self, path: str) -> Iterator[str]:
         """Yields lines that say what happens to the picture in a file, with its first values after each step."""
