@@ -41,8 +41,6 @@ def progress_of(solver: Solver) -> Iterator[None]:
     with _bar(None, iterations, "Training", item_show_func=lambda text: text) as bar:
 
         class Advance(Observer):
-            looks = False
-
             def iteration_ends(self, loss: float, rate: float) -> None:
                 seconds = bar.time_per_iteration
                 images = f"  {solver.net.batch_size * solver.passes / seconds:.0f} images/s" if seconds else ""
@@ -77,8 +75,6 @@ def _bar(items: Iterable[Any] | None, total: int, label: str, **settings: Any) -
 
 class Heartbeat(Observer):
     """Lets the watchdog know what the solver does, and in which iteration."""
-
-    looks = False
 
     def __init__(self, solver: Solver, watchdog: Watchdog) -> None:
         self.solver = solver
@@ -124,8 +120,6 @@ class TensorBoard(Observer):
     Tags are train/loss (smoothed, as in the log) and train/lr for each iteration, and test/NAME for the outputs of the
     test net, or testN/NAME if there are several test nets. Raises UsageError if it cannot write.
     """
-
-    looks = False
 
     def __init__(self, folder: str, solver: Solver) -> None:
         try:
@@ -179,8 +173,6 @@ def write(path: str, events: list[dict[str, Any]], summary: Sequence[str] = ()) 
 
 class Stragglers(Observer):
     """Warns of each worker that stays much slower than the others, while it does so."""
-
-    looks = False
 
     def __init__(self, solver: Solver, timeline: Timeline, hosts: Sequence[str]) -> None:
         self.solver = solver

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from fcaffe.engines.base import Pending
@@ -50,13 +49,8 @@ class GradientExchange:
     def ready(self, start: int) -> None:
         """Receive the gradients from offset `start` on, which are final."""
 
-    def finish(self, stop: float = math.inf) -> None:
-        """Wait for the sums of all buckets that begin before offset `stop`. Raises the error of a sum that failed."""
-
-    @property
-    def final_until(self) -> float:
-        """The offset up to which gradients are sums. A bucket whose sum failed is not summed."""
-        return math.inf
+    def finish(self) -> None:
+        """Wait for all sums. Raises the error of a sum that failed."""
 
     @property
     def seconds(self) -> float:

@@ -92,20 +92,13 @@ class Net(Graph):
         return loss
 
     @silent_arithmetic
-    def start_forward(
-        self,
-        start: int = 0,
-        end: int | None = None,
-        moment: Moment | None = None,
-        need: Callable[[float], None] = lambda stop: None,
-    ) -> Pending:
-        """The same, without waiting for the losses. `need` is called before parameters up to an offset of the flat
-        buffer are read."""
+    def start_forward(self, start: int = 0, end: int | None = None, moment: Moment | None = None) -> Pending:
+        """The same, without waiting for the losses."""
         self.context.engine.make_current()
         program = self._begin_pass(start == 0 and end is None)
         self.context.begin_pass(moment)
         try:
-            loss = self._run(program, program.nodes[start : None if end is None else end + 1], start, need)
+            loss = self._run(program, program.nodes[start : None if end is None else end + 1])
         except BaseException:
             self.arena.release()
             raise
@@ -133,20 +126,12 @@ class Net(Graph):
         self.context.saves_for_backward = not program.inference
         return program
 
-    def _run(self, program: Program, nodes: list[Node], start: int, need: Callable[[float], None]) -> Pending:
-        replay = None if program is self.plain else program.replay
-        on_device = program is not self.plain and self.context.engine.asynchronous
-        if program is self.plain or on_device or replay is not None:
-            need(math.inf)
-        if on_device:
+    def _run(self, program: Program, nodes: list[Node]) -> Pending:
+        if program is not self.plain and self.context.engine.asynchronous:
             return self._start_on_device(nodes)
-        if replay is not None:
-            return Pending(replay.forward(self._forward_node))
-        loss = 0.0
-        for node, stop in zip(nodes, program.needs_until[start:], strict=False):
-            need(stop)
-            loss += self._forward_node(node)
-        return Pending(loss)
+        if program is not self.plain and program.replay is not None:
+            return Pending(program.replay.forward(self._forward_node))
+        return Pending(sum(map(self._forward_node, nodes), 0.0))
 
     def _forward_node(self, node: Node) -> float:
         """Returns the weighted sum of its losses."""

@@ -158,15 +158,6 @@ class Parameters:
             offsets.append(offset)
         return offsets[::-1]
 
-    def needed_offsets(self, nodes: Sequence[Sequence[Layer]]) -> list[int]:
-        """For nodes of these layers, the end of the last exchanged parameter that forward reads, as an offset in a flat
-        buffer; 0 if it reads none."""
-        ends: dict[Blob, int] = {}
-        for parameter, part in self.with_slices():
-            if not parameter.is_split:
-                ends.update((blob, part.stop) for blob in (parameter.blob, *parameter.sharers))
-        return [max((ends.get(blob, 0) for layer in layers for blob in layer.blobs), default=0) for layers in nodes]
-
     def display_name(self, layer: Layer, index: int) -> str:
         """The shared name, or the index."""
         return _spec(layer, index).name or str(index)

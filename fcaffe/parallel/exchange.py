@@ -65,7 +65,7 @@ class ReducingExchange(GradientExchange):
             self.bucket = math.inf  # the norm needs all gradients at once
 
     def begin(self, gradients: Array) -> None:
-        if self.final_until < math.inf:
+        if not all(bucket.is_summed for bucket in self._buckets):
             self.finish()
         self._gradients, self._end = gradients, gradients.shape[-1]
         self._buckets.clear()
@@ -76,27 +76,21 @@ class ReducingExchange(GradientExchange):
         for begin in cuts(start, self._end, self._size):
             self._hand_over(begin)
 
-    def finish(self, stop: float = math.inf) -> None:
+    def finish(self) -> None:
         self._hand_over(0)
         if not self._buckets:
             return
-        if not self.overlap:
-            stop = math.inf  # all ranks sum all buckets now: others would wait for one another's
-        wanted = [bucket for bucket in self._buckets if bucket.start < stop and not bucket.is_summed]
+        waiting = [bucket for bucket in self._buckets if not bucket.is_summed]
         began = time.perf_counter()
-        if wanted:
+        if waiting:
             with self.watchdog.waiting("the sum of the gradients"), self.timeline.span(REDUCE):
-                for bucket in wanted:
+                for bucket in waiting:
                     if not (self.overlap or bucket.sum.done()):
                         self._lane.sum(bucket, TRAINING)
                     bucket.sum.result()
         self.reduction.finish()
         self.reduction.raise_failed()
         self.exposed += time.perf_counter() - began
-
-    @property
-    def final_until(self) -> float:
-        return min((bucket.start for bucket in self._buckets if not bucket.is_summed), default=math.inf)
 
     def wait_for(self, pending: Pending) -> None:
         if not self.reduction.on_device:

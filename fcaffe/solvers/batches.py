@@ -18,7 +18,6 @@ from fcaffe.net.workers import Workers
 from fcaffe.solvers.control import Action, agree
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Run
-from fcaffe.solvers.update import Update
 from fcaffe.timeline import BACKWARD, FORWARD
 from fcaffe.tree_order import sum_in_tree_order
 
@@ -49,9 +48,8 @@ class Batches:
     of its own, and the host waits for losses only when it has started backward.
     """
 
-    def __init__(self, run: Run, nan_policy: NanPolicy, update: Update) -> None:
+    def __init__(self, run: Run, nan_policy: NanPolicy) -> None:
         self.run = run
-        self.update = update
         self.nan_policy = nan_policy
         self._gathers = run.workers.size > 1 and not run.engine.asynchronous
         self._numbers: Numbers | None = None  # the numbers of all workers in this iteration, if they are gathered
@@ -72,7 +70,7 @@ class Batches:
         if own is not None:
             self._numbers = own.gathered(run.workers)
         if not run.exchange.on_streams:
-            run.exchange.finish(1)  # of the first layers; `update` waits for the others
+            run.exchange.finish()
         losses: Iterable[float] = map(self._sum, pending)
         if self._numbers is not None:
             losses = sum_in_tree_order(self._numbers.losses)
@@ -91,7 +89,7 @@ class Batches:
     def _start_forward(self, number: int) -> Pending:
         """Run the net forward, in this pass of the iteration. Returns this worker's loss."""
         with self.run.timeline.span(FORWARD):
-            return self.run.net.start_forward(moment=self.run.moment(number), need=self.update.need)
+            return self.run.net.start_forward(moment=self.run.moment(number))
 
     def _own_numbers(self, losses: Sequence[Pending]) -> Numbers:
         run = self.run

@@ -30,7 +30,6 @@ class Best(Observer):
     """
 
     held = Held.ALIKE
-    looks = False
 
     def __init__(self, run: Run, wanted: str, patience: int) -> None:
         if not wanted:

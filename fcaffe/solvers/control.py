@@ -11,13 +11,7 @@ from fcaffe.net.workers import Workers
 
 
 class Observer:
-    """Base class; override the events of interest. `Run.observers` receive them in their order.
-
-    If an observer `looks` at weights or gradients, the training waits for all sums before it calls it. That costs time
-    between several hosts, where the update of the last layers otherwise overlaps with the next forward pass.
-    """
-
-    looks = True
+    """Base class; override the events of interest. `Run.observers` receive them in their order."""
 
     def iteration_begins(self) -> None:
         """Called before the forward pass, after tests that are due."""

@@ -34,17 +34,13 @@ class NanPolicy:
         if self.stops and not np.isfinite(loss):
             self._stop(f"loss = {log.number(float(loss))}", bad_blob or self.run.net.first_bad_blob())
 
-    def checks_weights(self, due: bool) -> bool:
-        """Whether `check_weights` reads the weights after this iteration."""
-        return self.stops and (due or self.run.iteration % CHECKED_EVERY == 0)
-
     def check_weights(self, due: bool) -> None:
         """Stop at a weight that is not finite, every so many iterations and if `due`: before a snapshot and at the end.
 
         Such a weight need not show in the loss. Statistics of BatchNorm may be bad on one worker alone.
         """
         run = self.run
-        if not self.checks_weights(due):
+        if not self.stops or not (due or run.iteration % CHECKED_EVERY == 0):
             return
         if run.workers.sum(not run.engine.is_finite(run.data)):
             self._stop("a weight is not finite", run.net.first_bad_blob())

@@ -21,7 +21,6 @@ from fcaffe.solvers.batches import Batches
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Run
 from fcaffe.solvers.trust_ratio import BLOCK
-from fcaffe.solvers.update import Update
 from fcaffe.timeline import BACKWARD, FORWARD, SHARDS
 from fcaffe.tree_order import Sums, Tree, copy_into, part_of_sums, sum_in_tree_order
 
@@ -90,12 +89,12 @@ class ShardedBatches(Batches):
     of one kind.
     """
 
-    def __init__(self, run: Run, nan_policy: NanPolicy, update: Update, shards: Shards) -> None:
+    def __init__(self, run: Run, nan_policy: NanPolicy, shards: Shards) -> None:
         if run.context.noise != "counter":
             raise SolverError(
                 "shards need noise that does not depend on the number of workers: the counter stream (--rng counter)"
             )
-        super().__init__(run, nan_policy, update)
+        super().__init__(run, nan_policy)
         self.shards = shards
         parts = [split_batch(len(shards.own), thread, len(run.nets)) for thread in range(len(run.nets))]
         self.passes = [

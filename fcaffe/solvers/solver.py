@@ -45,10 +45,10 @@ class Solver(Run):
 
     def _batches(self) -> Batches:
         if not self.shards:
-            return Batches(self, self.nan_policy, self.update)
+            return Batches(self, self.nan_policy)
         from fcaffe.solvers.sharded_batches import ShardedBatches
 
-        return ShardedBatches(self, self.nan_policy, self.update, self.shards)
+        return ShardedBatches(self, self.nan_policy, self.shards)
 
     def solve(self, resume: str | None = None) -> None:
         """Train up to max_iter, then snapshot, display and test once more, as the solver's parameters ask."""
@@ -84,11 +84,6 @@ class Solver(Run):
         Returns the action that has stopped it ahead of time, or Action.NONE.
         """
         self.engine.make_current()
-        action = self._step(iterations)
-        self.update.finish()
-        return action
-
-    def _step(self, iterations: int) -> Action:
         param, last = self.param, self.iteration + iterations
         self.timeline.iteration = self.iteration
         self.smoothed.begin()
@@ -110,18 +105,14 @@ class Solver(Run):
                 log.iteration(self.iteration, rate, now - clock, param.display, float(self.smoothed.mean))
                 shown, clock = self.iteration, now
                 self.batches.log_outputs()
-            if looked_at := any(observer.looks for observer in self.observers):
-                self.exchange.finish()
             for observer in self.observers:
                 observer.gradients_ready()
-            self.start_update()
+            self.apply_update()
             self.iteration += 1
             self.timeline.iteration = self.iteration
 
             action = self.batches.agreed_action()
             snapshot_due = self._is_due(param.snapshot) or action in (Action.SNAPSHOT, Action.SAVE)
-            if looked_at or self.nan_policy.checks_weights(due=snapshot_due):
-                self.update.finish()
             for observer in self.observers:
                 observer.iteration_ends(float(self.smoothed.mean), self.rate)
             self.nan_policy.check_weights(due=snapshot_due)
@@ -136,17 +127,12 @@ class Solver(Run):
     def apply_update(self) -> None:
         """Update all parameters at this iteration's rate, from the gradients as they stand; the iteration stays."""
         self.engine.make_current()
-        self.start_update()
-        self.update.finish()
-
-    def start_update(self) -> None:
-        """The same, but parameters whose gradients are still on their way are updated when they are needed."""
         self.current_step = next_step(self.param, self.iteration, self.current_step)
         self.rate = learning_rate(self.param, self.iteration, self.current_step)
         if self._is_due(self.param.display):
             log.learning_rate(self.iteration, self.rate)
         with self.timeline.span(UPDATE):
-            self.update.begin()
+            self.update.apply()
 
     def test_all(self) -> Action:
         """Test with all test nets. Returns the action that ended the tests ahead of time, or Action.NONE."""
@@ -164,7 +150,6 @@ class Solver(Run):
                 stopped = action
             return stopped is not Action.NONE
 
-        self.update.finish()
         self._before_test = states_of(self)
         memory = memory_errors(self.net, self.rule.histories, self.engine.xp)
         with memory, self.timeline.span(TEST), mean_statistics(self):
@@ -184,7 +169,6 @@ class Solver(Run):
         """
         from fcaffe.solvers.snapshot.write import save
 
-        self.update.finish()
         return save(self, self._before_test, prefix)
 
     def save_temporarily(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -14,74 +13,41 @@ from fcaffe.net.arithmetic import silent_arithmetic
 from fcaffe.net.parameters import Parameter
 from fcaffe.solvers import trust_ratio
 from fcaffe.solvers.run import Run
-from fcaffe.timeline import UPDATE
 
 
 class Update:
-    """Clips, normalises and regularises gradients, and applies the run's rule to them.
-
-    An update may end after the next pass begins. Parameters whose gradients are summed are updated at once, the others
-    when a layer needs them. So sums continue while the first layers of the next forward pass compute.
-    """
+    """Clips, normalises and regularises gradients, and applies the run's rule to them."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self._left: list[tuple[Parameter, slice]] = []  # parameters to be updated, in the order of the flat buffer
-        self._rate, self._correction, self._passes = 0.0, 1.0, 1  # of the update
         self._table: Any = None  # of all parameters, for an engine that updates them by one kernel
         self._table_of: Any = None  # the settings for which the table was prepared
 
     @silent_arithmetic
-    def begin(self) -> None:
-        """Begin the update of every parameter, at the run's `rate`, by the gradients in `diff`. Their sums may still go
-        on."""
+    def apply(self) -> None:
+        """Update every parameter, at the run's `rate`, by the gradients in `diff`."""
         run, param, engine = self.run, self.run.param, self.run.engine
-        at_once = engine.updates_at_once and run.rule.all_at_once and not trust_ratio.is_wanted(param)
-        if at_once or param.clip_gradients >= 0:
-            run.exchange.finish()
+        run.exchange.finish()
         self._clip()
-        if at_once:
+        if engine.updates_at_once and run.rule.all_at_once and not trust_ratio.is_wanted(param):
             self._apply_at_once()
             return
-        self._rate, self._correction, self._passes = run.rate, run.rule.correction(run.iteration), run.passes
         owned = list(run.net.parameters.with_slices())
-        self._left = [pair for pair in owned if not pair[0].is_split]
-        self._lower([pair for pair in owned if pair[0].is_split])  # whose gradients are not exchanged
-        self._apply_summed()
+        with self._brought_in(owned):
+            self._lower(owned)
 
-    def need(self, stop: float) -> None:
-        """Update all parameters that begin before offset `stop`. Waits for the sums of their gradients."""
-        if self._left and self._left[0][1].start < stop:
-            self.run.exchange.finish(stop)
-            with self.run.timeline.span(UPDATE):
-                self._apply_summed()
-
-    def finish(self) -> None:
-        """Update all parameters. Raises the error of a sum that failed, whether or not its gradients are used."""
-        self.need(math.inf)
-        self.run.exchange.finish()
-
-    @silent_arithmetic
-    def _apply_summed(self) -> None:
-        """Update the parameters whose gradients are summed by now."""
-        run = self.run
-        until = run.exchange.final_until
-        number = sum(own.stop <= until for _, own in self._left)
-        now, self._left = self._left[:number], self._left[number:]
-        with self._brought_in(now):
-            self._lower(now)
-
-    def _lower(self, now: list[tuple[Parameter, slice]]) -> None:
+    def _lower(self, owned: list[tuple[Parameter, slice]]) -> None:
         run, param, engine = self.run, self.run.param, self.run.engine
-        if self._passes > 1 and now:
-            run.diff[now[0][1].start : now[-1][1].stop] *= np.float32(1 / self._passes)
+        correction = run.rule.correction(run.iteration)
+        if run.passes > 1:
+            run.diff *= np.float32(1 / run.passes)
         blocks = []
-        for parameter, own in now:
+        for parameter, own in owned:
             parameter.blob.data_storage.change()
             decay = np.float32(param.weight_decay) * np.float32(parameter.decay_mult)
             over_workers = run.workers.sum if parameter.is_split else float
-            rate = trust_ratio.local_rate(param, engine.xp, run.data[own], run.diff[own], self._rate, over_workers)
-            rate = float(np.float32(rate) * np.float32(parameter.lr_mult)) * self._correction
+            rate = trust_ratio.local_rate(param, engine.xp, run.data[own], run.diff[own], run.rate, over_workers)
+            rate = float(np.float32(rate) * np.float32(parameter.lr_mult)) * correction
             blocks += [(block, float(decay), rate) for block in trust_ratio.blocks_of(own)]
 
         def update(block: slice, decay: float, rate: float) -> None:

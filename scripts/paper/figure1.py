@@ -6,7 +6,7 @@ communication, by a parameter server, a tree and what `auto` picks, beside what 
 
 Hosts and links are those of scripts/emulated_cluster. Computing is emulated as well: each layer sleeps for as long as
 a K20 takes for its share of the batch (emulated_device.py). All else is a training as `fcaffe train` does it: gradients
-of the net's size, buckets, sums behind backward and the next forward pass, late updates. In the prediction sums go on
+of the net's size, buckets, sums behind backward. In the prediction sums go on
 behind backward only. It knows the links' rate and burst, the latency of a short message and how long one rank alone
 updates, which takes hosts longer that share cores.
 

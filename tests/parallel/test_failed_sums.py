@@ -55,9 +55,8 @@ def trained(folder: Path, fails_at: tuple[int, int], overlap: bool) -> Solver:
         else:
             with pytest.raises(RuntimeError, match="the network is gone"):
                 solver.solve()
-            for again in (solver.snapshot, solver.test_all, solver.update.finish):
-                with pytest.raises(RuntimeError, match="the network is gone"):
-                    again()
+            with pytest.raises(RuntimeError, match="the network is gone"):
+                solver.apply_update()
     finally:
         solver.close()
         exchange.close()

@@ -62,13 +62,11 @@ class Program:
     `trace` takes shapes as they are.
 
     `final_from`: for each node, the offset from which on the flat gradients are final after its backward.
-    `needs_until`: for each node, the offset up to which its forward reads parameters.
     """
 
     def __init__(self, nodes: Sequence[Node], outer: Iterable[Blob], parameters: Parameters, gradients: bool) -> None:
         self.nodes = list(nodes)
         self.final_from = parameters.final_offsets([node.layer.layers for node in nodes])
-        self.needs_until = parameters.needed_offsets([node.layer.layers for node in nodes])
         self.inference = not gradients
         self._outer = list(outer)
         self._varying = {blob for node in nodes if node.layer.traits.shapes_by_values for blob in node.tops}
