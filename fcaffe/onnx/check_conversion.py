@@ -140,7 +140,8 @@ def _random(net: Net, made: Converted, seed: int) -> dict[str, np.ndarray]:
     """Random inputs of the types that the ONNX file declares. Indices are within the tables that Embed has."""
     values, random = random_inputs(net, seed), np.random.default_rng(seed)
     tables = [node.layer.param.embed_param.input_dim for node in net.nodes if node.layer.type == "Embed"]
-    for name, kind in made.types.items():
+    blob_of = {name: blob for blob, name in made.values.items()}
+    for name, kind in ((blob_of.get(name, name), kind) for name, kind in made.types.items()):
         dtype = np.dtype(onnx().helper.tensor_dtype_to_np_dtype(kind))
         if dtype.kind == "f":
             values[name] = values[name].astype(dtype).astype(np.float32)

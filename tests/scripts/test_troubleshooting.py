@@ -23,7 +23,7 @@ QUOTED = [  # fcaffe's messages among the words in quotes; the others are Caffe'
     "shape mismatch. Source param shape is",
     "out of memory: ",
     "Waiting for data",
-    "Workers are MPI ranks, but mpi4py cannot be used here",
+    "but mpi4py cannot be used, or finds no MPI library",
     "pictures could be read",
     "is read without a lock, as",
     "cut short",
@@ -72,8 +72,14 @@ def test_labels_and_order(run: Run, folder: Path) -> None:  # noqa: F811
 
 
 def test_a_renamed_layer_starts_afresh(run: Run, folder: Path) -> None:  # noqa: F811
+    first = """layer { name: "first" type: "InnerProduct" bottom: "data" top: "first" inner_product_param {
+      num_output: 4 weight_filler { type: "xavier" } } }
+    layer { name: "ip" type: "InnerProduct" bottom: "first" top: "ip" """
+    own = 'layer {\n  name: "ip" type: "InnerProduct" bottom: "data" top: "ip"'
+    text = Path("net.prototxt").read_text().replace(own, first)
+    Path("net.prototxt").write_text(text)
     assert run("train -solver solver.prototxt").code == 0
-    text = Path("net.prototxt").read_text().replace("num_output: 3", "num_output: 5")
+    text = text.replace("num_output: 3", "num_output: 5")
     Path("net.prototxt").write_text(text)
     words = "train -solver solver.prototxt -weights small_iter_8.caffemodel"
     assert "shape mismatch. Source param shape is" in run(words).fatal
