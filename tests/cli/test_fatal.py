@@ -123,7 +123,7 @@ def test_faults_of_our_own_are_one_line_too(run: Run, monkeypatch: pytest.Monkey
     def fail(solver: Solver) -> None:
         raise ZeroDivisionError("by\nzero")
 
-    monkeypatch.setattr(Solver, "start_update", fail)
+    monkeypatch.setattr(Solver, "apply_update", fail)
     fatal = run(TRAIN).fatal
     assert fatal.startswith("ZeroDivisionError: by zero (this is a fault in fcaffe or in a layer of yours;")
     assert "Traceback (most recent call last)" in run(f"{TRAIN} --traceback").err

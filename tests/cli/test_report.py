@@ -98,14 +98,14 @@ def test_a_stopped_training_says_how_far_it_came_and_how_to_go_on(
     interval: int, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run("train -solver solver.prototxt").code == 0  # its snapshots, of iteration 8, are older
-    start_update = Solver.start_update
+    apply_update = Solver.apply_update
 
     def stop(solver: Solver, *args: object) -> None:
         if solver.iteration == 6:
             signal.raise_signal(signal.SIGINT)
-        start_update(solver, *args)
+        apply_update(solver, *args)
 
-    monkeypatch.setattr(Solver, "start_update", stop)
+    monkeypatch.setattr(Solver, "apply_update", stop)
     text = Path("solver.prototxt").read_text().replace("test_interval: 4", f"test_interval: {interval}")
     Path("solver.prototxt").write_text(text)
     assert run("train -solver solver.prototxt -report page.html -log first.log").code == 0
@@ -155,7 +155,7 @@ def test_after_an_error_it_says_which(run: Run, monkeypatch: pytest.MonkeyPatch)
     def fail(solver: Solver) -> None:
         raise FcaffeError("<the> disk is full")
 
-    monkeypatch.setattr(Solver, "start_update", fail)
+    monkeypatch.setattr(Solver, "apply_update", fail)
     assert run("train -solver solver.prototxt -report page.html").code == 134
     page = Path("page.html").read_text()
     assert "Ended by an error: <the> disk is full" in words_of(page) and "const refresh = 0," in page

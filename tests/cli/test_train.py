@@ -142,14 +142,14 @@ def test_snapshot_or_weights(run: Run) -> None:
 def test_signals(
     run: Run, monkeypatch: pytest.MonkeyPatch, number: str, effect: str, code: int, iterations: list[int]
 ) -> None:
-    update = Solver.start_update
+    update = Solver.apply_update
 
     def update_with_signal(solver: Solver) -> None:
         update(solver)
         if solver.iteration == 2:
             signal.raise_signal(signal.Signals[number])
 
-    monkeypatch.setattr(Solver, "start_update", update_with_signal)
+    monkeypatch.setattr(Solver, "apply_update", update_with_signal)
     before = signal.getsignal(signal.Signals[number])
     result = run(f"train -solver solver.prototxt {effect}")
     assert result.code == code
@@ -160,13 +160,13 @@ def test_signals(
 
 def test_sigterm_snapshots_whatever_the_solver_says(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     append("solver.prototxt", "snapshot_after_train: false")
-    update = Solver.start_update
+    update = Solver.apply_update
 
     def update_with_signal(solver: Solver) -> None:
         update(solver)
         signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(Solver, "start_update", update_with_signal)
+    monkeypatch.setattr(Solver, "apply_update", update_with_signal)
     assert run("train -solver solver.prototxt").code == 143
     assert Path("small_iter_1.solverstate").exists()
 

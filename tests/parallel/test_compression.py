@@ -179,10 +179,10 @@ def test_one_gradient_that_is_not_finite_ends_the_run(scheme: str, value: float,
     """As it does without compression. A run that goes on all the same keeps nothing of it in the residual."""
 
     class Poisoned(ReducingExchange):
-        def finish(self, stop: float = np.inf) -> None:
+        def finish(self) -> None:
             if solver.iteration == (3 if last else 1):
                 self._gradients[0] = value
-            super().finish(stop)
+            super().finish()
 
     solver = solver_with(scheme, more="max_iter: 4")
     solver.nan_policy.on_nan = on_nan
