@@ -93,12 +93,7 @@ class InnerProduct(Layer):
         bias = self.blobs[1].data if self.adds_bias else None
         if p.normalize:
             self.once(self.normalize_weights, read_now=True)
-        if wide := self.context.wide_products.get(self.key):
-            wide.forward(self.engine, x, self.blobs[0].data, rows)
-            if bias is not None:
-                rows += bias
-        else:
-            self.engine.inner_product_forward(x, self.blobs[0].data, bias, rows, p.transpose)
+        self.engine.inner_product_forward(x, self.blobs[0].data, bias, rows, p.transpose)
         if y.ndim > 3:  # of channels-last memory `rows` is a copy
             y[...] = rows.reshape(y.shape)
 
@@ -114,21 +109,16 @@ class InnerProduct(Layer):
         dy, weights = top[0].diff.reshape(-1, self.outputs), self.blobs[0].data
         if self.adds_bias and self.param_propagate_down[1]:
             self.engine.bias_backward(dy, *self.blobs[1].diff_to_add())
-        wide = self.context.wide_products.get(self.key)
-        if self.param_propagate_down[0] and not wide:
+        if self.param_propagate_down[0]:
             x = self.engine.flattened(bottom[0].data, self.inputs)
             dweights, add = self.blobs[0].diff_to_add()
             self.engine.inner_product_backward_weights(x, dy, dweights, p.transpose, add)
-        dx = rows = None
         if propagate_down[0]:
             dx = bottom[0].diff
             rows = (dx if dx.flags.c_contiguous else self.engine.flat_memory(dx)).reshape(-1, self.inputs)
-        if wide:
-            wide.backward(self.engine, dy, weights, self.blobs[0].diff_to_add()[0], rows)
-        elif rows is not None:
             self.engine.inner_product_backward_data(dy, weights, rows, p.transpose)
-        if dx is not None and rows is not None and not dx.flags.c_contiguous:
-            self.engine.copy(rows.reshape(dx.shape), dx)
+            if not dx.flags.c_contiguous:
+                self.engine.copy(rows.reshape(dx.shape), dx)
 
     def macs(self, bottom: list[Blob], top: list[Blob]) -> int:
         return top[0].count * self.inputs

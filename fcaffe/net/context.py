@@ -39,8 +39,7 @@ class Context:
     The weights of an InnerProduct are split over the workers if the activations to exchange for that are fewer than
     `split_below` times the gradients of these weights.
 
-    `readers` are the nodes whose layers a twin of another net takes over from it (see `fcaffe.solvers.twin`), and
-    `wide_products` compute products over the samples of all workers (see `fcaffe.solvers.wide_products`), both by the
+    `readers` are the nodes whose layers a twin of another net takes over from it (see `fcaffe.solvers.twin`), by the
     layers' keys.
 
     While nets are built, `as_worker_0` broadcasts an object of worker 0. All workers must call it at the same point.
@@ -63,7 +62,6 @@ class Context:
     as_worker_0: Callable[[Any], Any] = lambda thing: thing
     split_below: float = 0.0
     readers: Mapping[str, Any] = field(default_factory=dict)
-    wide_products: dict[str, Any] = field(default_factory=dict)
     share: Share | None = field(default=None, init=False)  # of the largest batch that is split; see `share_of`
     unsplit: int = field(default=0, init=False)  # the size of a batch that is not
     moment: Moment = field(default=Moment(), init=False)  # the present forward pass: see `begin_pass`
@@ -128,12 +126,11 @@ class Context:
     @contextlib.contextmanager
     def without_others(self) -> Iterator[None]:
         """In its body this worker runs layers without the others, so sums are over its own values."""
-        before = self.workers, self.wide_products
-        self.workers, self.wide_products = self.workers.single, {}
+        before, self.workers = self.workers, self.workers.single
         try:
             yield
         finally:
-            self.workers, self.wide_products = before
+            self.workers = before
 
     @contextlib.contextmanager
     def second_computation(self) -> Iterator[None]:

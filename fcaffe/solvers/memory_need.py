@@ -27,14 +27,14 @@ class MemoryNeed:
     can_recompute: bool  # --recompute would save memory
 
     @classmethod
-    def of(cls, net: Net, histories: int = 0, nets: int = 1, unshared: int = 0) -> MemoryNeed:
+    def of(cls, net: Net, histories: int = 0, nets: int = 1) -> MemoryNeed:
         """The need of `nets` nets over the same parameters, and of a solver with so many histories.
 
-        Each net has gradients of its own, but for `unshared` values, which only one of them has.
+        Each net has gradients of its own.
         """
         memory, learnt = net.memory(), 0 if net.context.inference else 4 * net.parameters.count
         passes = nets * memory.peak, nets * net.batch_size, learnt > 0 and not net.arena.recompute
-        return cls(memory.parameters, nets * learnt - (nets - 1) * 4 * unshared, histories * learnt, *passes)
+        return cls(memory.parameters, nets * learnt, histories * learnt, *passes)
 
     @property
     def fixed(self) -> int:
@@ -73,13 +73,13 @@ class MemoryNeed:
         return NetError(f"{message}, but this process can have {readable_size(available)}: {self.advice(available)}")
 
 
-def check_memory(net: Net, histories: int = 0, nets: int = 1, unshared: int = 0) -> MemoryNeed:
+def check_memory(net: Net, histories: int = 0, nets: int = 1) -> MemoryNeed:
     """What a net and its solver's histories need. Raises NetError, which says what would fit, if there is less.
 
     Call it before the run, since Linux grants more memory than there is and kills the process later without a word.
     On a GPU the allocation itself fails.
     """
-    need, xp = MemoryNeed.of(net, histories, nets, unshared), net.context.engine.xp
+    need, xp = MemoryNeed.of(net, histories, nets), net.context.engine.xp
     available = obtainable_bytes(xp) if xp is np else None
     if available is not None and need.total > available:
         raise need.error(None, available)

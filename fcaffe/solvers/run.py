@@ -29,7 +29,6 @@ from fcaffe.solvers.learning_rate import learning_rate
 from fcaffe.solvers.losses import SmoothedLoss
 from fcaffe.solvers.memory_need import check_memory
 from fcaffe.solvers.nets import check_same, finetune, missing_fields, tell_unshared, test_net_params, train_net_param
-from fcaffe.solvers.packed_slices import PackedSlices
 from fcaffe.solvers.rules import Rule, create_rule
 from fcaffe.solvers.snapshot.paths import check_layer_names, check_writable
 from fcaffe.solvers.snapshot.runs import Identity
@@ -86,9 +85,7 @@ class Run:
         data, diff, history: Float32 arrays of all parameters in the order of `Parameters.slices`, and one more for each
             history. The nets' blobs are views.
         nets: The training net, and with shards its twins, one for each further thread.
-        gradients: `diff`, or with shards a row for each sum that this worker gives to the exchange. The rows lack the
-            gradients that wide products compute.
-        summed: The slices of the flat gradients that the exchange sums, packed in the rows of `gradients`.
+        gradients: `diff`; with shards it is the first row, and each row a sum that this worker gives to the exchange.
     """
 
     def __init__(self, param: Any, engine: Engine, options: Options) -> None:
@@ -170,12 +167,7 @@ class Run:
     def _twins(self, net: Net, net_param: Any, shards: Shards) -> list[Net]:
         """Further training nets, for the threads that compute shards beside this one."""
         from fcaffe.solvers.twin import twin_of, why_no_twins
-        from fcaffe.solvers.wide_products import wide_products
 
-        if not (why_no_twins(net, True) or self.param.debug_info):
-            self.context.wide_products.update(wide_products(net, shards))
-            if self.context.wide_products:
-                shards.run_shards_in_step()
         if problem := why_no_twins(net, shards.in_step):
             if shards.in_step:
                 raise SolverError(
@@ -209,16 +201,13 @@ class Run:
     def _allocate(self) -> None:
         """Check the memory, allocate the flat buffers, and copy worker 0's initial weights to all workers."""
         count = self.net.parameters.extent
-        self.summed = PackedSlices(count, [product.part for product in self.context.wide_products.values()])
-        need = check_memory(self.net, self.rule.histories, len(self.nets), count - self.summed.count)
+        need = check_memory(self.net, self.rule.histories, len(self.nets))
         if self.options.whole_passes and self.workers.rank == 0:
             log.info(f"Memory for training: {need}")
         rows = max(map(len, self.shards.nodes)) if self.shards else 1
         self.data: Array = aligned_zeros(self.engine.xp, count)
-        gradients = self.exchange.allocate(self.engine.xp, rows * self.summed.count)
-        self.gradients: Array = gradients.reshape(rows, self.summed.count)
-        all_summed = self.summed.count == count
-        self.diff: Array = self.gradients[0] if all_summed else aligned_zeros(self.engine.xp, count)
+        self.gradients: Array = self.exchange.allocate(self.engine.xp, rows * count).reshape(rows, count)
+        self.diff: Array = self.gradients[0]
         for twin in self.nets[1:]:
             twin.parameters.flatten(self.data, aligned_zeros(self.engine.xp, count))
         self.net.parameters.flatten(self.data, self.diff)

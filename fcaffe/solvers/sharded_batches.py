@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy as np
@@ -30,13 +30,12 @@ class Passes:
 
     Attributes:
         gradients: Flat, those of the net.
-        sums: Sums over all its shards but the last one, whose gradients are in `gradients`. Only the slices in
-            `parts` are summed.
+        sums: Sums over all its shards but the last one, whose gradients are in `gradients`.
         final_from: The offset from which on the gradients of the last shard are final.
     """
 
-    def __init__(self, net: Net, own: range, parts: Sequence[slice]) -> None:
-        self.net, self.own, self.parts = net, own, parts
+    def __init__(self, net: Net, own: range) -> None:
+        self.net, self.own = net, own
         self.gradients = net.parameters.diff
         self.sums: Sums = {}
         self.final_from = math.inf
@@ -49,7 +48,7 @@ class Passes:
     def add(self, tree: Tree, shard: int) -> None:
         """Add the gradients of a shard that is not the last one, and leave their memory to the next one."""
         leaf = shard, shard + 1
-        tree.join(self.sums, {leaf: self.gradients}, add=self._add)
+        tree.join(self.sums, {leaf: self.gradients})
         if leaf not in self.sums:
             return
         used = {id(array) for array in self.sums.values()}
@@ -57,14 +56,8 @@ class Passes:
         if spare is None:
             spare = self.net.context.engine.xp.empty_like(self.gradients)
             self._spares.append(spare)
-        for part in self.parts:
-            spare[part] = self.gradients[part]
+        spare[...] = self.gradients
         self.sums[leaf] = spare
-
-    def _add(self, left: Array, right: Array, out: Array) -> Array:
-        for part in self.parts:
-            np.add(left[part], right[part], out=out[part])
-        return out
 
 
 class Progress(GradientExchange):
@@ -98,7 +91,7 @@ class ShardedBatches(Batches):
         self.shards = shards
         parts = [split_batch(len(shards.own), thread, len(run.nets)) for thread in range(len(run.nets))]
         self.passes = [
-            Passes(net, shards.own[part.first : part.first + part.count], run.summed.slices)
+            Passes(net, shards.own[part.first : part.first + part.count])
             for net, part in zip(run.nets, parts, strict=True)
         ]
         self._threads = ThreadPoolExecutor(max(len(parts) - 1, 1), "shards")
@@ -149,8 +142,6 @@ class ShardedBatches(Batches):
                 one.result()
         if backward:
             run.exchange.finish()
-            for flat, packed in run.summed.blocks(0, run.diff.size, run.diff.size):
-                copy_into(run.diff[flat], run.gradients[0][packed])
         return self._add_up_results()
 
     def _compute_shards(self, passes: Passes, number: int, backward: bool) -> None:
@@ -189,12 +180,12 @@ class ShardedBatches(Batches):
             final_from = max(one.final_from for one in self.passes)
             if final_from and self._summed_from - final_from < BLOCK:
                 return
-            for flat, packed in run.summed.blocks(int(final_from), self._summed_from, BLOCK):
-                self._add_up(flat, packed)
+            for first in range(int(final_from), self._summed_from, BLOCK):
+                self._add_up(slice(first, min(first + BLOCK, self._summed_from)))
             self._summed_from = int(final_from)
-            run.exchange.ready(run.summed.offset(self._summed_from))
+            run.exchange.ready(self._summed_from)
 
-    def _add_up(self, flat: slice, packed: slice) -> None:
+    def _add_up(self, flat: slice) -> None:
         """Add up a slice of the flat gradients over this worker's shards, into its slice of the rows of `gradients`."""
         tree, sums = self.shards.tree, Sums()
         for passes in self.passes:
@@ -203,7 +194,7 @@ class ShardedBatches(Batches):
             tree.join(sums, last, into_others=passes is self.passes[0])
         nodes = self.shards.nodes[self.run.workers.rank]
         for row, node in reversed(list(enumerate(nodes))):  # the first row may still have the sum of another node
-            copy_into(self.run.gradients[row][packed], sums[node])
+            copy_into(self.run.gradients[row][flat], sums[node])
 
     def _add_up_results(self) -> np.float32:
         """The loss over all shards; the outputs are kept."""

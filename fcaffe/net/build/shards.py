@@ -105,11 +105,6 @@ class Shards(Workers):
         first, last = (split_batch(batch_size, shard, self.size) for shard in (self.own[0], self.own[-1]))
         return Share(first.first, last.first + last.count - first.first, batch_size)
 
-    def samples_of(self, worker: int, total: int) -> int:
-        """How many samples of a batch of `total` the shards of a worker have."""
-        first = sum(self.counts[:worker])
-        return sum(split_batch(total, shard, self.size).count for shard in range(first, first + self.counts[worker]))
-
     def begin_pass(self, shard: int) -> None:
         """Let the next pass of this thread compute this shard."""
         self._passes.shard = shard
