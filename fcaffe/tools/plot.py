@@ -21,6 +21,7 @@ WINDOW = 1 / 20  # share of a curve's points in the running mean
 Path = str | os.PathLike[str]
 
 FORMATS = ("png", "pdf", "svg")
+LONGEST_TEXT = 60  # characters of a name in a picture
 COLORS = {TRAIN_LOSS: "#6b93c4", TEST_LOSS: "#1f3e6c", RATE: "#777777"}
 RUN_COLORS = ["#2f6db3", "#d1642a", "#3f8f4f", "#8a4f9e", "#b8962e", "#2f9a9a", "#c0436d", "#5b5b5b"]
 SCORE_COLORS = RUN_COLORS[1:7]
@@ -166,6 +167,9 @@ def new_picture(path: Path, size: tuple[float, float]) -> Iterator[Any]:
     yield figure
     for text in figure.findobj(Text):
         text.set_parse_math(False)  # a $ in a name is no formula
+        name = text.get_text()
+        if len(name) > LONGEST_TEXT:  # which would leave no room for the curves
+            text.set_text(f"{name[: LONGEST_TEXT // 2]} ... {name[-LONGEST_TEXT // 2 :]}")
     with replacing(path, "picture") as temporary:
         figure.savefig(temporary, dpi=120, format=format)
 
