@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import re
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fcaffe import log
 from fcaffe.data.batches import UNDECIDED, ImageBatches
-from fcaffe.data.images import Color, decode_image, read_file, resize_image
+from fcaffe.data.images import Color, decode_image, read_file, resize_image, why_no_picture
 from fcaffe.data.lines import numbered_lines
 from fcaffe.data.prefetch import Batch
 from fcaffe.data.transformer import Decision, Transformer
@@ -20,6 +21,7 @@ from fcaffe.rng import CaffeRandom
 
 STATE_SIZE = len(CaffeRandom(0).state())
 MOST_PIXELS = 1 << 30  # of an image, after resizing
+MOST_CHECKED = 100_000  # files of a list whose beginnings are read before the first batch
 _INTEGER = re.compile(rb"[+-]?\d{1,9}")
 _LABEL = re.compile(rb"[+-]?(\d{1,9}|\d*\.\d+|\d+\.)(e[+-]?\d{1,2})?", re.IGNORECASE)
 
@@ -31,6 +33,16 @@ class ListedImage(NamedTuple):
     label: Any
 
 
+def labelled_lines(source: str, size: int = 1) -> Iterator[tuple[int, str, list[bytes]]]:
+    """Yields number, path and labels of each line of a list: a path and `size` labels with blanks between, or fewer.
+
+    Skips empty lines. Raises DataError.
+    """
+    for number, line in numbered_lines(source, "list of images"):
+        path, *labels = line.rsplit(None, size)
+        yield number, os.fsdecode(path), labels
+
+
 def read_image_list(source: str, size: int = 1) -> list[ListedImage]:
     """Read a list: on each line a path and `size` labels with blanks between. A single one is 0 if it is missing.
 
@@ -39,10 +51,10 @@ def read_image_list(source: str, size: int = 1) -> list[ListedImage]:
     if size < 1:
         raise DataError(f"label_size must be 1 or more, not {size}")
     images, without = [], 0
-    for number, line in numbered_lines(source, "list of images"):
-        path, *labels = line.rsplit(None, size)
+    for number, path, labels in labelled_lines(source, size):
         if size > 1:
-            found = len(list(itertools.takewhile(_LABEL.fullmatch, reversed(line.split()[1:]))))
+            words = [*os.fsencode(path).split()[1:], *labels]
+            found = len(list(itertools.takewhile(_LABEL.fullmatch, reversed(words))))
             if found != size:
                 raise DataError(f"{source}:{number}: {found} numbers after the path, but label_size is {size}")
         elif labels and not _LABEL.fullmatch(labels[0]):
@@ -50,7 +62,7 @@ def read_image_list(source: str, size: int = 1) -> list[ListedImage]:
             raise DataError(f'{source}:{number}: "{word}" is no label; a line is a path, a blank, a number')
         without += not labels
         numbers = [int(label) if _INTEGER.fullmatch(label) else float(label) for label in labels or [b"0"]]
-        images.append(ListedImage(os.fsdecode(path), numbers if size > 1 else numbers[0]))
+        images.append(ListedImage(path, numbers if size > 1 else numbers[0]))
     if without:
         log.warning(f"{source}: {without} of {len(images)} lines have no label, and get label 0, as in Caffe")
     return images
@@ -59,10 +71,10 @@ def read_image_list(source: str, size: int = 1) -> list[ListedImage]:
 def read_pair_list(source: str) -> list[ListedImage]:
     """Read a list with the paths of an image and of its labels on each line. Skips empty lines. Raises DataError."""
     pairs = []
-    for number, line in numbered_lines(source, "list of images"):
-        words = os.fsdecode(line).split()
+    for number, path, labels in labelled_lines(source):
+        words = [*path.split(), *map(os.fsdecode, labels)]
         if len(words) != 2:
-            raise DataError(f'{source}:{number}: "{os.fsdecode(line)}" is not two paths with a blank between them')
+            raise DataError(f'{source}:{number}: "{" ".join(words)}" is not two paths with a blank between them')
         pairs.append(ListedImage(*words))
     return pairs
 
@@ -106,10 +118,38 @@ class ListBatches(ImageBatches[ListedImage]):
                 )
         first = self.images[self._order[self._position]]
         self.shape = self.batch_shape(first, self.prepare(first, UNDECIDED)[0])
+        self._is_checked = False
 
     @property
     def position(self) -> int:
         return self._position
+
+    def fill(self, batch: Batch) -> None:
+        if not self._is_checked:
+            self._check_files()
+            self._is_checked = True
+        super().fill(batch)
+
+    def _check_files(self) -> None:
+        """Raise DataError for the first file of this worker's share of the list that does not begin as a picture.
+
+        Otherwise training would end when that file is its turn. Of a long list every n-th file is checked.
+        """
+        first, indices = self.share.first, range(0, len(self.images), -(-len(self.images) // MOST_CHECKED))
+        own = range(first, first + self.share.count)
+        checked = [index for number, index in enumerate(indices) if number % self.share.total in own]
+        self.decoders.each(lambda number: self._check(checked[number]), len(checked))
+
+    def _check(self, index: int) -> None:
+        for path in self.paths(self.images[index]):
+            path = self.root_folder + path
+            if problem := why_no_picture(path):
+                number, _ = next(itertools.islice(numbered_lines(self.source, "list of images"), index, None))
+                raise DataError(f'{self.source}:{number}: "{path}" {problem}; correct the line, or remove it')
+
+    def paths(self, item: ListedImage) -> list[str]:
+        """The paths of an item's files, without `root_folder`."""
+        return [item.path]
 
     def take(self, count: int) -> list[ListedImage]:
         images = []
@@ -181,6 +221,9 @@ class PairBatches(ListBatches):
 
     def read_list(self, param: Any) -> list[ListedImage]:
         return read_pair_list(param.source)
+
+    def paths(self, item: ListedImage) -> list[str]:
+        return [item.path, item.label]
 
     def fill(self, batch: Batch) -> None:
         batch.objects = [np.empty(0)] * self.share.count

@@ -22,6 +22,7 @@ PASS_THROUGH_LAYERS = [
     *("ReLU", "PReLU", "Scale", "Sigmoid", "Split", "TanH", "Threshold"),
 ]
 _LEGACY = {"pad_h", "pad_w", "kernel_h", "kernel_w", "stride_h", "stride_w"}
+ROUNDING = 1e-6  # of a composed map
 
 
 class UndefinedMapException(Exception):  # noqa: N818 - Caffe's name
@@ -97,11 +98,11 @@ def coord_map_from_to(top_from: Top, top_to: Top) -> CoordMap:
 def crop(top_from: Top, top_to: Top) -> Top:
     """Return a Crop of `top_from` to the position and size of `top_to`. AssertionError if no crop does that."""
     axis, scale, shift = coord_map_from_to(top_from, top_to)
-    if not np.all(scale == 1):
+    if not np.allclose(scale, 1, rtol=0, atol=ROUNDING):
         raise AssertionError(f"scale mismatch on crop (a = {scale})")
-    if not np.all(shift <= 0):
+    if not np.all(shift <= ROUNDING):
         raise AssertionError(f"cannot crop negative offset (b = {shift})")
-    if not np.all(np.round(shift) == shift):
+    if not np.allclose(np.round(shift), shift, rtol=0, atol=ROUNDING):
         raise AssertionError(f"cannot crop noninteger offset (b = {shift})")
     offset = (-np.round(np.atleast_1d(shift)).astype(int)).tolist()
     return layers.Crop(top_from, top_to, crop_param={"axis": 2 if axis is None else axis + 1, "offset": offset})
@@ -113,9 +114,7 @@ def _maps_of_ancestors(top: Top) -> Iterator[tuple[Top, CoordMap]]:
     for descendant, so_far in todo:
         yield descendant, so_far
         fn = descendant.fn
-        bottoms = (
-            fn.inputs[:1] if fn.type_name == "Crop" else fn.inputs
-        )  # a Crop takes only the size of its second bottom
+        bottoms = fn.inputs[:1] if fn.type_name == "Crop" else fn.inputs  # a Crop takes only the size of its second
         try:
             further = compose(so_far, coord_map(fn)) if bottoms else so_far
         except UndefinedMapException:

@@ -31,8 +31,6 @@ _EXPOSED = {
 
 _told: list[str] = []  # the first picture that is turned
 
-_FADED = 12  # pixels of zeros beyond the border of a picture whose splines are of order 2 and more
-
 
 def __getattr__(name: str) -> Any:
     """Import `resize` and `skimage` of scikit-image, or `zoom` of SciPy, for scripts; nothing here uses them."""
@@ -225,7 +223,7 @@ def resize_image(im: np.ndarray, new_dims: Dims, interp_order: int = 1) -> np.nd
     As in Caffe, pictures of one channel or three are resized as by scikit-image's resize with mode="constant" and no
     anti-aliasing: pixels are areas, and the smallest value lies beyond the border. Others are resized as by SciPy's
     zoom: pixels are points, and the centres of the corners stay fixed. Values equal those of these libraries to
-    float32's precision; scikit-image before 0.19 has other splines of order 2 and 3.
+    float32's precision. Orders other than 1 need SciPy; scikit-image before 0.19 has other splines of order 2 and 3.
     """
     if im.ndim != 3 or len(new_dims) != 2 or min(*new_dims, *im.shape) < 1:
         raise ArgumentError(
@@ -239,8 +237,11 @@ def resize_image(im: np.ndarray, new_dims: Dims, interp_order: int = 1) -> np.nd
     if areas and least == most:
         return np.full((*new_dims, im.shape[2]), least, np.float32)
     made = im - least if areas else im
-    for axis, size in enumerate(new_dims):
-        made = _resampled(made, axis, int(size), int(interp_order), areas)
+    if interp_order == 1:
+        for axis, size in enumerate(new_dims):
+            made = _resampled(made, axis, int(size), areas)
+    else:
+        made = _spline(made, new_dims, int(interp_order), areas)
     return (np.clip(made, 0, most - least) + least if areas else made).astype(np.float32)
 
 
@@ -260,48 +261,28 @@ def oversample(images: Pictures, crop_dims: Dims) -> np.ndarray:
     return crops.reshape(-1, height, width, channels)
 
 
-def _resampled(values: np.ndarray, axis: int, new: int, order: int, areas: bool) -> np.ndarray:
-    """Interpolate an array of three axes to `new` values along one of them by splines.
+def _resampled(values: np.ndarray, axis: int, new: int, areas: bool) -> np.ndarray:
+    """Interpolate an array of three axes linearly to `new` values along one of them.
 
     Pixels are areas, with zeros beyond the border, or points, of which the first and last stay fixed.
     """
     values = np.moveaxis(values, axis, 0)
-    old = len(values)
-    shift, scale = (0.5, old / new) if areas else (0, (old - 1) / max(new - 1, 1))
-    positions = (np.arange(new) + shift) * scale - shift
-    faded = _FADED if areas and order > 1 else 0
-    if order > 1:
-        values = np.tensordot(_prefilter(old + 2 * faded, order)[:, faded : faded + old], values, 1)
-    first = np.floor(positions + (0.5 if order % 2 == 0 else 0)).astype(int) - order // 2
-    made = np.zeros((new, *values.shape[1:]))
-    for tap in range(order + 1):
-        at = first + tap + faded if areas else _mirrored(first + tap, old)
-        weights = np.where((at >= 0) & (at < len(values)), _spline(positions - (first + tap), order), 0)
-        made += weights[:, np.newaxis, np.newaxis] * values[np.clip(at, 0, len(values) - 1)]
-    return np.moveaxis(made, 0, axis)
+    if areas:
+        positions = (np.arange(new) + 0.5) * (len(values) / new) + 0.5
+        values = np.pad(values, [(1, 1), (0, 0), (0, 0)])
+    else:
+        positions = np.arange(new) * ((len(values) - 1) / max(new - 1, 1))
+    first = np.minimum(np.floor(positions).astype(int), len(values) - 2)  # -1 and 0 are the same if there is one value
+    share = (positions - first)[:, np.newaxis, np.newaxis]
+    return np.moveaxis(values[first] * (1 - share) + values[first + 1] * share, 0, axis)
 
 
-def _prefilter(size: int, order: int) -> np.ndarray:
-    """Return the matrix that converts samples to the coefficients of a spline, mirrored at its ends."""
-    if order < 2:
-        return np.eye(size)
-    values = np.zeros((size, size))
-    for tap in range(-(order // 2), order // 2 + 1):
-        np.add.at(values, (np.arange(size), _mirrored(np.arange(size) + tap, size)), _spline(np.array(-tap), order))
-    return np.linalg.inv(values)
-
-
-def _mirrored(at: np.ndarray, size: int) -> np.ndarray:
-    """Return the indices, reflected into 0 to size - 1; the ends are not repeated."""
-    period = max(2 * (size - 1), 1)
-    at = at % period
-    return np.minimum(at, period - at) if size > 1 else np.zeros_like(at)
-
-
-def _spline(x: np.ndarray, order: int) -> np.ndarray:
-    """Evaluate the cardinal B-spline of an order, as a sum of one-sided powers; 1 for order 0."""
-    if order == 0:
-        return np.ones(np.shape(x))
-    signs = [(-1) ** k * math.comb(order + 1, k) for k in range(order + 2)]
-    powers = [np.maximum((order + 1) / 2 - np.abs(x) - k, 0) ** order for k in range(order + 2)]
-    return sum(s * p for s, p in zip(signs, powers, strict=True)) / math.factorial(order)  # type: ignore[return-value]
+def _spline(values: np.ndarray, dims: Dims, order: int, areas: bool) -> np.ndarray:
+    """Interpolate an array of three axes to this height and width by SciPy's splines. Arguments as for `_resampled`."""
+    try:
+        zoom = __getattr__("zoom")
+    except AttributeError as problem:
+        raise UsageError(f"resize_image with interp_order {order}: {problem}") from problem
+    factors = (*(np.array(dims) / values.shape[:2]), 1)
+    mode = "grid-constant" if areas else "constant"
+    return np.asarray(zoom(values.astype(float), factors, order=order, mode=mode, grid_mode=areas))

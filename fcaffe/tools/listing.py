@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import csv
-import io
 import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from fcaffe.data.image_list import ListedImage
+from fcaffe.data.image_list import ListedImage, labelled_lines
+from fcaffe.data.lines import numbered_lines
 from fcaffe.errors import DataError
-from fcaffe.input_files import read_input, reading
+from fcaffe.input_files import reading
 
 TRAIN, TEST = "train", "test"
 HELD_OUT = ("val", "valid", "validation")  # folders of pictures for the tests during a training
 JUNK = frozenset({"thumbs.db", "desktop.ini", "ehthumbs.db", "__macosx", "@eadir"})
-LARGEST = 1 << 30  # bytes of a list
 SHOWN = 5  # names in a message
 
 
@@ -96,7 +95,7 @@ def _list_folder(source: str, classes: Sequence[str]) -> Listing:
         where = _join(source, folder)
         if foreign := [name for name in found[part] if name not in names]:
             known = "the list of classes" if classes else _join(source, folders[TRAIN])
-            raise DataError(f"{where} has the class {_some(foreign)}, and {known} has none of that name")
+            raise DataError(f"{where} has the class {some(foreign)}, and {known} has none of that name")
         images = listing.parts.setdefault(part, [])
         for label, name in enumerate(names):
             for path in _files(_join(source, folder, name), listing):
@@ -143,11 +142,7 @@ def _files(folder: str, listing: Listing) -> Iterator[str]:
 
 def _list_file(source: str, classes: Sequence[str], label_column: str) -> Listing:
     """The pictures of a list, whose paths begin in its own folder if they are there, else in the present one."""
-    with reading(source, DataError, "list of pictures"):
-        text = read_input(source, LARGEST).decode("utf-8-sig", "surrogateescape")
-    rows = list(_rows(text, source, label_column))
-    if not rows:
-        raise DataError(f"{source} names no pictures: a line is a path and a label, or in a .csv path,label")
+    rows = list(_rows(source, label_column))
     words = [label for _, label in rows]
     names = list(classes) or _names_of(words)
     index = {name: number for number, name in enumerate(names)}
@@ -155,7 +150,7 @@ def _list_file(source: str, classes: Sequence[str], label_column: str) -> Listin
     if numbered:  # the labels are numbers in the list of classes
         index = {str(number): number for number in range(len(names))}
     if foreign := sorted(set(words) - index.keys()):
-        raise DataError(f"{source} has the class {_some(foreign)}, and the list of classes has none of that name")
+        raise DataError(f"{source} has the class {some(foreign)}, and the list of classes has none of that name")
     beside = os.path.join(os.path.dirname(source), "")
     root = beside if os.path.exists(_path(beside, rows[0][0])) or not os.path.exists(rows[0][0]) else ""
     images = [ListedImage(_path(root, path)[len(root) :], index[label]) for path, label in rows]
@@ -177,22 +172,23 @@ def _path(root: str, path: str) -> str:
     return root + path
 
 
-def _rows(text: str, source: str, label_column: str) -> Iterator[tuple[str, str]]:
+def _rows(source: str, label_column: str) -> Iterator[tuple[str, str]]:
     """Yields path and label of each row of a list or table. Raises DataError."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    is_table = source.lower().endswith((".csv", ".tsv")) or bool(label_column)
-    if not is_table:
-        for number, line in enumerate(lines, 1):
-            path, *label = line.strip().rsplit(None, 1)
-            if not label:
+    if not label_column and not source.lower().endswith((".csv", ".tsv")):
+        for number, path, words in labelled_lines(source):
+            if not words:
                 raise DataError(f'{source}: line {number}, "{path}", has no label: a line is a path, a blank, a label')
-            yield path, label[0]
+            yield path.strip(), os.fsdecode(words[0])
         return
-    table = list(csv.reader(io.StringIO("\n".join(lines)), delimiter=_delimiter(source, lines[0] if lines else "")))
-    folder, column = os.path.dirname(source), 1
-    table = [[cell.strip() for cell in row] for row in table]
-    beside = os.path.join(folder, "")
-    if table and not any(os.path.exists(_path(root, table[0][0])) for root in (beside, "")):
+    lines = [os.fsdecode(line) for _, line in numbered_lines(source, "list of images")]
+    separator = ";" if lines[0].count(";") > lines[0].count(",") else ","
+    delimiter = "\t" if source.lower().endswith(".tsv") else separator
+    try:
+        table = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=delimiter)]
+    except csv.Error as problem:
+        raise DataError(f"{source} is no table: {problem}") from problem
+    column, beside = 1, os.path.join(os.path.dirname(source), "")
+    if not any(os.path.exists(_path(root, table[0][0])) for root in (beside, "")):
         header = table[0]
         if is_header := len(table) > 1 and header[0] not in [row[0] for row in table[1:]] and "." not in header[0]:
             table = table[1:]
@@ -213,12 +209,7 @@ def _rows(text: str, source: str, label_column: str) -> Iterator[tuple[str, str]
         yield row[0], row[column]
 
 
-def _delimiter(source: str, first: str) -> str:
-    if source.lower().endswith(".tsv"):
-        return "\t"
-    return ";" if first.count(";") > first.count(",") else ","
-
-
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
+    """The first names, in quotes, and the number of the others."""
     quoted = ", ".join(f'"{name}"' for name in names[:SHOWN])
     return f"{quoted} and {len(names) - SHOWN} more" if len(names) > SHOWN else quoted

@@ -213,7 +213,7 @@ def test_lists_and_tables(name: str) -> None:
         ("path,kind,color\na.png,rose,red\n", "kind, color: say by --label-column"),
         ("path,kind,color\na.png,rose,red\n", 'no column "size"; its columns are path, kind, color'),
         ("a.png\n", "has no label"),
-        ("", "names no pictures"),
+        ("", "is empty"),
     ],
 )
 def test_unclear_tables_are_refused_by_name(text: str, words: str) -> None:

@@ -116,14 +116,41 @@ def test_a_state_of_another_list_is_refused(pictures):
 
 def test_a_picture_that_is_missing_or_damaged_is_named_with_list_and_layer(pictures):
     layer, top = image_data()
-    (pictures / "2.png").write_bytes(b"no picture")
-    (pictures / "3.png").unlink()
+    content = (pictures / "2.png").read_bytes()
+    (pictures / "2.png").write_bytes(content[:20] + bytes(100))
     with pytest.raises(DataError, match=r'layer "images".*"2\.png" cannot be decoded.*in the list "list\.txt"'):
         layer.forward([], top)
     layer.close()
     (pictures / "0.png").unlink()
     with pytest.raises(DataError, match=r'cannot read the picture "0\.png": No such file'):
         image_data()
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda path: path.write_bytes(b"no picture"), "is no picture of a kind that OpenCV reads"),
+        (lambda path: path.write_bytes(b""), "is no picture of a kind that OpenCV reads"),
+        (lambda path: path.unlink(), "is not there"),
+        (lambda path: [path.unlink(), path.mkdir()], "is no file"),
+    ],
+)
+@pytest.mark.parametrize("index", [1, 7, 12])
+def test_the_first_batch_wants_all_files_to_begin_as_pictures(pictures, index, damage, problem, monkeypatch):
+    """Not only those of the first batch, so that training does not end at a random iteration."""
+    list_file = pictures / "list.txt"
+    list_file.write_text("\n\n" + list_file.read_text())
+    damage(pictures / f"{index}.png")
+    layer, top = image_data("shuffle: true")
+    with pytest.raises(DataError, match=rf'layer "images".*list\.txt:{index + 3}: "{index}\.png" {problem}; correct'):
+        layer.forward([], top)
+    layer.close()
+    monkeypatch.setattr("fcaffe.data.image_list.MOST_CHECKED", 2)  # of 13 files the first and the eighth are checked
+    layer, top = image_data()
+    if index == 7:
+        with pytest.raises(DataError, match=problem):
+            layer.forward([], top)
+    layer.close()
 
 
 @pytest.mark.parametrize(
