@@ -19,22 +19,18 @@ DDP's best by a tenth are dropped. Times are those of the slowest host, medians 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import signal
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from competitors import Competitor, CompetitorError
+from emulated import hosts
 from hosts_racers import compete
 from hosts_tables import median_of, row_of, table, without_slow_ddp
 from nets import BETWEEN_HOSTS, net_param, plain_net
 
-CLUSTER = Path(__file__).resolve().parents[1] / "emulated_cluster"
 BATCHES = {"lenet": 64, "nin_cifar": 128, "squeezenet": 32, "alexnet": 32}
 ONLY_AT = {"alexnet": ("10gbit",)}  # at lower rates the transfer of 244 MB takes nearly all of an iteration
 OURS, BUCKETS = ("auto", "tree", "server"), (1, 4, 25)  # reductions; MB
@@ -53,23 +49,11 @@ class Contender(Competitor):
         return self.ask(iterations, PATIENCE)
 
 
-def contender(cluster: str, who: str, net: str, batch: int, layout: str, logs: Path) -> Contender:
+def contender(cluster: list[str], who: str, net: str, batch: int, layout: str, logs: Path) -> Contender:
     own = [sys.executable, __file__, "--who", who, "--net", net, "--batch", str(batch), "--layout", layout]
-    command = [sys.executable, str(CLUSTER), "run", "--name", cluster, "--", *own]
+    command = [*cluster, "--", *own]
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     return Contender(who, command, {**os.environ, **one_thread}, logs / f"{who}-{net}.log")
-
-
-@contextlib.contextmanager
-def hosts(number: int, rate: str, cores: int) -> Iterator[str]:
-    """Start a cluster for the time of the body; yields its name."""
-    name = f"bench{os.getpid()}"
-    words = [sys.executable, str(CLUSTER)]
-    subprocess.run([*words, "up", str(number), "--name", name, "--rate", rate, "--cores", str(cores)], check=True)
-    try:
-        yield name
-    finally:
-        subprocess.run([*words, "down", "--name", name], check=True)
 
 
 def fit_together(net: str, number: int, contenders: int) -> bool:
@@ -155,7 +139,6 @@ def main() -> None:
     if words.who:
         compete(words.who, words.net, words.batch, words.layout)
         return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the cluster stops, too
     results: list[dict[str, Any]] = []
     for net in words.nets:
         for number in map(int, words.hosts):

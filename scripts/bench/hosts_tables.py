@@ -6,7 +6,8 @@ import math
 import statistics
 from typing import Any
 
-UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+from emulated import bits_per_second
+
 HEAD = (
     "net", "batch", "hosts", "rate", "fcaffe auto ms", "tree ms", "server ms", "16 bits ms", "DDP ms (MB)",
     "DDP / auto", "DDP in 16 bits ms (MB)", "exposed ms", "not to be hidden ms", "wait for others",
@@ -15,12 +16,6 @@ HEAD = (
 REDUCTIONS = ("auto", "tree", "server")  # those with a column
 SHORT = "ddp in 16 bits"
 SLOWER = 1.1  # bucket sizes that take this much of the best one's time are dropped if memory is short
-
-
-def bits_per_second(rate: str) -> float:
-    """The bits per second of a rate in tc's notation, such as 100mbit."""
-    unit = next(unit for unit in UNITS if rate.endswith(unit))
-    return float(rate.removesuffix(unit)) * UNITS[unit]
 
 
 def sum_ms(count: float, hosts: int, rate: str) -> float:

@@ -28,6 +28,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
+
 from emulated import BURST, hosts, nominal
 
 from fcaffe.log import quiet
@@ -112,12 +114,10 @@ def measure(rate: str, batch: int, counts: Sequence[int]) -> dict[str, Any]:
     found: dict[str, Any] = {"rate": rate, "batch": batch, "cores": len(os.sched_getaffinity(0)), "results": []}
     with hosts(max(counts), rate) as run:
         short = [sys.executable, "-m", "fcaffe", "bench", "reduce", "--reduce", "server", "--bytes", "4", "--json"]
-        (found["short"],) = json.loads(_output(*run[:-1], "-n", "2", "--", *short))
+        (found["short"],) = json.loads(_output(*run, "-n", "2", "--", *short))
         for count in counts:
             names = list(REDUCTIONS) if count > 1 else ["auto"]
-            found["results"] += json.loads(
-                _output(*run[:-1], "-n", str(count), "--", *own, "--reduce", ",".join(names))
-            )
+            found["results"] += json.loads(_output(*run, "-n", str(count), "--", *own, "--reduce", ",".join(names)))
             print(f"{count} hosts measured", file=sys.stderr, flush=True)
     return found
 

@@ -24,6 +24,9 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
+
 from emulated import hosts, nominal
 
 from fcaffe.plan.machine import DEVICES, FCAFFE, TEXTBOOK, Link, Machine
@@ -71,7 +74,7 @@ def measure(rate: str, counts: Sequence[int], file: Path | None) -> list[Point]:
 
         def sums(ranks: int, names: str, size: int) -> None:
             command = [sys.executable, __file__, "--ranks", "--reduce", names, "--bytes", str(size)]
-            words = [*run[:-1], "-n", str(ranks), "--", *command]
+            words = [*run, "-n", str(ranks), "--", *command]
             results.extend(json.loads(subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout))
             print(f"{ranks} hosts measured", file=sys.stderr, flush=True)
             if file:

@@ -5,8 +5,8 @@ seconds that `fcaffe bench step` measures.
   scripts/paper/measured.py --nets lenet --json out.json
 
 The prediction knows the speed of one worker that has all cores, the links between two, and how cores are shared. Both
-sides are medians: a training gets the mean of an iteration's fast and slow modes, not the shortest. A measurement
-during which other programs took cores is marked (quiet_run.py).
+sides are medians: a training gets the mean of an iteration's fast and slow modes, not the shortest. Run it on a machine
+that does nothing else.
 """
 
 from __future__ import annotations
@@ -27,23 +27,18 @@ from fcaffe.plan.prediction import Prediction
 from fcaffe.plan.work import Work, work_of_net
 
 ROOT = Path(__file__).resolve().parents[2]
-QUIET = Path(__file__).parent / "quiet_run.py"
 NETS = {"lenet": (64, "1,28,28"), "nin_cifar10": (64, "3,32,32"), "alexnet": (8, "3,227,227")}
 ROUNDS = {"lenet": 5, "nin_cifar10": 3, "alexnet": 3}
 WORKERS = (1, 2, 4)
-DISTURBED = 75  # what quiet_run.py exits with
 BOUND = 0.15  # of the measurement, that a prediction may be away
 
 Cell = dict[str, Any]
 
 
-def fcaffe(*words: str) -> tuple[str, bool]:
-    """The standard output of a command, and whether other programs took cores. Raises CalledProcessError."""
-    command = [sys.executable, str(QUIET), sys.executable, "-m", "fcaffe", *words]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-    if done.returncode not in (0, DISTURBED):
-        raise subprocess.CalledProcessError(done.returncode, command)
-    return done.stdout, done.returncode == DISTURBED
+def fcaffe(*words: str) -> str:
+    """The standard output of a command. Raises CalledProcessError."""
+    command = [sys.executable, "-m", "fcaffe", *words]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def net_flags(net: str) -> list[str]:
@@ -68,10 +63,8 @@ def cells(net: str, folder: Path) -> Iterator[Cell]:
     fcaffe("plan", "--calibrate", *net_flags(net), "--batch", str(batch), "--out", str(file))
     for workers in WORKERS:
         flags = ["--batch-size", str(batch), "--rounds", str(ROUNDS[net]), "--workers", str(workers), "--json"]
-        output, disturbed = fcaffe("bench", "step", *net_flags(net), *flags)
-        (result,) = json.loads(output)["results"]
-        cell = {"net": net, "batch": batch, "workers": workers, "reduce": "auto"}
-        yield {**cell, "measured": result, "disturbed": disturbed, "file": file}
+        (result,) = json.loads(fcaffe("bench", "step", *net_flags(net), *flags))["results"]
+        yield {"net": net, "batch": batch, "workers": workers, "reduce": "auto", "measured": result, "file": file}
 
 
 def compared(cell: Cell) -> Cell:
@@ -86,9 +79,9 @@ def table(cells: Sequence[Cell]) -> str:
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for cell in cells:
         numbers = f"{cell['predicted_ms']:.1f}", f"{cell['measured']['ms']:.1f}", f"{cell['ratio']:.2f}"
-        notes = ["missed"] * (abs(cell["ratio"] - 1) > BOUND) + ["disturbed"] * cell["disturbed"]
+        note = "missed" if abs(cell["ratio"] - 1) > BOUND else ""
         words = [str(cell[key]) for key in ("net", "batch", "workers")]
-        lines.append(f"| {' | '.join([*words, *numbers, ', '.join(notes)])} |")
+        lines.append(f"| {' | '.join([*words, *numbers, note])} |")
     within = sum(abs(cell["ratio"] - 1) <= BOUND for cell in cells)
     return "\n".join([*lines, "", f"{within} of {len(cells)} cells within {BOUND:.0%} of the measurement"])
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.parallel.conftest import needs_mpi
 from tests.scripts.bench_runs import ROOT, run
 
 TINY = ["--nets", "lenet", "--batches", "2", "--rounds", "1", "--slice", "0.01"]
@@ -40,14 +39,6 @@ def test_commits() -> None:
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     assert [row[2] for row in cells] == ["training", "inference", "script's forward"]
     assert all(len(row) == head.count("|") - 1 and float(row[9]) > 0 for row in cells)
-
-
-@needs_mpi
-def test_reproducible() -> None:
-    words = ["--nets", "lenet", "--batch", "8", "--shards", "5", "--rounds", "1", "--seconds", "0.01"]
-    rows = run("bench/reproducible.py", *words).stdout.splitlines()[-2:]
-    assert [row.split("|")[2].strip() for row in rows] == ["1", "2"]
-    assert all(float(cell) > 0 for row in rows for cell in row.split("|")[3:6])
 
 
 def test_gpu(tmp_path: Path) -> None:

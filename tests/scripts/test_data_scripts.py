@@ -20,8 +20,8 @@ IMAGES = np.random.default_rng(5).integers(0, 256, (7, 28, 28), np.uint8)
 LABELS = np.arange(7, dtype=np.uint8)
 
 
-def script(name, *args, cwd, path=(ROOT,)):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, path), *sys.path])}
+def script(name, *args, cwd):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     command = [sys.executable, str(ROOT / "scripts" / "data" / name), *map(str, args)]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
 
@@ -48,7 +48,7 @@ def records(path):
     return table
 
 
-@pytest.mark.parametrize("name", ["digits", "mnist", "cifar10", "imagenet", "copy_database"])
+@pytest.mark.parametrize("name", ["digits", "mnist", "cifar10", "copy_database"])
 def test_scripts_can_be_run_and_explain_themselves(name, tmp_path):
     path = ROOT / "scripts" / "data" / name
     assert os.access(path, os.X_OK)
@@ -171,74 +171,3 @@ def test_cifar10_files_that_are_missing_or_damaged(tmp_path):
     refused("cannot read cifar-10-batches-bin/data_batch_1.bin", "cifar10", "raw", cwd=tmp_path)
     (tmp_path / "raw" / "data_batch_1.bin").write_bytes(b"short")
     refused("has 5 bytes, not a multiple of 3073", "cifar10", "raw", cwd=tmp_path)
-
-
-# --- imagenet ---------------------------------------------------------------------------------------------------------
-
-
-def test_imagenet_without_opencv_says_what_to_install(tmp_path):
-    (tmp_path / "cv2.py").write_text("raise ImportError('none here')")
-    refused("pip install opencv-python-headless", "imagenet", ".", "--out", "db", cwd=tmp_path, path=(tmp_path, ROOT))
-
-
-class TestImagenet:
-    @pytest.fixture
-    def folder(self, tmp_path):
-        pytest.importorskip("cv2", reason="the images extra (OpenCV) is not installed")
-        from fcaffe.data.images import encode_image
-
-        for index, name in enumerate(["cat/a.png", "cat/b.png", "ant/c.png", "ant/note.txt", "bee/d.png"]):
-            (tmp_path / "pictures" / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / "pictures" / name).write_bytes(encode_image(PICTURES[index], "png"))
-        return tmp_path
-
-    def test_class_folders(self, folder):
-        done("imagenet", "pictures", "--out", "db", "--mean", "mean", cwd=folder)
-        table = records(folder / "db")
-        keys = ["00000000_ant/c.png", "00000001_bee/d.png", "00000002_cat/a.png", "00000003_cat/b.png"]
-        assert [key for key, _, _ in table] == keys
-        assert [label for _, _, label in table] == [0, 1, 2, 2]
-        images = np.stack([image for _, image, _ in table])
-        assert np.array_equal(images, PICTURES[[2, 4, 0, 1]])
-        assert (folder / "db_classes.txt").read_text() == "ant\nbee\ncat\n"
-        assert np.array_equal(read_mean(str(folder / "mean")), images.mean(axis=0).astype(np.float32))
-
-    def test_a_list_resized_gray_and_shuffled(self, folder):
-        (folder / "list.txt").write_text("cat/a.png 7\n\nbee/d.png 9\nant/c.png 8\n")
-        arguments = ["--list", "list.txt", "--resize", 10, 12, "--gray", "--shuffle", "--seed"]
-        for seed in range(6):
-            done("imagenet", "pictures", "--out", f"db{seed}", *arguments, seed, cwd=folder)
-        tables = [records(folder / f"db{seed}") for seed in range(6)]
-        assert {image.shape for _, image, _ in tables[0]} == {(1, 10, 12)}
-        assert all(sorted(label for _, _, label in table) == [7, 8, 9] for table in tables)
-        assert len({tuple(label for _, _, label in table) for table in tables}) > 1
-        done("imagenet", "pictures", "--out", "again", *arguments, 0, cwd=folder)
-        assert [key for key, _, _ in records(folder / "again")] == [key for key, _, _ in tables[0]]
-
-    def test_encoded_records_keep_the_files_unless_resized(self, folder):
-        done("imagenet", "pictures", "--out", "kept", "--encoded", "png", cwd=folder)
-        key, value = next(iter(open_database(str(folder / "kept"))))
-        datum = parse_datum(key, value)
-        assert datum.encoded and not datum.HasField("channels")
-        assert datum.data == (folder / "pictures" / "ant" / "c.png").read_bytes()
-        done("imagenet", "pictures", "--out", "small", "--encoded", "jpg", "--resize", 8, 9, cwd=folder)
-        assert records(folder / "small")[0][1].shape == (3, 8, 9)
-
-    def test_damaged_pictures_stop_it_or_are_skipped_by_name(self, folder):
-        (folder / "pictures" / "bee" / "d.png").write_bytes(b"no picture")
-        refused("bee/d.png cannot be decoded", "imagenet", "pictures", "--out", "db", cwd=folder)
-        result = script("imagenet", "pictures", "--out", "db", "--skip-damaged", cwd=folder)
-        assert "3 records, 1 skipped" in result.stdout and "bee/d.png" in result.stderr
-        assert [key[:8] for key, _, _ in records(folder / "db")] == ["00000000", "00000002", "00000003"]
-
-    def test_wrong_arguments(self, folder):
-        (folder / "list.txt").write_text("cat/a.png 7\ncat/b.png\n")
-        refused(
-            'list.txt:2: "cat/b.png" is not', "imagenet", "pictures", "--list", "list.txt", "--out", "db", cwd=folder
-        )
-        refused("cannot read the list", "imagenet", "pictures", "--list", "none", "--out", "db", cwd=folder)
-        refused("is not a folder", "imagenet", "nowhere", "--out", "db", cwd=folder)
-        refused("has no class folders", "imagenet", "pictures/cat", "--out", "db", cwd=folder)
-        refused("must be positive", "imagenet", "pictures", "--resize", 0, 5, "--out", "db", cwd=folder)
-        (folder / "list.txt").write_text("cat/missing.png 7\n")
-        refused("cat/missing.png", "imagenet", "pictures", "--list", "list.txt", "--out", "db", cwd=folder)
