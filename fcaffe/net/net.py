@@ -204,7 +204,7 @@ class Net(Graph):
         engine, nodes = self.context.engine, self.program.nodes
         if first == len(nodes) - 1:
             self.weigh_losses(anew=True)
-        engine.scale_losses((blob.diff, weight) for blob, weight in self._losses())
+        engine.scale_losses((blob.diff, weight) for blob, weight in self._losses)
         if first == len(nodes) - 1:
             self.arena.move(START)
             self.arena.clear_unwritten()
@@ -259,12 +259,13 @@ class Net(Graph):
         A script may write other gradients before it calls backward, as in Caffe. So in its nets they are written where
         memory is new, and after a backward pass for in-place layers, which has overwritten them.
         """
-        for blob, weight in self._losses():
+        for blob, weight in self._losses:
             state = blob.diff_storage, blob.shape, weight
             if self._weighed.get(blob) != state or (anew and self.fuses):
                 blob.diff[...] = weight
                 self._weighed[blob] = state
 
+    @functools.cached_property
     def _losses(self) -> list[tuple[Blob, float]]:
         """All blobs with a loss, and what their gradients are."""
         return [

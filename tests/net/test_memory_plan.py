@@ -14,7 +14,7 @@ from fcaffe.net.run.arena import START, memory_of, share_memory
 from fcaffe.net.run.layout import Use, layout, uses
 from fcaffe.net.run.live_ranges import live_ranges
 from fcaffe.net.run.program import Program, Step
-from fcaffe.net.run.recompute import Choice, Recompute
+from fcaffe.net.run.recompute import Recompute
 from tests.net.test_recompute import NETS, build
 
 
@@ -109,7 +109,7 @@ def test_the_example_of_recompute():
     )
     recompute = Recompute(net.fused)
     b = recompute.maker[net.blob("b").data_storage]
-    again = recompute.again(Choice(frozenset({b})))
+    again = recompute.again(frozenset({b}))
     assert [net.fused.nodes[index].name for index in range(5)] == ["in", "1", "2", "3", "4"]
     assert again == {4: (3,), 2: (1,)}
     spans = live_ranges(net.fused, again)

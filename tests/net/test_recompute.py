@@ -6,7 +6,7 @@ import pytest
 from fcaffe.net import Context, Net
 from fcaffe.net.run import recompute as plan
 from fcaffe.net.run.arena import memory_of
-from fcaffe.net.run.live_ranges import fullest
+from fcaffe.net.run.live_ranges import peak
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.proto.upgrade import upgrade_net
@@ -149,8 +149,7 @@ def test_any_checkpoints_will_do(name, monkeypatch):
 
         def some(program):
             recompute = plan.Recompute(program)
-            kept, dropped = ([n for n in recompute.free if random.random() < 0.4] for _ in range(2))
-            return recompute.again(plan.Choice(frozenset(kept), frozenset(dropped)))
+            return recompute.again(frozenset(n for n in recompute.free if random.random() < 0.4))
 
         monkeypatch.setattr("fcaffe.net.run.arena.choose", some)
         for ours, theirs in zip(pass_over(build(NETS[name](), recompute=True), 6, 1), expected, strict=True):
@@ -162,7 +161,7 @@ def test_less_memory_for_at_most_another_forward():
     usual, less = build(residual()).memory(), net.memory()
     assert less.peak < 0.6 * usual.peak < 0.6 * memory_of(net.fused, {}, in_arena=False).peak
     net.forward()
-    lowest = fullest(net.fused, net.arena.again)[0]
+    lowest = peak(net.fused, net.arena.again)
     arena = next(storage.buffer.base for storage in net.arena.storages)
     while arena.base is not None:
         arena = arena.base

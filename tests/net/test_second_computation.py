@@ -111,7 +111,7 @@ def test_recomputed_in_backward(kind: str, example: Example) -> None:
     if not example.has_gradient:
         return
     choose = arena.choose
-    arena.choose = lambda program: plan.Recompute(program).again(plan.Choice(frozenset()))
+    arena.choose = lambda program: plan.Recompute(program).again(frozenset())
     try:
         for noise in NOISES:
             nets = [net_of(kind, example, noise, whole_passes=True, recompute=again) for again in (False, True)]

@@ -58,7 +58,7 @@ def layout(uses: list[Use]) -> tuple[list[int], int]:
     Each use in turn gets the lowest free offset, the largest first. After each attempt the uses at the end of the arena
     come first; the best attempt counts.
     """
-    least = peak_of([(_rounded(use.storage.nbytes), use.spans) for use in uses])[0]
+    least = peak_of([(_rounded(use.storage.nbytes), use.spans) for use in uses])
     order = sorted(range(len(uses)), key=lambda number: (-uses[number].storage.nbytes, uses[number].spans))
     best, best_end = _layout(uses, order)
     offsets, end = best, best_end

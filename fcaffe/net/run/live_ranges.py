@@ -37,20 +37,16 @@ def live_ranges(program: Program, again: Again) -> dict[Storage, Ranges]:
     return ranges
 
 
-def fullest(program: Program, again: Again) -> tuple[int, set[Storage]]:
-    """The peak number of live bytes, and the storages that are live then."""
-    ranges = live_ranges(program, again)
-    peak, time = peak_of([(storage.nbytes, spans) for storage, spans in ranges.items()])
-    return peak, {storage for storage, spans in ranges.items() if any(a <= time <= b for a, b in spans)}
+def peak(program: Program, again: Again) -> int:
+    """The peak number of live bytes."""
+    return peak_of([(storage.nbytes, spans) for storage, spans in live_ranges(program, again).items()])
 
 
-def peak_of(uses: Iterable[tuple[int, Ranges]]) -> tuple[int, int]:
-    """The peak sum of the sizes that are live at one step, and that step."""
+def peak_of(uses: Iterable[tuple[int, Ranges]]) -> int:
+    """The peak sum of the sizes that are live at one step."""
     changes: dict[int, int] = {}
     for size, spans in uses:
         for first, last in spans:
             changes[first] = changes.get(first, 0) + size
             changes[last + 1] = changes.get(last + 1, 0) - size
-    times = sorted(changes)
-    sums = accumulate(changes[time] for time in times)
-    return max(zip(sums, times, strict=True), key=lambda item: item[0], default=(0, 0))
+    return max(accumulate(changes[time] for time in sorted(changes)), default=0)

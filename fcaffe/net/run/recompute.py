@@ -18,33 +18,15 @@ What a node behind overwrites in place is saved. Fused layers leave little of th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fcaffe.net.blob import Storage
-from fcaffe.net.run.live_ranges import fullest
+from fcaffe.net.run.live_ranges import peak
 from fcaffe.net.run.program import Again, Program, Storages, bytes_of
 
 BUDGETS = 24  # initial numbers of checkpoints
 PRICE = 0.2  # of recomputing a whole forward pass, as a fraction of the peak memory without recomputation
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Nodes whose outputs are saved in forward, and nodes whose outputs are dropped after each use.
-
-    The latter may run more than twice.
-    """
-
-    checkpoints: frozenset[int]
-    forgotten: frozenset[int] = frozenset()
-
-    def changed(self, index: int) -> Choice:
-        """Make this node a checkpoint, or no longer one."""
-        return Choice(self.checkpoints ^ {index}, self.forgotten)
-
-    def without(self, index: int) -> Choice:
-        """Drop the outputs of this node after each use."""
-        return Choice(self.checkpoints - {index}, self.forgotten | {index})
+Checkpoints = frozenset[int]  # nodes whose outputs are saved in forward
 
 
 class Recompute:
@@ -67,16 +49,14 @@ class Recompute:
         self.work = [node.layer.macs(node.bottoms, node.tops) for node in program.nodes]
         writes = set[Storage]().union(*(access.writes for access in program.accesses))
         self.forward = max(1, sum(self.work)), max(1, bytes_of(writes))
-        self.usual = fullest(program, {})[0]
-        self._costs: dict[Choice, float] = {}
+        self.usual = peak(program, {})
+        self._costs: dict[Checkpoints, float] = {}
 
-    def again(self, choice: Choice) -> Again:
+    def again(self, checkpoints: Checkpoints) -> Again:
         """The nodes to run again, by the node whose backward they precede. Nodes that are not repeatable are saved."""
-        valid = self.valid.union(*(self.made[index] for index in choice.checkpoints))
+        valid = self.valid.union(*(self.made[index] for index in checkpoints))
         again: dict[int, tuple[int, ...]] = {}
-        brief: frozenset[int] = frozenset()
         for index in range(len(self.program.nodes) - 1, -1, -1):
-            valid = valid.difference(*(self.made[other] for other in brief))
             wanted: set[int] = set()
             missing = [key for key in self.wanted[index] if key not in valid]
             while missing:
@@ -88,44 +68,33 @@ class Recompute:
             if wanted:
                 again[index] = tuple(sorted(wanted))
                 valid = valid.union(*(self.made[other] for other in wanted))
-            brief = choice.forgotten & (wanted | {self.maker[key] for key in self.wanted[index]})
         return again
 
-    def cost(self, choice: Choice) -> float:
+    def cost(self, checkpoints: Checkpoints) -> float:
         """The peak memory in bytes plus a price on the recomputation."""
-        if choice not in self._costs:
-            again = self.again(choice)
+        if checkpoints not in self._costs:
+            again = self.again(checkpoints)
             nodes = [node for some in again.values() for node in some]
             work = sum(self.work[node] for node in nodes)
             written = sum(bytes_of(self.program.accesses[node].writes) for node in nodes)
             again_parts = work / self.forward[0], written / self.forward[1]
             extra = self.usual * (PRICE * sum(again_parts) / 2 + 10 * max(0, max(again_parts) - 1))
-            self._costs[choice] = fullest(self.program, again)[0] + extra
-        return self._costs[choice]
+            self._costs[checkpoints] = peak(self.program, again) + extra
+        return self._costs[checkpoints]
 
-    def choose(self) -> Choice:
-        """The best choice of a greedy search.
-
-        It begins with evenly spread checkpoints, toggles one at a time while the cost falls, and then drops values that
-        are live at the peak.
-        """
+    def choose(self) -> Checkpoints:
+        """The best choice of a greedy search: it begins with evenly spread checkpoints, and toggles one at a time while
+        the cost falls."""
         best = min(self._spread(), key=self.cost)
         for _ in range(2):
             before = best
             for index in self.free:
-                best = min(best, best.changed(index), key=self.cost)
+                best = min(best, best ^ {index}, key=self.cost)
             if best == before:
                 break
-        for _ in self.free:
-            _, full = fullest(self.program, self.again(best))
-            live = {self.maker[key] for key in full if key in self.maker}.intersection(self.free)
-            better = min((best.without(index) for index in sorted(live)), key=self.cost, default=best)
-            if self.cost(better) >= self.cost(best):
-                break
-            best = better
         return best
 
-    def _spread(self) -> list[Choice]:
+    def _spread(self) -> list[Checkpoints]:
         """Checkpoints at equal distances in bytes, among the nodes where only their own outputs are live."""
         accesses = self.program.accesses
         sizes = {index: bytes_of(accesses[index].writes) for index in self.free}
@@ -135,7 +104,7 @@ class Recompute:
             if open_until <= index and index in sizes:
                 narrow.append(index)
             open_until = max([open_until, *(last_use.get(key, 0) for key in access.writes)])
-        total, found = sum(sizes.values()), [Choice(frozenset(self.free)), Choice(frozenset())]
+        total, found = sum(sizes.values()), [frozenset(self.free), frozenset()]
         for parts in range(2, BUDGETS):
             chosen, passed = [], 0
             for index in sizes:
@@ -143,7 +112,7 @@ class Recompute:
                 if passed * parts >= total and index in narrow:
                     chosen.append(index)
                     passed = 0
-            found.append(Choice(frozenset(chosen)))
+            found.append(frozenset(chosen))
         return found
 
 

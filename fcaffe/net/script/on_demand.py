@@ -57,7 +57,9 @@ class OnDemand:
         self._hidden: set[Storage] | None = None  # not materialised; None if the last pass has also saved for backward
         self._preserved: dict[Storage, Array] = {}  # copies from the last pass, of storages that may have changed since
         self._sources: set[Storage] = set()  # what the second run reads and does not write
-        self._followed_at = -1  # `Blob.changes` when `_follow` has run
+        self._followed: tuple[Program, int] | None = None  # for which, and for what `Blob.changes`, `_follow` has run
+        self._not_materialised: set[Storage] = set()  # by passes of that program
+        self._unused: set[Storage] = set()  # by that program
 
     @staticmethod
     def suits(net: Graph) -> bool:
@@ -80,12 +82,12 @@ class OnDemand:
         """A forward pass of this program is over."""
         if not program.inference:
             return
-        visible = {blob.data_storage for blob in self._visible}
-        self._hidden = {blob.data_storage for node in self._recomputed for blob in node.tops} - visible
-        for storage in self._hidden - {blob.data_storage for node in program.nodes for blob in node.blobs}:
+        if self._followed != (program, Blob.changes):
+            self._follow(program)
+        for storage in self._unused:
             storage.replace(None)
+        self._hidden = self._not_materialised
         self._mark(self._hidden)
-        self._follow()
         for storage in self._views.exposed():
             self.before_change(storage)
 
@@ -120,11 +122,13 @@ class OnDemand:
         if storage.buffer is not None:
             self._preserved[storage] = storage.buffer.copy()
 
-    def _follow(self) -> None:
-        """Follow what the net reads or writes, after shapes or memory have changed."""
-        if self._followed_at == Blob.changes:
-            return
-        self._followed_at = Blob.changes
+    def _follow(self, program: Program) -> None:
+        """Find out what this program does not materialise, and follow what the net reads or writes, after shapes or
+        memory have changed."""
+        self._followed = program, Blob.changes
+        visible = {blob.data_storage for blob in self._visible}
+        self._not_materialised = {blob.data_storage for node in self._recomputed for blob in node.tops} - visible
+        self._unused = self._not_materialised - {blob.data_storage for node in program.nodes for blob in node.blobs}
         self._sources = {blob.data_storage for node in self._recomputed for blob in node.layer.blobs}
         self._sources.update(blob.data_storage for node in self._given for blob in node.tops)
         for storage in self._sources | {blob.data_storage for blob in self._net.blobs}:
