@@ -13,12 +13,20 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 _GROUPS = {
-    "build": ("filter", "graph", "redistribute", "shards", "splits"),
-    "run": ("arena", "program", "replay", "rewrite"),
-    "script": ("engine_lock", "host_arrays", "on_demand"),
+    "net.build": ("filter", "graph", "redistribute", "shards", "splits"),
+    "net.run": ("arena", "program", "replay", "rewrite"),
+    "net.script": ("engine_lock", "host_arrays", "on_demand"),
+    "onnx.writing": (
+        *("convolution", "elementwise", "export", "graph", "normalization", "pooling", "preprocessing", "properties"),
+        *("recurrent", "refused", "shape"),
+    ),
 }
 MOVED = {  # with all modules below them
-    **{f"fcaffe.net.{name}": f"fcaffe.net.{group}.{name}" for group, names in _GROUPS.items() for name in names},
+    **{
+        f"fcaffe.{group.partition('.')[0]}.{name}": f"fcaffe.{group}.{name}"
+        for group, names in _GROUPS.items()
+        for name in names
+    },
     "fcaffe.net.plan": "fcaffe.net.run",
     "fcaffe.layers.forks": "fcaffe.forks",
     "fcaffe.proto.crop_offsets": "fcaffe.forks.crop_offsets",

@@ -146,7 +146,7 @@ def convert(
         folder = click.get_current_context().with_resource(tempfile.TemporaryDirectory())
         net, preprocessing = _deployed(net, folder)
     if mean or scale != 1 or swap_channels:
-        from fcaffe.onnx.preprocessing import Preprocessing, read_mean
+        from fcaffe.onnx.writing.preprocessing import Preprocessing, read_mean
 
         preprocessing = Preprocessing(read_mean(mean) if mean else None, scale, swap_channels)
     to_onnx = ToOnnx(preprocessing, fold_bn, opset or OPSET) if preprocessing is not None or fold_bn or opset else None
@@ -169,7 +169,7 @@ def _deployed(net: str, folder: str) -> tuple[str, Any]:
 
     A deploy net has its own path, and none.
     """
-    from fcaffe.onnx.preprocessing import Preprocessing
+    from fcaffe.onnx.writing.preprocessing import Preprocessing
     from fcaffe.tools.deploy import deploy_net, is_source, test_layers
 
     param = read_net(net)

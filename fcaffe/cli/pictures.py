@@ -20,7 +20,7 @@ from fcaffe.cli.table import say
 from fcaffe.data.form import labels_beside, read_labels
 from fcaffe.errors import UsageError
 from fcaffe.input_files import read_input, reading
-from fcaffe.onnx.preprocessing import read_mean
+from fcaffe.onnx.writing.preprocessing import read_mean
 from fcaffe.output_files import ARRAY, HDF5, check_output, replacing, starting
 from fcaffe.pycaffe import session
 from fcaffe.pycaffe.classifier import Classifier

@@ -26,7 +26,7 @@ from fcaffe.data.form import MODES, Form
 from fcaffe.data.images import read_file
 from fcaffe.errors import DataError, FcaffeError, UsageError
 from fcaffe.input_files import require_inputs
-from fcaffe.onnx.preprocessing import read_mean
+from fcaffe.onnx.writing.preprocessing import read_mean
 from fcaffe.output_files import check_output, replacing, starting
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.listing import list_pictures, pictures_in

@@ -9,11 +9,11 @@ import numpy as np
 from fcaffe.forks import onnx_detection  # noqa: F401 - fills the registry
 from fcaffe.forks.resize import UpsampleNearest
 from fcaffe.forks.roi_pooling import ROIAlignMean
-from fcaffe.onnx.convolution import convolution
-from fcaffe.onnx.graph import Step, writes
-from fcaffe.onnx.normalization import batch_norm
-from fcaffe.onnx.recurrent import GATES
-from fcaffe.onnx.refused import SCORES, TRAINS, refuse_types
+from fcaffe.onnx.writing.convolution import convolution
+from fcaffe.onnx.writing.graph import Step, writes
+from fcaffe.onnx.writing.normalization import batch_norm
+from fcaffe.onnx.writing.recurrent import GATES
+from fcaffe.onnx.writing.refused import SCORES, TRAINS, refuse_types
 
 INDEX, FIRST, LAST = [0], [1, 2], [3, 4]  # columns of regions: image, x1 and y1, x2 and y2
 AFTER = "no operator does its work; end the deploy prototxt in front of it, and do it in the program that runs the net"
@@ -31,11 +31,13 @@ refuse_types(
 
 @writes("Permute", "Transpose")
 def permute(step: Step) -> str:
+    step.layer_has(permute_param="order", transpose_param="dim")
     return step.op("Transpose", step.x, perm=step.layer.order)
 
 
 @writes("MatMul")
 def matmul(step: Step) -> str:
+    step.layer_has(matmul_param="transpose_a transpose_b")
     factors = []
     for name, shape, transposed in zip(step.inputs, step.bottoms, step.layer.transposed, strict=True):
         *batch, rows, columns = range(len(shape))
@@ -45,11 +47,13 @@ def matmul(step: Step) -> str:
 
 @writes("Reverse", "Flip")
 def reverse(step: Step) -> str:
+    step.layer_has(reverse_param="axis", flip_param="flip_width flip_height")
     return step.reversed(step.x, step.layer.axes) if step.layer.axes else step.x
 
 
 @writes("ShuffleChannel", "Reorg")
 def regroup(step: Step) -> str:
+    step.layer_has(shuffle_channel_param="group", reorg_param="stride reverse")
     parts, order = (step.bottoms[0][0], *step.layer.parts), step.layer.order
     moved = step.op("Transpose", step.reshape(step.x, step.bottoms[0], parts), perm=order)
     return step.reshape(moved, tuple(parts[axis] for axis in order), step.tops[0])
@@ -71,6 +75,7 @@ def relu6(step: Step) -> str:
 
 @writes("Normalize")
 def normalize(step: Step) -> str:
+    step.layer_has(norm_param="across_spatial channel_shared eps", normalize_param="normalize_type")
     layer, shape = step.layer, step.bottoms[0]
     norm = step.plus(step.reduce("ReduceL1" if layer.l1 else "ReduceSumSquare", step.x, layer.axes), layer.eps)
     y = step.op("Div", step.x, norm if layer.l1 else step.op("Sqrt", norm))
@@ -81,6 +86,7 @@ def normalize(step: Step) -> str:
 
 @writes("Interp")
 def interp(step: Step) -> str:
+    step.layer_has(interp_param="height width zoom_factor shrink_factor pad_beg pad_end")
     x, cropped = step.x, step.layer.cropped
     if tuple(cropped) != step.bottoms[0][2:]:
         start = -step.param.interp_param.pad_beg
@@ -91,6 +97,7 @@ def interp(step: Step) -> str:
 
 @writes("DeephiResize")
 def deephi_resize(step: Step) -> str:
+    step.layer_has(deephi_resize_param="new_height new_width scale_h scale_w resize_type")
     mode, where = ("nearest", "asymmetric") if step.layer.nearest else ("linear", "half_pixel")
     how = {"mode": mode, "coordinate_transformation_mode": where, "nearest_mode": "floor"}
     return step.op("Resize", step.x, "", "", step.integers(step.tops[0], "sizes"), **how)
@@ -98,6 +105,7 @@ def deephi_resize(step: Step) -> str:
 
 @writes("Upsample")
 def upsample(step: Step) -> str:
+    step.layer_has(upsample_param="scale scale_h scale_w pad_out_h pad_out_w upsample_h upsample_w")
     if isinstance(step.layer, UpsampleNearest):
         scales = step.array([1, 1, step.layer.scale, step.layer.scale], "scales")
         how = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
@@ -147,6 +155,7 @@ def roi_align(step: Step) -> str:
 
 @writes("Lstm")
 def lstm(step: Step) -> str:
+    step.layer_has(lstm_param="num_output batch_size")
     layer, shape = step.layer, step.bottoms[0]
     if layer.has_marks:
         raise step.refuse("its state carries over from run to run; leave out its second bottom, the marks")

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from fcaffe.data.boxes import CENTER_SIZE, CORNER
 from fcaffe.engines.elementwise import FLT_MAX
-from fcaffe.onnx.graph import Step, writes
+from fcaffe.onnx.writing.graph import Step, writes
 
 
 @writes("PriorBox")
 def prior_box(step: Step) -> str:
+    step.layer_has(
+        prior_box_param="min_size max_size aspect_ratio flip clip variance offset "
+        "img_size img_h img_w step step_h step_w"
+    )
     return step.array(step.layer.priors(*step.bottoms), "priors")
 
 
@@ -18,6 +22,9 @@ def detection_output(step: Step) -> str:
 
     NonMaxSuppression exchanges corners that have the wrong order, while fcaffe never suppresses such a box.
     """
+    step.layer_has(
+        detection_output_param="background_label_id save_output_param visualize visualize_threshold save_file"
+    )
     p = step.param.detection_output_param
     cut = "cut the net before it, and decode in your own code"
     if not p.share_location:

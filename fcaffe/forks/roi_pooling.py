@@ -35,8 +35,8 @@ class RegionLayer(Layer):
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = getattr(self.param, self.field)
-        if p.pooled_h < 1 or p.pooled_w < 1:
-            raise self.error(f"{self.field} needs pooled_h and pooled_w, both at least 1")
+        if p.pooled_h < 1 or p.pooled_w < 1 or not p.spatial_scale > 0:
+            raise self.error(f"{self.field} needs pooled_h and pooled_w, both at least 1, and spatial_scale above 0")
         self.scale, self.grid = np.float32(p.spatial_scale), (p.pooled_h + self.edges, p.pooled_w + self.edges)
         self.pad_ratio = np.float32(getattr(p, "pad_ratio", 0))
 

@@ -1,5 +1,4 @@
-"""Writes nets as ONNX files, and reads weights from them.
+"""Converts nets and weights between Caffe's files, ONNX files and state dicts of PyTorch.
 
-`graph.py` has the registry of functions that write the nodes of a layer type. The functions are in the other files, by
-family. `refused.py` has the types that ONNX cannot express, with the reasons.
+`writing/` writes a net as an ONNX file, `reading/` reads an ONNX file as a net, and `weights.py` reads weights alone.
 """

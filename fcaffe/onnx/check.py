@@ -12,7 +12,7 @@ import numpy as np
 from fcaffe.errors import UsageError
 from fcaffe.net import Net
 from fcaffe.onnx.library import onnx, onnxruntime
-from fcaffe.onnx.preprocessing import Preprocessing
+from fcaffe.onnx.writing.preprocessing import Preprocessing
 
 _DECIDES = {"Softmax", "LogSoftmax", "Sigmoid", "TanH", "Tanh"}  # operators and types whose values may be saturated
 
@@ -121,7 +121,7 @@ def run_onnx(
     session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     types = {given.name: _dtype(given.type) for given in session.get_inputs()}
     named = dict(zip(types, inputs.values(), strict=False)) if types.keys() - inputs.keys() else inputs
-    feed = {name: np.ascontiguousarray(named[name], dtype) for name, dtype in types.items()}
+    feed = {name: np.asarray(named[name], dtype, order="C") for name, dtype in types.items()}
     return dict(zip((output.name for output in session.get_outputs()), session.run(None, feed), strict=True))
 
 

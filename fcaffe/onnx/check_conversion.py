@@ -22,9 +22,9 @@ from fcaffe.onnx.check import (
 )
 from fcaffe.onnx.files import deploy_net
 from fcaffe.onnx.library import onnx
-from fcaffe.onnx.preprocessing import Preprocessing
 from fcaffe.onnx.reading.convert import Converted
 from fcaffe.onnx.weights import read_weights
+from fcaffe.onnx.writing.preprocessing import Preprocessing
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.nets import read_net_for
 from fcaffe.tools.numpy_files import load_numpy

@@ -11,10 +11,10 @@ from fcaffe.model_files import Model
 from fcaffe.model_files.safetensors import write_tensors
 from fcaffe.net import Context, Net
 from fcaffe.net.weights import copy_weights, tell_untouched
-from fcaffe.onnx.export import to_onnx, write_onnx
 from fcaffe.onnx.library import OPSETS, ToOnnx
-from fcaffe.onnx.refused import check_types
 from fcaffe.onnx.weights import read_weights
+from fcaffe.onnx.writing.export import to_onnx, write_onnx
+from fcaffe.onnx.writing.refused import check_types
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.rng import CaffeRandom
 from fcaffe.tools.merge_bn import merge_bn

@@ -14,10 +14,10 @@ from fcaffe.input_files import UnreadableError, asking
 from fcaffe.model_files import Model
 from fcaffe.net import Layer, Net
 from fcaffe.net.weights import to_model
-from fcaffe.onnx.graph import Graph, Step, writer_of
 from fcaffe.onnx.library import onnx
 from fcaffe.onnx.onnx_file import read_model
-from fcaffe.onnx.properties import NET, model_from
+from fcaffe.onnx.writing.graph import Graph, Step, writer_of
+from fcaffe.onnx.writing.properties import NET, model_from
 from fcaffe.proto import StoredBlob
 
 # Endings of the names of a layer's first and second blob in files of other writers.

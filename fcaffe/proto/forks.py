@@ -173,11 +173,17 @@ def forks_of_number(number: int) -> tuple[str, ...]:
     return _FORKS.get(number // 1000, ())
 
 
+def has_effect(field: Any) -> bool:
+    """Whether fcaffe reads a field, given by its descriptor."""
+    known = _WORKING.get(field.containing_type.name, "").split()
+    return not forks_of_number(field.number) or field.name in known
+
+
 def warn_of_fork_fields(message: Any, name: str) -> None:
     """Log once for each file and fork the fields of forks in a message that have no effect."""
     used: dict[str, tuple[str, ...]] = {}
     for inner, field, value in _fork_fields(message):
-        if field.name in _WORKING.get(inner.DESCRIPTOR.name, "").split():
+        if forks_of_number(field.number) and has_effect(field):
             continue
         used[f"{inner.DESCRIPTOR.name}.{field.name}"] = forks_of_number(field.number) or forks_of_number(value)
     certain = {forks[0] for forks in used.values() if len(forks) == 1}

@@ -171,7 +171,7 @@ def onnx_file(name: str, batch: int) -> Iterator[str]:
 def write_onnx_file(name: str, batch: int, file: str) -> None:
     from fcaffe import log
     from fcaffe.engines import NumpyEngine
-    from fcaffe.onnx.export import to_onnx, write_onnx
+    from fcaffe.onnx.writing.export import to_onnx, write_onnx
 
     log.set_minimum(1)
     write_onnx(file, to_onnx(inference_net(name, batch, NumpyEngine())))

@@ -16,8 +16,8 @@ from tests.tools.onnx_nets import input_layer, with_random_weights
 pytest.importorskip("onnx")
 
 from fcaffe.onnx.check import random_inputs, run_net
-from fcaffe.onnx.export import to_onnx, write_onnx
 from fcaffe.onnx.library import OPSET
+from fcaffe.onnx.writing.export import to_onnx, write_onnx
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "ways-out.md").read_text()
 BLOCKS = dict(re.findall(r"^\*\*(.*?)\*\*.*?```python\n(.*?)```", DOCUMENT, re.MULTILINE | re.DOTALL))

@@ -8,8 +8,8 @@ import numpy as np
 
 from fcaffe.net import Net
 from fcaffe.onnx.check import differences, random_inputs, run_net, run_onnx
-from fcaffe.onnx.export import to_onnx, write_onnx
 from fcaffe.onnx.library import OPSET
+from fcaffe.onnx.writing.export import to_onnx, write_onnx
 from tests.conftest import make_net
 from tests.layers.examples import Example
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fcaffe import plugins
 from fcaffe.engines import cpu_engine
-from fcaffe.errors import LayerError
+from fcaffe.errors import FcaffeError, LayerError
 from fcaffe.net import layer_types, registry
 from fcaffe.onnx.check import random_inputs
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, read_net
+from fcaffe.proto.forks import has_effect
 from fcaffe.tools.nets import new_net, read_net_for
-from tests.cases import each_of
+from tests.cases import case, each_of
 from tests.conftest import make_net
 from tests.layers.examples import EXAMPLES, Example
 from tests.tools.onnx_nets import (
@@ -33,11 +36,11 @@ from tests.tools.onnx_nets import (
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from fcaffe.onnx.export import to_onnx
-from fcaffe.onnx.graph import _writers
 from fcaffe.onnx.library import OPSETS
-from fcaffe.onnx.refused import REASONS as REFUSED
-from fcaffe.onnx.refused import check_types
+from fcaffe.onnx.writing.export import to_onnx
+from fcaffe.onnx.writing.graph import _writers
+from fcaffe.onnx.writing.refused import REASONS as REFUSED
+from fcaffe.onnx.writing.refused import check_types
 
 plugins.load_own("onnx")  # what is refused of forks
 MODELS = Path(__file__).parents[2] / "models"
@@ -64,6 +67,48 @@ def test_layers(kind: str, example: Example, in_place: bool, opset: int, tmp_pat
         example = replace(example, text="dummy_data_param { shape { dim: 2 dim: 3 } data_filler { value: 3 } }")
     net = example_net(kind, example, in_place)
     assert relative_difference(net, example_inputs(net, example), tmp_path, opset) <= TOLERANCE
+
+
+def changes(message: Any) -> Iterator[tuple[str, Any]]:
+    """Fields of a message with one value each, and other values."""
+    for field in filter(has_effect, message.DESCRIPTOR.fields):
+        value = getattr(message, field.name)
+        if field.enum_type is not None:
+            yield from ((field.name, one.number) for one in field.enum_type.values if one.number != value)
+        elif isinstance(value, bool):
+            yield field.name, not value
+        elif isinstance(value, (int, float)):
+            yield from ((field.name, other) for other in (value + 1, 0, -1))
+
+
+@each_of((kind, example) for kind, example, _ in EACH if example in EXAMPLES[kind][:1] and kind != "DummyData")
+def test_every_field_counts(kind: str, example: Example, tmp_path: Path) -> None:
+    """A layer with another value in a field has the same values in ONNX, unless ONNX cannot express it."""
+    param = parse_text(layer_text(kind, example), pb.NetParameter)
+    owns = [field.name for field, _ in param.layer[-1].ListFields() if field.name.endswith("_param")]
+    for own in owns or [f"{kind.lower()}_param"]:
+        for name, value in changes(getattr(param.layer[-1], own, pb.BlobShape())):
+            changed = pb.NetParameter()
+            changed.CopyFrom(param)
+            try:
+                setattr(getattr(changed.layer[-1], own), name, value)
+                net = with_random_weights(make_net(str(changed), "TEST"))
+            except (FcaffeError, ValueError):  # Caffe has no such layer
+                continue
+            with case(own, name, value):
+                try:
+                    assert relative_difference(net, example_inputs(net, example), tmp_path) <= TOLERANCE
+                except LayerError as refusal:
+                    assert "fcaffe knows no operators for" not in str(refusal)
+
+
+def test_a_field_that_is_not_read_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(_writers, "Reduction", lambda step: step.x if step.param.reduction_param.axis else "")
+
+    example = Example("reduction_param { operation: SUMSQ axis: 2 coeff: 1 }", ((2, 3, 4, 5),))
+    net = make_net(layer_text("Reduction", example), "TEST")
+    with pytest.raises(LayerError, match=r'layer "it" .* no operators for reduction_param.operation; leave out'):
+        to_onnx(net)
 
 
 @pytest.mark.parametrize("kind", sorted(REFUSED.keys() & EXAMPLES.keys()))
@@ -94,13 +139,6 @@ def test_pooling_of_every_size(tmp_path: Path) -> None:
             f"x{number}": np.random.default_rng(4).normal(size=(2, 2, *size)) for number, size in enumerate(sizes)
         }
         assert relative_difference(net, inputs, tmp_path) <= TOLERANCE, (method, kernel, stride, pad)
-
-
-@pytest.mark.parametrize("more", ["alpha: 0", "alpha: -0.01 k: 3", "alpha: 0.5 beta: 0", "alpha: 0.5 beta: -0.5 k: 2"])
-def test_lrn_beyond_what_runtimes_have(more: str, tmp_path: Path) -> None:
-    example = Example(f"lrn_param {{ local_size: 3 {more} }}", ((2, 5, 4, 3),))
-    net = example_net("LRN", example)
-    assert relative_difference(net, example_inputs(net, example), tmp_path) <= TOLERANCE
 
 
 def test_layers_of_one_name_keep_their_own_weights(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 from fcaffe.onnx.check import run_onnx
-from fcaffe.onnx.export import to_onnx, write_onnx
 from fcaffe.onnx.library import OPSETS
+from fcaffe.onnx.writing.export import to_onnx, write_onnx
 
 FOLDER = GOLDEN / "forks"
 CASES = {

@@ -16,9 +16,9 @@ from fcaffe.engines import cpu_engine
 from fcaffe.errors import FcaffeError
 from fcaffe.onnx.check import random_inputs, run_net
 from fcaffe.onnx.check_conversion import check_net
-from fcaffe.onnx.export import to_onnx, write_onnx
 from fcaffe.onnx.files import deploy_net
 from fcaffe.onnx.reading.convert import from_onnx
+from fcaffe.onnx.writing.export import to_onnx, write_onnx
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, write_text
 from fcaffe.proto.forks import fork_of_layer_type

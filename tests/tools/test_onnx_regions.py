@@ -7,7 +7,7 @@ import pytest
 
 from fcaffe.errors import LayerError
 from fcaffe.onnx.check import random_inputs
-from fcaffe.onnx.export import to_onnx
+from fcaffe.onnx.writing.export import to_onnx
 from tests.conftest import make_net
 from tests.layers.example import Example
 from tests.tools.onnx_nets import example_net, input_layer, layer_text, relative_difference

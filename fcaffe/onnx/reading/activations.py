@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from fcaffe.engines.elementwise import FLT_MAX
-from fcaffe.onnx.elementwise import FUNCTIONS, LEAKY, LRN
 from fcaffe.onnx.reading.graph import Step, Value
+from fcaffe.onnx.writing.elementwise import FUNCTIONS, LEAKY, LRN
 
 # erfc(z) = exp(-z^2) * P(t) with t = 1 / (1 + RATE * z), for z of 0 and more: coefficients of t, t^2, ...
 RATE = 0.3275911

@@ -11,7 +11,6 @@ import numpy as np
 from fcaffe import log
 from fcaffe.errors import FcaffeError, NetError, SnapshotError
 from fcaffe.model_files import Model, StoredLayer
-from fcaffe.onnx.graph import free_name
 from fcaffe.onnx.library import onnx
 from fcaffe.onnx.reading.cut import cut
 from fcaffe.onnx.reading.graph import Draft, Inferred, Known, Reader, Shape, Step, Value
@@ -19,6 +18,7 @@ from fcaffe.onnx.reading.inference import definition, empty, fold, inferred, is_
 from fcaffe.onnx.reading.load import Node, Source, load, names_read, node_of
 from fcaffe.onnx.reading.refused import UNKNOWN, reason_of
 from fcaffe.onnx.reading.rules import FLOAT, FLOATS, MOVES, WHOLE, WIDE, rule_of
+from fcaffe.onnx.writing.graph import free_name
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.merge_bn import merge_bn

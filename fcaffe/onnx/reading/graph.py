@@ -14,10 +14,10 @@ import numpy as np
 from fcaffe.errors import NetError
 from fcaffe.net import Blob
 from fcaffe.net.registry import create_layer
-from fcaffe.onnx.graph import registration
 from fcaffe.onnx.library import onnx
 from fcaffe.onnx.onnx_file import ROOM
 from fcaffe.onnx.reading.load import Node, Source, as_float, attribute_of
+from fcaffe.onnx.writing.graph import registration
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.shapes import hollow_context
 from fcaffe.tools.target import Target

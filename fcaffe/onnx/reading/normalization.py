@@ -10,7 +10,7 @@ from fcaffe.onnx.reading.arithmetic import combined
 from fcaffe.onnx.reading.graph import Step, Value
 from fcaffe.onnx.reading.pooling import log_of_sum
 from fcaffe.onnx.reading.reorder import permuted
-from fcaffe.onnx.shape import REDUCTIONS
+from fcaffe.onnx.writing.shape import REDUCTIONS
 
 NOTHING = 1e-18  # of a variance: it keeps 0 / 0 from being no number
 

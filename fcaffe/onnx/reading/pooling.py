@@ -18,7 +18,7 @@ from fcaffe.onnx.reading.arithmetic import combined, with_constant
 from fcaffe.onnx.reading.convolution import each, padding
 from fcaffe.onnx.reading.graph import Step, Value, sizes
 from fcaffe.onnx.reading.reorder import chosen, padded, permuted, weighted
-from fcaffe.onnx.shape import REDUCTIONS
+from fcaffe.onnx.writing.shape import REDUCTIONS
 
 
 class Window(NamedTuple):

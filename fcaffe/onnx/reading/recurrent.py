@@ -6,7 +6,7 @@ import numpy as np
 
 from fcaffe.onnx.reading.graph import Step, Value
 from fcaffe.onnx.reading.reorder import chosen, joined
-from fcaffe.onnx.recurrent import GATES
+from fcaffe.onnx.writing.recurrent import GATES
 
 _BACKWARDS = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
 _PLAIN = "use nn.LSTM with its defaults"

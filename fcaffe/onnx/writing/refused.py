@@ -10,7 +10,7 @@ from fcaffe.layers.loss import LossLayer
 from fcaffe.net import layer_types
 from fcaffe.net.build.filter import filter_net
 from fcaffe.net.registry import registered
-from fcaffe.onnx.graph import Step, writes
+from fcaffe.onnx.writing.graph import Step, writes
 from fcaffe.tools.shapes import READERS
 
 READS = "it reads a data set; give the deploy prototxt, whose inputs are blobs"

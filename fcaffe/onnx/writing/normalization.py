@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fcaffe.onnx.elementwise import LRN, same
-from fcaffe.onnx.graph import Shape, Step, writes
+from fcaffe.onnx.writing.elementwise import LRN, same
+from fcaffe.onnx.writing.graph import Shape, Step, writes
 from fcaffe.proto import caffe_pb2 as pb
 
 
 @writes("BatchNorm")
 def batch_norm(step: Step) -> list[str]:
+    step.layer_has(batch_norm_param="use_global_stats eps scale_bias", bn_param="eps frozen bn_mode")
     layer, (shape,) = step.layer, step.bottoms
     wide = shape if len(shape) > 1 else (*shape, 1)
     x = step.reshape(step.x, shape, wide)
@@ -61,6 +62,7 @@ def _operand(step: Step) -> str:
 
 
 def _spread(step: Step) -> Shape:
+    step.layer_has(scale_param="axis num_axes", bias_param="axis num_axes")
     layer = step.layer
     own = step.bottoms[1] if len(step.bottoms) > 1 else layer.blobs[0].shape
     return (*(1,) * layer.axis, *own, *(1,) * (len(step.bottoms[0]) - layer.axis - len(own)))
@@ -68,6 +70,7 @@ def _spread(step: Step) -> Shape:
 
 @writes("LRN")
 def lrn(step: Step) -> str:
+    step.layer_has(lrn_param="k")  # which has no effect within channels
     p = step.param.lrn_param
     across = p.norm_region == pb.LRNParameter.ACROSS_CHANNELS
     if across and p.alpha > 0 and p.beta > 0:  # others are valid in ONNX, but not in onnxruntime
@@ -83,6 +86,7 @@ def lrn(step: Step) -> str:
 
 @writes("MVN")
 def mean_variance(step: Step) -> str:
+    step.layer_has(mvn_param="eps")  # which has no effect without the variance
     p = step.param.mvn_param
     x = step.reshape(step.x, step.bottoms[0], step.tops[0])
     axes = [1, 2, 3] if p.across_channels else [2, 3]

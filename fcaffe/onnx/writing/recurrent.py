@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from fcaffe.onnx.graph import Step, writes
+from fcaffe.onnx.writing.graph import Step, writes
 
 GATES = [0, 2, 1, 3]  # Caffe's order, input, forget, output, candidate, of ONNX's input, output, forget, candidate
 
@@ -53,6 +53,7 @@ def _unit(step: Step, gates: str, c: str, cont: str, size: int, axis: int) -> tu
 
 def _begin(step: Step) -> tuple[list[str], list[str], list[str]]:
     """For each time step the gates of the input (N, gates * H) and the indicators (N, 1), and the initial states."""
+    step.layer_has(recurrent_param="num_output expose_hidden")
     layer = step.layer
     (steps, streams, *rest), size = step.bottoms[0], layer.outputs
     width = layer.gates * size

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
+from google.protobuf.message import Message
 
 from fcaffe import plugins
 from fcaffe.errors import LayerError
 from fcaffe.net import Layer
 from fcaffe.net.node import Node
 from fcaffe.onnx.library import OPSET, onnx
+from fcaffe.proto.forks import has_effect
 
 Shape = tuple[int, ...]
 Writer = Callable[["Step"], "str | Sequence[str]"]
@@ -20,6 +22,7 @@ Writer = Callable[["Step"], "str | Sequence[str]"]
 F = TypeVar("F")
 
 _writers: dict[str, Writer] = {}
+_OF_TRAINING = {"clipping_threshold", "debug_info", "engine", "momentum", "moving_average_fraction", "stable_prod_grad"}
 
 
 def registration(table: dict[str, F]) -> Callable[..., Callable[[F], F]]:
@@ -45,6 +48,31 @@ def writer_of(layer: Layer) -> Writer:
     if layer.type not in _writers:
         raise layer.error("fcaffe does not know how to write layers of this type in ONNX")
     return _writers[layer.type]
+
+
+class Fields:
+    """A message that records which of its fields are read."""
+
+    def __init__(self, message: Any) -> None:
+        self._message = message
+        self.seen: set[str] = set()
+        self.inner: dict[str, Fields] = {}  # messages that have been read, by their fields
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._message, name)
+        self.seen.add(name)
+        return self.inner.setdefault(name, Fields(value)) if isinstance(value, Message) else value
+
+    def unread(self) -> Iterator[str]:
+        """Yields the fields that have not been read and are not at their defaults, but for those of training alone."""
+        default = type(self._message)()
+        for descriptor, value in self._message.ListFields():
+            name = descriptor.name
+            counts = has_effect(descriptor) and name not in _OF_TRAINING and not name.endswith("filler")
+            if counts and name not in self.seen and value != getattr(default, name):
+                yield name
+        for name, message in self.inner.items():
+            yield from (f"{name}.{one}" for one in message.unread())
 
 
 @dataclass
@@ -81,7 +109,8 @@ class Graph:
 class Step:
     """A layer for the function that writes its nodes: names and shapes of its bottoms, and methods that add nodes.
 
-    These methods return the name of the new value.
+    These methods return the name of the new value. `param` records the fields that the function reads. It says by
+    `layer_has` which fields the layer's attributes and shapes stand for.
     """
 
     graph: Graph
@@ -92,16 +121,18 @@ class Step:
 
     def __post_init__(self) -> None:
         self.layer: Any = self.node.layer  # whose attributes depend on its type
+        self.param: Any = Fields(self.layer.param)
         self.bottoms, self.tops = ([blob.shape for blob in blobs] for blobs in (self.node.bottoms, self.node.tops))
-
-    @property
-    def param(self) -> Any:
-        return self.layer.param
 
     @property
     def x(self) -> str:
         """The first bottom."""
         return self.inputs[0]
+
+    def layer_has(self, **fields: str) -> None:
+        """Record fields of messages as read, since attributes and shapes of the layer follow from them."""
+        for message, names in fields.items():
+            getattr(self.param, message).seen.update(names.split())
 
     def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
         return self.ops(kind, *inputs, outputs=1, **attributes)[0]
@@ -173,6 +204,14 @@ class Step:
     def refuse(self, reason: str) -> LayerError:
         """The error for a layer that ONNX cannot express."""
         return self.layer.error(f"cannot be written in ONNX: {reason}")
+
+
+def write(step: Step) -> list[str]:
+    """Add the nodes of a layer, and return the names of its tops. Raises LayerError."""
+    tops = writer_of(step.layer)(step)
+    if unread := [f"{name}.{one}" for name, message in step.param.inner.items() for one in message.unread()]:
+        raise step.refuse(f"fcaffe knows no operators for {' and '.join(unread)}; leave out what is not needed")
+    return [tops] if isinstance(tops, str) else [*tops]
 
 
 def free_name(wanted: str, taken: set[str]) -> str:

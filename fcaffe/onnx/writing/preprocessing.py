@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fcaffe.errors import UsageError
-from fcaffe.onnx.graph import Graph, Shape
+from fcaffe.onnx.writing.graph import Graph, Shape
 from fcaffe.proto.binary import read_blob
 from fcaffe.tools.numpy_files import load_numpy
 

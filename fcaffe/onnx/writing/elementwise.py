@@ -7,8 +7,8 @@ import functools
 import numpy as np
 
 from fcaffe.layers.eltwise import PROD, SUM
-from fcaffe.onnx.graph import Step, writes
 from fcaffe.onnx.library import onnx
+from fcaffe.onnx.writing.graph import Step, writes
 
 # Layer types that compute what one operator does: the operator, the message, and its fields by names of attributes.
 FUNCTIONS: dict[str, tuple[str, str, dict[str, str]]] = {
@@ -54,26 +54,29 @@ def swish(step: Step) -> str:
 @writes("Power")
 def power(step: Step) -> str:
     p = step.param.power_param
-    if p.power == 0 or p.scale == 0:
-        value = np.power(np.float32(p.shift), np.float32(p.power)).reshape(1)
+    power, scale, shift = p.power, p.scale, p.shift
+    if power == 0 or scale == 0:
+        value = np.power(np.float32(shift), np.float32(power)).reshape(1)
         shape = step.op("Shape", step.x)
         return step.op("ConstantOfShape", shape, value=onnx().numpy_helper.from_array(value))
-    y = step.plus(step.times(step.x, p.scale), p.shift)
-    if p.power == 2:
+    y = step.plus(step.times(step.x, scale), shift)
+    if power == 2:
         y = step.op("Mul", y, y)
-    elif p.power != 1:
-        y = step.op("Pow", y, step.array(p.power, "power"))
+    elif power != 1:
+        y = step.op("Pow", y, step.array(power, "power"))
     return y
 
 
 @writes("Exp")
 def exp(step: Step) -> str:
+    step.layer_has(exp_param="base scale shift")
     numbers = step.layer.numbers()
     return step.times(step.op("Exp", step.times(step.x, numbers["rate"])), numbers["factor"])
 
 
 @writes("Log")
 def log(step: Step) -> str:
+    step.layer_has(log_param="base scale shift")
     numbers = step.layer.numbers()
     x = step.plus(step.times(step.x, numbers["scale"]), numbers["shift"])
     return step.times(step.op("Log", x), numbers["inverse"])
@@ -82,7 +85,7 @@ def log(step: Step) -> str:
 @writes("Clip")
 def clip(step: Step) -> str:
     p = step.param.clip_param
-    return step.op("Clip", step.x, step.array(p.min, "min"), step.array(p.max, "max"))
+    return step.op("Clip", step.x, step.array(p.min, "min"), step.array(max(p.min, p.max), "max"))
 
 
 @writes("Threshold")
@@ -93,6 +96,7 @@ def threshold(step: Step) -> str:
 
 @writes("Eltwise")
 def eltwise(step: Step) -> str:
+    step.layer_has(eltwise_param="operation coeff")
     layer = step.layer
     if layer.operation == SUM:
         in_place = step.param.top[0] == step.param.bottom[0]  # such a sum loses its first bottom, as in Caffe

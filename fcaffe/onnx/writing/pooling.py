@@ -9,11 +9,17 @@ import numpy as np
 from fcaffe.engines.elementwise import FLT_MAX, FLT_MIN
 from fcaffe.engines.windows import Windows
 from fcaffe.layers.pooling import AVE, MAX, Pooling
-from fcaffe.onnx.graph import Shape, Step, writes
+from fcaffe.onnx.writing.graph import Shape, Step, writes
+
+_OF_WINDOWS = (
+    "pool kernel_size kernel_h kernel_w kernel_size_3d stride stride_h stride_w stride_3d pad pad_h pad_w pad_3d "
+    "global_pooling round_mode avg_include_pad"
+)
 
 
 @writes("Pooling")
 def pooling(step: Step) -> str | list[str]:
+    step.layer_has(pooling_param=_OF_WINDOWS)
     layer, outputs = step.layer, step.tops[0][2:]
     if len(step.tops) > 1:
         return _with_indices(step, layer.windows, outputs)
@@ -24,6 +30,7 @@ def pooling(step: Step) -> str | list[str]:
 
 @writes("SPP")
 def spatial_pyramid(step: Step) -> str:
+    step.layer_has(spp_param="pyramid_height pool")
     layer, shape = step.layer, step.bottoms[0]
     levels = []
     for level, bins in zip(layer.levels, layer.bins, strict=True):

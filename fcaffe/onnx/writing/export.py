@@ -14,7 +14,8 @@ from fcaffe.model_files import Model
 from fcaffe.net import Blob, Net
 from fcaffe.net.node import Node
 from fcaffe.net.weights import to_model
-from fcaffe.onnx import (  # noqa: F401 - each fills the registry
+from fcaffe.onnx.library import OPSET, onnx
+from fcaffe.onnx.writing import (  # noqa: F401 - each fills the registry
     convolution,
     elementwise,
     normalization,
@@ -23,10 +24,9 @@ from fcaffe.onnx import (  # noqa: F401 - each fills the registry
     refused,
     shape,
 )
-from fcaffe.onnx.graph import Graph, Step, writer_of
-from fcaffe.onnx.library import OPSET, onnx
-from fcaffe.onnx.preprocessing import Preprocessing
-from fcaffe.onnx.properties import BlobKey, properties_of
+from fcaffe.onnx.writing.graph import Graph, Step, write
+from fcaffe.onnx.writing.preprocessing import Preprocessing
+from fcaffe.onnx.writing.properties import BlobKey, properties_of
 from fcaffe.output_files import replacing
 from fcaffe.proto.blobs import LARGEST
 
@@ -68,8 +68,8 @@ def to_onnx(
         parameters = [_parameter(graph, node, index, owners, names) for index in range(len(node.layer.blobs))]
         for index, name in enumerate(parameters):
             by_key.setdefault((node.name, index), name)
-        tops = writer_of(node.layer)(Step(graph, node, [values[i] for i in node.bottom_ids], parameters))
-        values.update(zip(node.top_ids, [tops] if isinstance(tops, str) else tops, strict=True))
+        tops = write(Step(graph, node, [values[i] for i in node.bottom_ids], parameters))
+        values.update(zip(node.top_ids, tops, strict=True))
     known = {name: _info(name, net.blobs[i].shape) for i, name in values.items()}
     outputs = _outputs(graph, net, values)
     if any(node.layer.type in _OPEN for node in net.nodes):

@@ -6,7 +6,9 @@ import math
 
 import numpy as np
 
-from fcaffe.onnx.graph import Shape, Step, writes
+from fcaffe.onnx.writing.graph import Shape, Step, writes
+
+_OF_WINDOWS = "kernel_size kernel_h kernel_w stride stride_h stride_w pad pad_h pad_w dilation axis force_nd_im2col"
 
 
 def _images(step: Step, shape: Shape) -> Shape:
@@ -19,6 +21,7 @@ def _images(step: Step, shape: Shape) -> Shape:
 
 @writes("Convolution", "Deconvolution")
 def convolution(step: Step) -> list[str]:
+    step.layer_has(convolution_param=f"num_output bias_term {_OF_WINDOWS}")
     kind = "ConvTranspose" if step.layer.type == "Deconvolution" else "Conv"
     group = step.param.convolution_param.group
     ends = zip(step.inputs, step.bottoms, step.tops, strict=True)
@@ -28,6 +31,7 @@ def convolution(step: Step) -> list[str]:
 @writes("Im2col")
 def im2col(step: Step) -> str:
     """A convolution of each channel with one-hot kernels."""
+    step.layer_has(convolution_param=f"num_output bias_term group {_OF_WINDOWS}")
     w, (shape,), (top,) = step.layer.windows, step.bottoms, step.tops
     channels = _images(step, shape)[1]
     picks = np.tile(np.eye(w.size).reshape(w.size, 1, *w.kernel), (channels, *(1,) * (len(w.kernel) + 1)))
@@ -53,6 +57,7 @@ def _windows(step: Step, kind: str, x: str, shape: Shape, top: Shape, *weights: 
 @writes("InnerProduct")
 def inner_product(step: Step) -> str:
     layer, p, blobs = step.layer, step.param.inner_product_param, list(step.blobs)
+    step.layer_has(inner_product_param="num_output bias_term axis")
     rows = step.op("Flatten", step.x, axis=layer.axis)
     if p.normalize:
         layer.normalize_weights()
@@ -63,5 +68,6 @@ def inner_product(step: Step) -> str:
 
 @writes("Embed")
 def embed(step: Step) -> str:
+    step.layer_has(embed_param="input_dim num_output bias_term")
     y = step.op("Gather", step.blobs[0], step.cast(step.x, "INT64"), axis=0)
     return step.op("Add", y, step.blobs[1]) if len(step.blobs) > 1 else y
