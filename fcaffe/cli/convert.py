@@ -5,53 +5,84 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from fcaffe.cli.flags import command, numbers, with_options
+from fcaffe.cli.flags import MODEL, OWN, command, flag, numbers, with_flags
 from fcaffe.cli.table import say
 from fcaffe.errors import FcaffeError, UsageError
+from fcaffe.model_files import read_model, write_model
 from fcaffe.onnx.convert import convert as convert_file
 from fcaffe.onnx.convert import is_state_dict, target_kind
 from fcaffe.onnx.library import OPSET, ToOnnx
 from fcaffe.output_files import check_output
 from fcaffe.proto import read_net, write_text
+from fcaffe.tools.merge_bn import merge_bn
 from fcaffe.tools.preprocessing import TORCHVISION, of_net
+from fcaffe.tools.target import read_target
 
-_ONNX = [
-    click.option("--mean", default="", metavar="FILE|N,...", help="Subtract a mean from images: a file, or numbers."),
-    click.option("--scale", default=1.0, metavar="N", help="Multiply images by N, after the mean is subtracted."),
-    click.option("--swap-channels", is_flag=True, help="Take images in the other order of channels: RGB for BGR."),
-    click.option(
-        "--fold-bn",
-        "--merge-bn",
-        "fold_bn",
-        is_flag=True,
-        help="Fold BatchNorm and Scale into the weights before them.",
-    ),
-    click.option("--opset", type=int, metavar="N", help="The version of ONNX's operators: 17 to 21 (21)."),
-    click.option(
-        "--input-shape",
-        "shapes",
-        multiple=True,
-        metavar="NAME:N,C,H,W",
-        help="The shape of an input that an .onnx file leaves open, for a net.",
-    ),
-    click.option(
+FORKS = "forks"  # the target of --forks
+
+
+@dataclass(frozen=True)
+class ConvertFlags:
+    net: str = flag(
+        "FILE",
+        "The net: what an .onnx file is to compute, or what a model in HDF5 that Caffe wrote, in ONNX or of PyTorch "
+        "leaves out.",
+        "--net",
+        *MODEL,
+    )
+    to: str = flag(
+        ["bvlc", "nvidia", "torchvision"],
+        "Whose form a model gets: bvlc, which NVIDIA's fork reads too; nvidia, for the blobs of a .caffemodel; or "
+        "torchvision, for the names in a .safetensors, of VGG, SqueezeNet and ResNet.",
+        default="bvlc",
+    )
+    check: bool = flag(
+        None, "Run both sides on random values and each --input, and print the largest difference.", default=False
+    )
+    inputs: Sequence[str] = flag(
+        "FILE", "Values for --check: .npy, or .npz by name.", "--input", default=(), multiple=True
+    )
+    toolchain: str | None = flag(
+        "NAME|FILE",
+        "Write a net, from .onnx or of --model, as this toolchain reads it: bvlc, opencv, tensorrt, nnie, vitis-ai or "
+        "ncnn.",
         "--target",
-        "toolchain",
-        metavar="NAME|FILE",
-        help="Write a net from .onnx as this toolchain reads it: bvlc, opencv, tensorrt, nnie, vitis-ai or ncnn.",
-    ),
-    click.option("--forks", is_flag=True, help="Use layers and fields of forks, such as Permute: --target forks."),
-    click.option(
-        "--cut",
-        default="",
-        metavar="BLOB,...",
-        help="End a net from .onnx at these values; auto: at the features that the decoding of boxes begins with.",
-    ),
-]
+        default=None,
+    )
+    fold_bn: bool = flag(
+        None, "Fold BatchNorm and Scale into the weights before them.", "--fold-bn", "--merge-bn", default=False
+    )
+
+
+@dataclass(frozen=True)
+class OnnxFlags:
+    mean: str = flag("FILE|N,...", "Subtract a mean from images: a file, or numbers.")
+    scale: float = flag("N", "Multiply images by N, after the mean is subtracted.", default=1.0)
+    swap_channels: bool = flag(
+        None, "Take images in the other order of channels: RGB for BGR.", "--swap-channels", default=False
+    )
+    opset: int | None = flag("N", "The version of ONNX's operators: 17 to 21 (21).", default=None, type=int)
+    shapes: Sequence[str] = flag(
+        "NAME:N,C,H,W",
+        "The shape of an input that an .onnx file leaves open, for a net.",
+        "--input-shape",
+        default=(),
+        multiple=True,
+    )
+    forks: bool = flag(None, "Use layers and fields of forks, such as Permute: --target forks.", default=False)
+    cut: str = flag(
+        "BLOB,...",
+        "End a net from .onnx at these values; auto: at the features that the decoding of boxes begins with.",
+    )
+
+    @property
+    def alters_pictures(self) -> bool:
+        return bool(self.mean or self.scale != 1 or self.swap_channels)
 
 
 @command(
@@ -60,75 +91,52 @@ _ONNX = [
     "in: a model as .caffemodel, .h5, .npz, .safetensors or .dcmodel (or its net as .prototxt), a solver state as "
     ".solverstate or .h5, a net or solver as .prototxt, a mean as .binaryproto or .npy. With its net as --model, "
     "a model becomes an .onnx file, and an .onnx file or a state dict of PyTorch in a .safetensors a model. If IN "
-    "is a database, its mean image is computed. An .onnx file of PyTorch, say, becomes a net, OUT, and its WEIGHTS.",
+    "is a database, its mean image is computed. An .onnx file of PyTorch, say, becomes a net, OUT, and its WEIGHTS; "
+    "so does a model with its --model, for a --target.",
 )
 @click.argument("source", metavar="IN")
 @click.argument("target", metavar="OUT")
 @click.argument("weights", metavar="[WEIGHTS]", required=False)
-@click.option(
-    "--net",
-    "--model",
-    "net",
-    default="",
-    metavar="FILE",
-    help="The net: what an .onnx file is to compute, or what a model in HDF5 that Caffe wrote, in ONNX or of PyTorch "
-    "leaves out.",
-)
-@click.option(
-    "--to",
-    type=click.Choice(["bvlc", "nvidia", "torchvision"]),
-    default="bvlc",
-    help="Whose form a model gets: bvlc, which NVIDIA's fork reads too; nvidia, for the blobs of a .caffemodel; or "
-    "torchvision, for the names in a .safetensors, of VGG, SqueezeNet and ResNet.",
-)
-@click.option(
-    "--check", is_flag=True, help="Run both sides on random values and each --input, and print the largest difference."
-)
-@click.option("--input", "inputs", multiple=True, metavar="FILE", help="Values for --check: .npy, or .npz by name.")
-@with_options(_ONNX, "Flags for .onnx files")
-def convert(
-    source: str,
-    target: str,
-    weights: str | None,
-    net: str,
-    to: str,
-    check: bool,
-    inputs: Sequence[str],
-    mean: str,
-    scale: float,
-    swap_channels: bool,
-    fold_bn: bool,
-    opset: int | None,
-    shapes: Sequence[str],
-    toolchain: str | None,
-    forks: bool,
-    cut: str,
-) -> int:
+@with_flags("flags", ConvertFlags, OWN)
+@with_flags("onnx", OnnxFlags, "Flags for .onnx files")
+def convert(source: str, target: str, weights: str | None, flags: ConvertFlags, onnx: OnnxFlags) -> int:
+    net, inputs = flags.net, flags.inputs
     if source.endswith((".pth", ".pt")):
         raise UsageError(
             f"{source}: to load it is to run the code in it, which fcaffe does not; export the model by "
             "torch.onnx.export, and convert that .onnx; or save its state dict by safetensors.torch.save_file, and "
             "convert that .safetensors with the net as --model (docs/ways-in.md)"
         )
-    if forks and toolchain:
+    if onnx.forks and flags.toolchain:
         raise UsageError("--forks is --target forks; give one of the two")
-    toolchain = "forks" if forks else toolchain
+    toolchain = FORKS if onnx.forks else flags.toolchain
     check_output(target, target_kind(target), source, net, weights or "", *inputs)
-    if inputs and not check:
+    if inputs and not flags.check:
         raise UsageError("--input is for --check, which runs both sides on it")
     if weights is not None:
-        check_output(weights, target_kind(weights), source)
-        if net or mean or scale != 1 or swap_channels or opset or to != "bvlc":
+        check_output(weights, target_kind(weights), source, net)
+    if toolchain and net and not source.endswith(".onnx"):
+        if flags.check or onnx != OnnxFlags(forks=onnx.forks):
+            raise UsageError(
+                "--target of a net that is not from .onnx goes with --merge-bn alone: leave the others out"
+            )
+        return _rewrite(source, target, weights, net, toolchain, flags.fold_bn)
+    if weights is not None:
+        if net or onnx.alters_pictures or onnx.opset or flags.to != "bvlc":
             raise UsageError(
                 "with WEIGHTS the net is from IN; --check, --input, --input-shape, --target, --forks, --cut and "
                 "--merge-bn go with it"
             )
-        options = {"shapes": _shapes(shapes), "merge": fold_bn, "ends": cut.split(",") if cut else []}
-        return _convert_onnx(source, target, weights, toolchain, inputs if check else None, **options)
-    if shapes or toolchain or cut:
+        options = {
+            "shapes": _shapes(onnx.shapes),
+            "merge": flags.fold_bn,
+            "ends": onnx.cut.split(",") if onnx.cut else [],
+        }
+        return _convert_onnx(source, target, weights, toolchain, inputs if flags.check else None, **options)
+    if onnx.shapes or toolchain or onnx.cut:
         raise UsageError(
             "--input-shape, --target, --forks and --cut are for a net from an .onnx file: convert IN.onnx OUT.prototxt "
-            "WEIGHTS"
+            "WEIGHTS; --target and --forks also for the net of --model"
         )
     if target.endswith((".pth", ".pt")):
         raise UsageError(
@@ -137,22 +145,23 @@ def convert(
         )
     if inputs and not net:
         raise UsageError("--input is for a net, and --check compares weights without one: give it as --model")
-    if check and target.endswith(".prototxt"):
+    if flags.check and target.endswith(".prototxt"):
         raise UsageError(f"--check compares models, and {target} is a net or solver: leave it out")
-    if check and (to == "torchvision" or (os.path.isfile(source) and is_state_dict(source))):
+    if flags.check and (flags.to == "torchvision" or (os.path.isfile(source) and is_state_dict(source))):
         raise UsageError("--check cannot run a state dict: it has no net; leave it out")
-    preprocessing = None
+    preprocessing, to_onnx = None, None
     if net and target.endswith(".onnx"):
         folder = click.get_current_context().with_resource(tempfile.TemporaryDirectory())
         net, preprocessing = _deployed(net, folder)
-    if mean or scale != 1 or swap_channels:
+    if onnx.alters_pictures:
         from fcaffe.onnx.writing.preprocessing import Preprocessing, read_mean
 
-        preprocessing = Preprocessing(read_mean(mean) if mean else None, scale, swap_channels)
-    to_onnx = ToOnnx(preprocessing, fold_bn, opset or OPSET) if preprocessing is not None or fold_bn or opset else None
-    noun = convert_file(source, target, net or None, to, to_onnx, check)
+        preprocessing = Preprocessing(read_mean(onnx.mean) if onnx.mean else None, onnx.scale, onnx.swap_channels)
+    if preprocessing is not None or flags.fold_bn or onnx.opset:
+        to_onnx = ToOnnx(preprocessing, flags.fold_bn, onnx.opset or OPSET)
+    noun = convert_file(source, target, net or None, flags.to, to_onnx, flags.check)
     say(f"{target}: {noun} from {source}")
-    if not check:
+    if not flags.check:
         return 0
     from fcaffe.onnx.check_conversion import compare, too_far
 
@@ -196,6 +205,25 @@ def _note(producer: str, net: Any) -> str:
     return TORCHVISION
 
 
+def _rewrite(source: str, target: str, weights: str | None, net: str, toolchain: str, fold_bn: bool) -> int:
+    """Write a net, and its weights where WEIGHTS is named, as a toolchain reads them. Raises FcaffeError."""
+    if not target.endswith(".prototxt"):
+        raise UsageError(f"--target {toolchain} is for a net, OUT.prototxt, not for {target}")
+    if fold_bn and not weights:
+        raise UsageError(f"--merge-bn changes the weights: convert {source} {target} WEIGHTS --model {net}")
+    param, model = read_net(net), read_model(source)
+    names = {layer.name for layer in param.layer}
+    if not any(layer.name in names for layer in model.layers if layer.blobs):
+        raise UsageError(f"{source} has weights for no layer of {net}; name its own net as --model")
+    if fold_bn:
+        param, model, _ = merge_bn(param, model)
+    write_text(target, read_target(toolchain).fitted(param, net))
+    if weights:
+        write_model(weights, model)
+    say(f"{f'{target}, {weights}' if weights else target}: {len(param.layer)} layers of {net}, for {toolchain}")
+    return 0
+
+
 def _convert_onnx(
     source: str, target: str, weights: str, toolchain: str | None, inputs: Sequence[str] | None, **options: Any
 ) -> int:
@@ -203,9 +231,8 @@ def _convert_onnx(
 
     Layers that are not BVLC Caffe's are refused only if a target is named.
     """
-    from fcaffe.model_files import write_model
     from fcaffe.onnx.reading.convert import from_onnx
-    from fcaffe.tools.target import read_target, with_rounding
+    from fcaffe.tools.target import with_rounding
 
     if not source.endswith(".onnx") or not target.endswith(".prototxt"):
         raise UsageError(
@@ -213,13 +240,10 @@ def _convert_onnx(
         )
     reader = read_target(toolchain or "bvlc")
     made = from_onnx(source, target=reader, **options)
-    net = with_rounding(made.net, reader.rounding)
-    if toolchain and (problems := reader.misfits(net)):
-        each = [
-            f"{layers[0]}{f' and {len(layers) - 1} more' if layers[1:] else ''}: {problem}"
-            for problem, layers in problems.items()
-        ]
-        raise FcaffeError(f"{source} does not fit {toolchain}: {'; '.join(each)}. End the net before them by --cut")
+    try:
+        net = reader.fitted(made.net, source) if toolchain else with_rounding(made.net, reader.rounding)
+    except FcaffeError as problem:
+        raise FcaffeError(f"{problem}. --cut BLOB,... ends a net before layers at its end") from None
     write_text(target, net, _note(made.producer, net))
     write_model(weights, made.model)
     say(f"{target}, {weights}: {len(made.net.layer)} layers from {source}")

@@ -3,31 +3,69 @@
 from __future__ import annotations
 
 import colorsys
-import contextlib
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import click
 import numpy as np
 
 from fcaffe import log
-from fcaffe.cli.engine import EngineFlags, engine_flags, first_gpu
-from fcaffe.cli.flags import MEAN, MODEL, SCALE, WEIGHTS, command
+from fcaffe.cli.engine import GpuFlags, gpu_flags
+from fcaffe.cli.flags import MEAN, MODEL, OWN, SCALE, WEIGHTS, command, flag, with_flags
 from fcaffe.cli.table import say
 from fcaffe.data.annotated import read_label_map
 from fcaffe.data.boxes import ImageSize, falling, in_pixels
-from fcaffe.data.images import Color, decode_image, encode_image, opencv, read_file, resize_image
-from fcaffe.data.transformer import Transformer
-from fcaffe.errors import DataError, UsageError
+from fcaffe.data.form import Form
+from fcaffe.data.images import encode_image, opencv, read_file, resize_image
+from fcaffe.errors import DataError, FcaffeError, UsageError
 from fcaffe.input_files import reading, require_inputs
-from fcaffe.net import Blob, Net
+from fcaffe.onnx.writing.preprocessing import read_mean
 from fcaffe.output_files import PICTURE, check_output, replacing
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.tools.nets import load, new_net, read_net_for
+from fcaffe.proto import read_net
+from fcaffe.tools.predictor import OBJECTS, ROW, Predictor
+from fcaffe.tools.preprocessing import Preprocessing
 
-ROW = 7  # of DetectionOutput: image, label, score, box
 GOLDEN_RATIO = 0.618
+
+
+@dataclass(frozen=True)
+class DetectorFlags:
+    """The net, and how pictures become its input."""
+
+    model: str = flag("FILE", "Prototxt of the net.", *MODEL)
+    weights: str = flag("FILE", "The net's weights.", *WEIGHTS)
+    labelmap: str = flag("FILE", "Names of the classes: a label map of SSD (prototxt).")
+    mean: str = flag(
+        "X,...|FILE",
+        "Subtract these values of the channels blue, green and red, or a mean image (104,117,123: VGG's; '': none).",
+        *MEAN,
+        default="104,117,123",
+    )
+    scale: float = flag("X", "Multiply by this after the mean is subtracted (1).", *SCALE, default=1.0)
+
+    def preprocessing(self) -> Preprocessing:
+        """Pictures get the size of the net's input. Raises UsageError if it has none for pictures."""
+        net = read_net(self.model)
+        inputs = [list(shape.dim) for layer in net.layer for shape in layer.input_param.shape]
+        shape = next((dims for dims in inputs if len(dims) == 4 and dims[1] in (1, 3)), None)
+        if shape is None:
+            raise UsageError(
+                f"{self.model} has no Input layer for pictures, N x 3 x H x W; give the deploy net of a detector"
+            )
+        transform = pb.TransformationParameter(scale=self.scale)
+        set_mean(transform, self.mean)
+        return Preprocessing(Form(shape[1], (shape[2], shape[3])), transform)
+
+
+@dataclass(frozen=True)
+class DrawFlags:
+    """Which objects are shown, and where they are drawn."""
+
+    out: str = flag("FOLDER", "Draw objects, or classes of pixels, into copies of the pictures there.")
+    threshold: float = flag("X", "Lowest score of an object (0.5).", default=0.5)
 
 
 @command(
@@ -38,58 +76,57 @@ GOLDEN_RATIO = 0.618
     "score, and xmin, ymin, xmax and ymax in pixels.",
 )
 @click.argument("images", metavar="IMAGE...", nargs=-1, required=True)
-@click.option(*MODEL, "model", default="", metavar="FILE", help="Prototxt of the net.")
-@click.option(*WEIGHTS, "weights", default="", metavar="FILE", help="The net's weights.")
-@click.option("--gpu", default="", metavar="ID", help="GPU to compute on (the CPU).")
-@click.option("--labelmap", default="", metavar="FILE", help="Names of the classes: a label map of SSD (prototxt).")
-@click.option("--threshold", type=float, default=0.5, metavar="X", help="Lowest score of an object (0.5).")
-@click.option("--out", default="", metavar="FOLDER", help="Write copies of the pictures with the boxes drawn here.")
-@click.option(
-    *MEAN,
-    "mean",
-    default="104,117,123",
-    metavar="X,...|FILE",
-    help="Subtract these values of the channels blue, green and red, or a mean image (104,117,123: VGG's; '': none).",
-)
-@click.option(*SCALE, "scale", default=1.0, metavar="X", help="Multiply by this after the mean is subtracted (1).")
-@engine_flags
-def detect_objects(
-    engines: EngineFlags,
-    images: tuple[str, ...],
-    model: str,
-    weights: str,
-    gpu: str,
-    labelmap: str,
-    threshold: float,
-    out: str,
-    mean: str,
-    scale: float,
-) -> int:
-    if not model or not weights:
+@with_flags("net", DetectorFlags, OWN)
+@with_flags("drawing", DrawFlags, OWN)
+@gpu_flags
+def detect_objects(images: tuple[str, ...], net: DetectorFlags, drawing: DrawFlags, engines: GpuFlags) -> int:
+    if not net.model or not net.weights:
         raise UsageError("detect-objects needs a net and its weights: give --model FILE and --weights FILE")
-    require_inputs(weights)
-    targets = targets_of(images, out)
-    names = read_label_map(labelmap) if labelmap else {}
-    device = first_gpu(gpu)
-    engine = engines.create(device and device[0])
-    with log.quiet():
-        net = new_net(read_net_for(model, pb.TEST), engine)
-    with contextlib.closing(net):
-        pictures, rows = _ends(net)
-        load(net, weights)
-        transformer = _transformer(mean, scale, pictures.shape[1:])
-        for path, target in zip(images, targets, strict=True):
-            pixels = decode_image(read_file(path), f'"{path}"', Color.COLOR if pictures.shape[1] == 3 else Color.GRAY)
-            (decision,) = transformer.decide(1)
-            values = np.empty(pictures.shape[1:], np.float32)
-            transformer.apply(transformer.augment(pixels, decision), decision, values)
-            pictures.data[...] = engine.from_numpy(values)
-            net.forward()
-            tell_objects(engine.to_numpy(rows.data), path, pixels, target, names, threshold)
-    return 0
+    require_inputs(net.weights)
+    names = read_label_map(net.labelmap) if net.labelmap else {}
+    stated, engine = net.preprocessing(), engines.chosen()
+    with Predictor(model=net.model, weights=net.weights, engine=engine, preprocessing=stated) as predictor:
+        if predictor.kind != OBJECTS:
+            raise UsageError(f"{net.model} has no output of a DetectionOutput layer; give the deploy net of a detector")
+        return show_found(predictor, images, drawing, names, goes_on=False)
 
 
-def tell_objects(
+def set_mean(transform: Any, text: str) -> None:
+    """Set the mean of a TransformationParameter to that of a --mean flag. Raises UsageError, SnapshotError."""
+    transform.ClearField("mean_file")
+    transform.ClearField("mean_value")
+    if os.path.isfile(text) and not text.endswith(".npy"):
+        transform.mean_file = text
+    elif text:
+        transform.mean_value.extend(read_mean(text).reshape(-1).tolist())
+
+
+def show_found(
+    predictor: Predictor, paths: Sequence[str], drawing: DrawFlags, names: dict[int, Any], goes_on: bool = True
+) -> int:
+    """Print what a net finds that finds objects or classifies pixels, and draw it into --out.
+
+    Returns the exit code, which is 1 if a picture could not be read; unless it `goes_on`, that is raised.
+    """
+    code, form = 0, predictor.preprocessing.form
+    for path, target in zip(paths, _targets_of(paths, drawing.out), strict=True):
+        try:
+            pixels = form._replace(size=None).load(read_file(path), f'"{path}"')
+            output = predictor.output(form.fit(pixels))
+        except FcaffeError as problem:
+            if not goes_on:
+                raise
+            log.error(str(problem))
+            code = 1
+            continue
+        if predictor.kind == OBJECTS:
+            _tell_objects(output, path, pixels, target, names, drawing.threshold)
+        else:
+            _tell_mask(output, path, pixels, target, names)
+    return code
+
+
+def _tell_objects(
     rows: np.ndarray, path: str, pixels: np.ndarray, target: str, names: dict[int, Any], threshold: float
 ) -> None:
     """Print the objects in the rows of a DetectionOutput, and draw them into a copy `target` of the picture, unless
@@ -102,7 +139,7 @@ def tell_objects(
         _write_picture(target, draw(pixels, objects, names))
 
 
-def tell_mask(scores: np.ndarray, path: str, pixels: np.ndarray, target: str, names: dict[int, Any]) -> None:
+def _tell_mask(scores: np.ndarray, path: str, pixels: np.ndarray, target: str, names: dict[int, Any]) -> None:
     """Print the share of the pixels of each class, of scores (1, C, H, W).
 
     Lays the colours of the classes over a copy `target` of the picture, unless that is empty.
@@ -130,7 +167,7 @@ def _color(label: int) -> list[float]:
     return [255 * part for part in colorsys.hsv_to_rgb(label * GOLDEN_RATIO % 1, 0.8, 0.9)]
 
 
-def targets_of(images: tuple[str, ...], out: str) -> list[str]:
+def _targets_of(images: Sequence[str], out: str) -> list[str]:
     """The path of each drawn picture; empty without a folder. Raises UsageError if one would overwrite another."""
     if not out:
         return [""] * len(images)
@@ -142,32 +179,6 @@ def targets_of(images: tuple[str, ...], out: str) -> list[str]:
     with reading(out, UsageError, "folder for pictures"):
         os.makedirs(out, exist_ok=True)
     return targets
-
-
-def _ends(net: Net) -> tuple[Blob, Blob]:
-    """The net's input, for one picture, and the output with the rows of objects. Raises UsageError if it lacks one."""
-    inputs = [blob for node in net.nodes if node.layer.type == "Input" for blob in node.tops]
-    pictures = [blob for blob in inputs if len(blob.shape) == 4 and blob.shape[1] in (1, 3)]
-    rows = [blob for _, blob, _ in net.outputs() if blob.shape[:2] == (1, 1) and blob.shape[-1] == ROW]
-    if not pictures or not rows:
-        missing = "output of a DetectionOutput layer" if pictures else "Input layer for pictures, N x 3 x H x W"
-        raise UsageError(f'the net "{net.name}" has no {missing}; give the deploy net of a detector')
-    pictures[0].reshape(1, *pictures[0].shape[1:])
-    net.reshape()
-    return pictures[0], rows[0]
-
-
-def _transformer(mean: str, scale: float, shape: tuple[int, ...]) -> Transformer:
-    """Resizes pictures to this shape (C, H, W), subtracts the mean and scales."""
-    resize = pb.ResizeParameter(resize_mode=pb.ResizeParameter.WARP, height=shape[1], width=shape[2])
-    settings = pb.TransformationParameter(resize_param=[resize], scale=scale)
-    try:
-        settings.mean_value.extend(float(word) for word in mean.split(",") if mean)
-    except ValueError:
-        settings.mean_file = mean
-    transformer = Transformer(settings, pb.TEST)
-    transformer.output_shape(shape)
-    return transformer
 
 
 class Found(NamedTuple):

@@ -90,6 +90,21 @@ engine_flags = with_flags("engines", EngineFlags, ENGINE)
 
 
 @dataclass(frozen=True)
+class GpuFlags(EngineFlags):
+    """The same for commands that do not have Caffe's flags."""
+
+    gpu: str = flag("ID", "GPU to compute on (the CPU).")
+
+    def chosen(self) -> Engine:
+        """Create the engine, on the GPU of --gpu or on the CPU. Raises UsageError."""
+        device = first_gpu(self.gpu)
+        return self.create(device and device[0])
+
+
+gpu_flags = with_flags("engines", GpuFlags, ENGINE)
+
+
+@dataclass(frozen=True)
 class Devices:
     """The names of the GPUs that NVIDIA's driver lists; `why_none` is the reason for none."""
 

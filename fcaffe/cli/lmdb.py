@@ -23,7 +23,7 @@ from fcaffe.data.backends import write_database
 from fcaffe.data.database import Database, Record, new_folder
 from fcaffe.data.datum import datum_to_array, labels_of, name_of, parse_datum
 from fcaffe.data.form import labels_beside
-from fcaffe.data.images import encode_image
+from fcaffe.data.images import encode_image, header_of
 from fcaffe.errors import DataError, UsageError
 
 MOST_LABELS = 40  # in the histogram
@@ -39,8 +39,6 @@ LIST = "list.txt"  # of exported pictures, for convert_imageset
 _NUMBER = re.compile(rb"\d{6,}(_|$)")  # at the beginning of a key of Caffe's programs
 _PICTURE_ENDING = re.compile(r"\.(png|jpe?g|bmp|gif|tiff?|webp|p[gpn]m)$", re.IGNORECASE)
 _UNSAFE = re.compile(r"[^\w.+-]+")
-_PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}  # by color type
-_NO_FRAMES = {0xC4, 0xC8, 0xCC}  # markers of JPEG among those of frames
 _STARTS = {b"\x89PNG": "png", b"\xff\xd8": "jpg", b"BM": "bmp", b"GIF8": "gif", b"II*\0": "tif", b"MM\0*": "tif"}
 _FORMS = {"png": "PNG files", "jpg": "JPEG files", "bmp": "BMP files", "tif": "TIFF files"}
 
@@ -154,11 +152,8 @@ def shape_of(datum: Any) -> tuple[int, ...]:
     """Channels, height and width, which for a PNG or JPEG are read from its header. () if they are unknown."""
     if not datum.encoded:
         return (datum.channels, datum.height, datum.width) if datum.channels else ()
-    kind = _ending(datum.data)
-    if kind == "png" and len(datum.data) > 25:
-        width, height = (int.from_bytes(datum.data[start : start + 4], "big") for start in (16, 20))
-        return _PNG_CHANNELS.get(datum.data[25], 0), height, width
-    return _jpeg_shape(datum.data) if kind == "jpg" else ()
+    header = header_of(datum.data)
+    return (header.channels, header.height, header.width) if header.height else ()
 
 
 def renumbered(records: Iterable[Record], numbers: Iterable[int]) -> Iterator[Record]:
@@ -207,15 +202,3 @@ def _picture(key: bytes, datum: Any) -> tuple[bytes, str]:
 
 def _ending(data: bytes) -> str:
     return next((ending for start, ending in _STARTS.items() if data.startswith(start)), "")
-
-
-def _jpeg_shape(data: bytes) -> tuple[int, ...]:
-    """The shape of a JPEG's first frame (markers C0 to CF)."""
-    offset = 2
-    while offset + 10 <= len(data) and data[offset] == 0xFF:
-        marker, length = data[offset + 1], int.from_bytes(data[offset + 2 : offset + 4], "big")
-        if 0xC0 <= marker <= 0xCF and marker not in _NO_FRAMES:
-            height, width = (int.from_bytes(data[offset + start : offset + start + 2], "big") for start in (5, 7))
-            return data[offset + 9], height, width
-        offset += 1 if marker == 0xFF else 2 + length
-    return ()

@@ -9,14 +9,14 @@ import click
 
 from fcaffe.cli.flags import command, numbers_of_shape
 from fcaffe.cli.table import say
-from fcaffe.errors import FcaffeError, UsageError
+from fcaffe.errors import UsageError
 from fcaffe.input_files import require_inputs
 from fcaffe.output_files import check_output
 from fcaffe.proto import read_net, write_text
 from fcaffe.proto.text import PROTOTXT
 from fcaffe.tools.deploy import deploy_net, input_shapes
 from fcaffe.tools.new_net import POLICIES, read_data, read_template, write_project
-from fcaffe.tools.target import read_target, with_rounding
+from fcaffe.tools.target import read_target
 
 
 @command(
@@ -69,10 +69,7 @@ def deploy(source: str, out: str, input_shape: str, target: str | None) -> int:
     param = read_net(source)
     net = deploy_net(param, input_shapes(param, source, numbers_of_shape(input_shape)))
     if target:
-        reader = read_target(target)
-        net = with_rounding(net, reader.rounding)
-        if problems := reader.misfits(net):
-            raise FcaffeError("; ".join(f"{layers[0]}: {problem}" for problem, layers in problems.items()))
+        net = read_target(target).fitted(net, source)
     write_text(out, net)
     say(f"{out}: {len(net.layer)} layers of {source}")
     return 0

@@ -15,22 +15,20 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.cli.dataset import size_of
-from fcaffe.cli.detect_objects import targets_of, tell_mask, tell_objects
-from fcaffe.cli.engine import EngineFlags, engine_flags, first_gpu
-from fcaffe.cli.flags import MEAN, MODEL, SCALE, WEIGHTS, command
+from fcaffe.cli.detect_objects import DrawFlags, set_mean, show_found
+from fcaffe.cli.engine import GpuFlags, gpu_flags
+from fcaffe.cli.flags import MEAN, MODEL, OWN, SCALE, WEIGHTS, command, flag, with_flags
 from fcaffe.cli.progress import counted
 from fcaffe.cli.table import say
 from fcaffe.data.backends import open_database
 from fcaffe.data.datum import datum_to_array, parse_datum
 from fcaffe.data.form import MODES, Form
-from fcaffe.data.images import read_file
 from fcaffe.errors import DataError, FcaffeError, UsageError
 from fcaffe.input_files import require_inputs
-from fcaffe.onnx.writing.preprocessing import read_mean
 from fcaffe.output_files import check_output, replacing, starting
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.listing import list_pictures, pictures_in
-from fcaffe.tools.predictor import CLASSES, CROPS, OBJECTS, Predictor, Stored, of_model, of_solver
+from fcaffe.tools.predictor import CLASSES, CROPS, Predictor, Stored, of_model, of_solver
 from fcaffe.tools.preprocessing import Preprocessing, of_net
 from fcaffe.tools.report import PREDICTIONS
 
@@ -48,6 +46,66 @@ class Asked:
     label: str = ""
 
 
+@dataclass(frozen=True)
+class NetFlags:
+    """The net, and its preprocessing where that is not what the net states."""
+
+    solver: str = flag("FILE", "The solver whose net was trained.")
+    model: str = flag("FILE|FOLDER", "Instead, a train_val or deploy net, or a folder from DIGITS.", *MODEL)
+    weights: str = flag("FILE", "The weights.", *WEIGHTS)
+    test_net: int = flag("N", "Which test net of the solver (0).", "--test-net", default=0)
+    labels: str = flag("FILE", "Names of the classes (labels.txt beside the data set).")
+    mean: str | None = flag(
+        "X,...|FILE", "Subtract this instead of what the net says ('': nothing).", *MEAN, default=None
+    )
+    scale: float | None = flag("X", "Multiply by this, after the mean.", *SCALE, default=None, type=float)
+    size: str = flag("HxW", "Resize pictures to this, before the crop.")
+    resize: str | None = flag(MODES, "How a picture gets this size.", default=None)
+
+    def preprocessing(self) -> Preprocessing:
+        """The preprocessing that the net states, changed by the flags. Raises UsageError."""
+        size = size_of(self.size)
+        if self.solver:
+            trained = of_solver(self.solver, self.test_net, self.weights)
+        else:
+            trained = of_model(self.model, self.weights)
+        if self.mean is not None or size:  # which may be what the net does not say
+            for layer in trained.net.layer:
+                if layer.type == "Input":
+                    layer.transform_param.SetInParent()
+        try:
+            stated = of_net(trained.net, trained.path)
+        except UsageError:
+            if size is None:
+                raise
+            channels = next(
+                (layer.input_param.shape[0].dim[1] for layer in trained.net.layer if layer.input_param.shape), 3
+            )
+            source = next((one for one in trained.net.layer if one.HasField("transform_param")), pb.LayerParameter())
+            stated = Preprocessing(Form(channels, size), source.transform_param)
+        transform = pb.TransformationParameter()
+        transform.CopyFrom(stated.transform)
+        if self.mean is not None:
+            set_mean(transform, self.mean)
+        if self.scale is not None:
+            transform.scale = self.scale
+        form = stated.form._replace(size=size or stated.form.size, mode=self.resize or stated.form.mode)
+        changed = (form, transform) != (stated.form, stated.transform)
+        return Preprocessing(form, transform, stated.labels, stated.origin + (" and the flags" if changed else ""))
+
+
+@dataclass(frozen=True)
+class ResultFlags:
+    """What is printed and written about each picture."""
+
+    top: int = flag("N", "Show up to N classes (5).", default=5, type=click.IntRange(min=1))
+    crops: str = flag(["1", str(CROPS)], "The mean of ten crops, or the centre (1).", default="1")
+    table: str = flag("FILE", "Write path, label, probability, next label, ...", "--csv")
+    as_json: bool = flag(None, "Print JSON.", "--json", default=False)
+    page: str = flag("FILE.html", "Write a page with the pictures.", "--html")
+    explain: str = flag("PICTURE", "Print what happens to a picture before the net gets it.")
+
+
 @command(
     example="predict --solver flowers/solver.prototxt new/*.jpg",
     file_flag="--solver",
@@ -57,177 +115,68 @@ class Asked:
     "read.",
 )
 @click.argument("pictures", nargs=-1, metavar="PICTURE...")
-@click.option("--solver", default="", metavar="FILE", help="The solver whose net was trained.")
-@click.option(
-    *MODEL,
-    "model",
-    default="",
-    metavar="FILE|FOLDER",
-    help="Instead, a train_val or deploy net, or a folder from DIGITS.",
-)
-@click.option(*WEIGHTS, "weights", default="", metavar="FILE", help="The weights.")
-@click.option("--test-net", default=0, metavar="N", help="Which test net of the solver (0).")
-@click.option("--labels", default="", metavar="FILE", help="Names of the classes (labels.txt beside the data set).")
-@click.option("--top", default=5, metavar="N", type=click.IntRange(min=1), help="Show up to N classes (5).")
-@click.option(
-    "--crops", type=click.Choice(["1", str(CROPS)]), default="1", help="The mean of ten crops, or the centre (1)."
-)
-@click.option("--csv", "table", default="", metavar="FILE", help="Write path, label, probability, next label, ...")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--html", "page", default="", metavar="FILE.html", help="Write a page with the pictures.")
-@click.option(
-    "--explain", default="", metavar="PICTURE", help="Print what happens to a picture before the net gets it."
-)
-@click.option(
-    *MEAN,
-    "mean",
-    default=None,
-    metavar="X,...|FILE",
-    help="Subtract this instead of what the net says ('': nothing).",
-)
-@click.option(*SCALE, "scale", type=float, metavar="X", help="Multiply by this, after the mean.")
-@click.option("--size", default="", metavar="HxW", help="Resize pictures to this, before the crop.")
-@click.option("--resize", type=click.Choice(MODES), help="How a picture gets this size.")
-@click.option("--gpu", default="", metavar="ID", help="GPU to compute on (the CPU).")
-@click.option("--out", default="", metavar="FOLDER", help="Draw objects, or classes of pixels, into copies there.")
-@click.option("--threshold", default=0.5, metavar="X", help="Lowest score of an object (0.5).")
-@engine_flags
+@with_flags("net", NetFlags, OWN)
+@with_flags("results", ResultFlags, OWN)
+@with_flags("drawing", DrawFlags, OWN)
+@gpu_flags
 def predict(
-    engines: EngineFlags,
-    pictures: tuple[str, ...],
-    solver: str,
-    model: str,
-    weights: str,
-    test_net: int,
-    labels: str,
-    top: int,
-    crops: str,
-    table: str,
-    as_json: bool,
-    page: str,
-    explain: str,
-    mean: str | None,
-    scale: float | None,
-    size: str,
-    resize: str | None,
-    gpu: str,
-    out: str,
-    threshold: float,
+    pictures: tuple[str, ...], net: NetFlags, results: ResultFlags, drawing: DrawFlags, engines: GpuFlags
 ) -> int:
-    if bool(solver) == bool(model):
+    if bool(net.solver) == bool(net.model):
         raise UsageError("predict needs a trained net: give --solver FILE, or --model FILE and --weights FILE")
-    if not pictures and not explain:
+    if not pictures and not results.explain:
         raise UsageError("predict needs pictures: name files, folders or a list, or - for paths on standard input")
-    require_inputs(solver, model, weights, labels)
-    check_output(table, TABLE, *pictures)
-    check_output(page, PREDICTIONS, *pictures)
-    stated = _stated(solver, model, weights, test_net, mean, scale, size_of(size), resize)
-    if explain:
-        for line in stated.steps(explain):
+    require_inputs(net.solver, net.model, net.weights, net.labels)
+    check_output(results.table, TABLE, *pictures)
+    check_output(results.page, PREDICTIONS, *pictures)
+    stated, top, crops = net.preprocessing(), results.top, int(results.crops)
+    if results.explain:
+        for line in stated.steps(results.explain):
             say(line)
         if not pictures:
             return 0
-    if int(crops) == CROPS and stated.form.size is not None:
+    if crops == CROPS and stated.form.size is not None:
         stated.crops(np.zeros((stated.form.channels, *stated.form.size), np.uint8))  # raises if there are none
-    device = first_gpu(gpu)
     with log.quiet():
-        engine = engines.create(device and device[0])
+        engine = engines.chosen()
     predictor = Predictor(
-        solver, model=model, weights=weights, test_net=test_net, labels=labels, engine=engine, preprocessing=stated
+        net.solver,
+        model=net.model,
+        weights=net.weights,
+        test_net=net.test_net,
+        labels=net.labels,
+        engine=engine,
+        preprocessing=stated,
     )
     with predictor:
-        log.info(f"{predictor.path} with {predictor.weights}: {len(predictor.labels)} classes")
+        labels = predictor.labels
+        log.info(f"{predictor.path} with {predictor.weights}: {len(labels)} classes")
+        asked = list(_asked(pictures, labels))
         if predictor.kind != CLASSES:
-            return _draw(predictor, pictures, out, threshold)
-        asked = list(_asked(pictures, predictor.labels))
+            paths = tuple(str(one.picture) for one in asked if not isinstance(one.picture, Stored))
+            names = {index: pb.LabelMapItem(name=name) for index, name in enumerate(labels)}
+            return show_found(predictor, paths, drawing, names)
         if not asked:
             raise UsageError(f"there are no pictures in {', '.join(pictures)}")
-        rows = predictor.each((one.picture for one in asked), crops=int(crops))
+        rows = predictor.each((one.picture for one in asked), crops=crops)
         found = list(counted(rows, len(asked), "pictures"))
-    predictions = [(one, row) for one, row in zip(asked, found, strict=True) if not isinstance(row, FcaffeError)]
-    if as_json:
-        print(
-            json.dumps(
-                [_json(one, row, predictor.labels, top) for one, row in zip(asked, found, strict=True)], indent=1
-            )
-        )
+    told = list(zip(asked, found, strict=True))
+    predictions = [(one, row) for one, row in told if not isinstance(row, FcaffeError)]
+    if results.as_json:
+        print(json.dumps([_json(one, row, labels, top) for one, row in told], indent=1))
     else:
-        _print(predictions, predictor.labels, top)
+        _print(predictions, labels, top)
     bad = [row for row in found if isinstance(row, FcaffeError)]
     for problem in bad:
         log.error(str(problem))
-    if table:
-        _write_table(table, predictions, predictor.labels, top)
-    if page:
+    if results.table:
+        _write_table(results.table, predictions, labels, top)
+    if results.page:
         from fcaffe.tools.report.predictions import write_predictions
 
-        told = [(one.name, one.picture, one.label, row) for one, row in predictions]
-        write_predictions(page, told, predictor, top)
+        shown = [(one.name, one.picture, one.label, row) for one, row in predictions]
+        write_predictions(results.page, shown, predictor, top)
     return 1 if bad else 0
-
-
-def _draw(predictor: Predictor, words: tuple[str, ...], out: str, threshold: float) -> int:
-    """Print what a net finds that finds objects or classifies pixels. Returns the exit code."""
-    paths = tuple(str(one.picture) for one in _asked(words, predictor.labels) if not isinstance(one.picture, Stored))
-    names = {index: pb.LabelMapItem(name=name) for index, name in enumerate(predictor.labels)}
-    bad = 0
-    whole = predictor.preprocessing.form._replace(size=None)
-    for path, target in zip(paths, targets_of(paths, out), strict=True):
-        try:
-            pixels = whole.load(read_file(path), f'"{path}"')
-            output = predictor.output(predictor.preprocessing.form.fit(pixels))
-        except FcaffeError as problem:
-            log.error(str(problem))
-            bad = 1
-            continue
-        if predictor.kind == OBJECTS:
-            tell_objects(output, path, pixels, target, names, threshold)
-        else:
-            tell_mask(output, path, pixels, target, names)
-    return bad
-
-
-def _stated(
-    solver: str,
-    model: str,
-    weights: str,
-    test_net: int,
-    mean: str | None,
-    scale: float | None,
-    size: tuple[int, int] | None,
-    resize: str | None,
-) -> Preprocessing:
-    """The preprocessing that the net states, changed by the flags."""
-    trained = of_solver(solver, test_net, weights) if solver else of_model(model, weights)
-    if mean is not None or size:  # which may be what the net does not say
-        for layer in trained.net.layer:
-            if layer.type == "Input":
-                layer.transform_param.SetInParent()
-    try:
-        stated = of_net(trained.net, trained.path)
-    except UsageError:
-        if size is None:
-            raise
-        channels = next(
-            (layer.input_param.shape[0].dim[1] for layer in trained.net.layer if layer.input_param.shape), 3
-        )
-        source = next((one for one in trained.net.layer if one.HasField("transform_param")), pb.LayerParameter())
-        stated = Preprocessing(Form(channels, size), source.transform_param)
-    transform = pb.TransformationParameter()
-    transform.CopyFrom(stated.transform)
-    if mean is not None:
-        transform.ClearField("mean_file")
-        transform.ClearField("mean_value")
-        if mean.endswith(".binaryproto"):
-            transform.mean_file = mean
-        elif mean:
-            transform.mean_value.extend(read_mean(mean).reshape(-1).tolist())
-    if scale is not None:
-        transform.scale = scale
-    form = stated.form._replace(size=size or stated.form.size, mode=resize or stated.form.mode)
-    changed = (form, transform) != (stated.form, stated.transform)
-    origin = stated.origin + (" and the flags" if changed else "")
-    return Preprocessing(form, transform, stated.labels, origin)
 
 
 def _asked(words: tuple[str, ...], labels: list[str]) -> Iterator[Asked]:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from fcaffe import log
-from fcaffe.cli.engine import EngineFlags, engine_flags, first_gpu
+from fcaffe.cli.engine import GpuFlags, gpu_flags
 from fcaffe.cli.flags import command, flag, log_flags, with_flags
 from fcaffe.cli.solver import rates
 from fcaffe.cli.table import print_table, say
@@ -89,13 +89,10 @@ class LowRankFlags:
 )
 @click.argument("files", nargs=-1, metavar="WEIGHTS OUT.dcmodel | NET WEIGHTS NEW_NET NEW_WEIGHTS")
 @click.option("--solver", "solver_path", default="", metavar="FILE", help="Test by the test nets of this solver.")
-@click.option("--gpu", default="", metavar="ID", help="With --solver: the GPU to use (the CPU).")
 @with_flags("low", LowRankFlags, "Flags for layers of low rank")
 @with_flags("deep", DeepFlags, "Flags for .dcmodel files")
-@engine_flags
-def compress(
-    files: Sequence[str], solver_path: str, gpu: str, low: LowRankFlags, deep: DeepFlags, engines: EngineFlags
-) -> int:
+@gpu_flags
+def compress(files: Sequence[str], solver_path: str, low: LowRankFlags, deep: DeepFlags, engines: GpuFlags) -> int:
     if len(files) not in (2, 4):
         raise UsageError("compress needs two files, WEIGHTS OUT.dcmodel, or four, NET WEIGHTS NEW_NET NEW_WEIGHTS")
     if len(files) == 2 and low != LowRankFlags():
@@ -109,8 +106,7 @@ def compress(
     if solver_path:
         with log.quiet():
             solver = read_solver(solver_path)
-        device = first_gpu(gpu)
-        engine = engines.create(device and device[0])
+        engine = engines.chosen()
     if len(files) == 2:
         compress_deeply(files[0], files[1], deep, solver, engine)
     else:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fcaffe import log
-from fcaffe.errors import UsageError
+from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.net.build.filter import filter_net
 from fcaffe.net.registry import layer_types
 from fcaffe.proto import caffe_pb2 as pb
@@ -95,6 +95,17 @@ class Target:
             if problem := self.misfit(layer):
                 found.setdefault(problem, []).append(f'layer "{layer.name}" ({layer.type})')
         return found
+
+    def fitted(self, net: Any, source: str) -> Any:
+        """The net with poolings as this toolchain reads them. Raises FcaffeError for layers that do not fit."""
+        made = with_rounding(net, self.rounding) if self.rounding else net
+        if problems := self.misfits(made):
+            each = (
+                f"{first}{f' and {len(others)} more' if others else ''}: {problem}"
+                for problem, (first, *others) in problems.items()
+            )
+            raise FcaffeError(f"{source} does not fit {self.name}: {'; '.join(each)}")
+        return made
 
     @property
     def rounding(self) -> str:

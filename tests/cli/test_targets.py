@@ -88,6 +88,25 @@ def test_what_does_not_fit_is_named(run: Run) -> None:
     assert run("convert", *files, "--cut", "f,h", "--check").out.splitlines()[1].startswith("f: largest difference")
 
 
+def test_a_model_and_its_net_are_rewritten_for_a_target(run: Run) -> None:
+    write_model(CLASSES)
+    assert run("convert", "m.onnx", "m.prototxt", "m.caffemodel").code == 0
+    fitting = []
+    for target in TARGETS:
+        done = run("convert", "m.caffemodel", "new.prototxt", "--model", "m.prototxt", "--target", target)
+        if done.code:
+            assert f"m.prototxt does not fit {target}: layer" in done.fatal
+        else:
+            assert run("summary", "new.prototxt", "--target", target).out == f"new.prototxt fits {target}\n"
+            fitting.append(target)
+    assert "bvlc" in fitting
+    words = ["m.caffemodel", "new.prototxt", "new.caffemodel", "--model", "m.prototxt", "--target", "opencv"]
+    assert run("convert", *words, "--merge-bn").out.endswith("of m.prototxt, for opencv\n")
+    assert "BatchNorm" not in Path("new.prototxt").read_text()
+    assert "convert m.caffemodel new.prototxt WEIGHTS" in run("convert", *words[:2], *words[3:], "--merge-bn").fatal
+    assert "goes with --merge-bn alone" in run("convert", *words, "--check").fatal
+
+
 CONDITIONS = [
     ("Pooling: no pooling_param.round_mode", "pooling_param { round_mode: CEIL }", "pooling_param { ceil_mode: true }"),
     ("Pooling: pooling_param.pool = AVE | MAX", "pooling_param { pool: STOCHASTIC }", ""),
