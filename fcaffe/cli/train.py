@@ -68,18 +68,6 @@ class SolverFlags:
     )
 
 
-GONE = {
-    "--grow-batch": "leave it out, and the rate drops as lr_policy says. To let the batch grow, end the training at "
-    "the drop, and resume it by --snapshot with a larger iter_size at the same rate",
-    "--mpi-args": "fcaffe starts the workers itself; for another MPI start them by its own mpirun, without --workers",
-}
-
-
-def _refuse_gone(context: click.Context, param: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        raise UsageError(f"{param.opts[0]} no longer exists: {GONE[param.opts[0]]}")
-
-
 @dataclass(frozen=True)
 class OutputFlags:
     """What a training writes besides Caffe's files."""
@@ -105,8 +93,6 @@ class OutputFlags:
     flags=caffe_flags("solver", "weights", "snapshot", "gpu", "level", "stage", "sigint_effect", "sighup_effect"),
 )
 @with_flags("solving", SolverFlags, OWN)
-@click.option("--grow-batch", hidden=True, expose_value=False, callback=_refuse_gone)
-@click.option("--mpi-args", hidden=True, expose_value=False, callback=_refuse_gone)
 @with_flags("outputs", OutputFlags, OWN)
 @with_flags("launching", LaunchFlags, WORKERS)
 @with_flags("sharing", SharingFlags, WORKERS)

@@ -203,7 +203,7 @@ def test_progress_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_former_flag(run: Run) -> None:
     result = run("train -solver solver.prototxt --grow-batch 32")
-    assert result.code == 134 and "--grow-batch no longer exists: leave it out" in result.err
+    assert result.code == 1 and "unknown command line flag 'grow-batch' (it no longer exists: leave it" in result.err
 
 
 def test_no_progress_bar_in_a_pipe(run: Run) -> None:

@@ -57,6 +57,8 @@ def test_by_mpiexec() -> None:
         "shared": ["0", "0"],
         "tree": ["4", "800,000"],
     }
+    seconds = {row.split()[0]: row.split()[4] for row in rows if row}
+    assert seconds["auto"] == seconds["shared"], "the one that it calls"
     assert "auto picks shared: all 3 ranks are on one host" in done.stderr
 
 

@@ -41,7 +41,7 @@ class Graph:
 
     def __init__(self, param: Any, context: Context) -> None:
         param = filter_net(param)
-        log.initializing_net(log.message_string(text_format.MessageToString(param)))
+        log.initializing_net(log.message_string(text_format.MessageToString(param)), len(param.layer))
         filtered, param = param, insert_splits(param)
         self._unsplit = unsplit_names(filtered, param)
         self.context = context
