@@ -74,6 +74,10 @@ class BatchNorm(Layer):
     affine_blobs: Sequence[Blob] = ()  # scale and shift, if the layer has them
     rule = placements.between(lambda layer, x: [1])  # sums over the workers where it needs those
 
+    @classmethod
+    def follows_batches(cls, param: Any) -> bool:
+        return param.batch_norm_param.HasField("use_global_stats") and not param.batch_norm_param.use_global_stats
+
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.batch_norm_param
         self.prepare(bottom[0], p.eps, p.use_global_stats if p.HasField("use_global_stats") else self.phase == pb.TEST)

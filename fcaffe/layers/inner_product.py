@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from fcaffe import log
 from fcaffe.net import Blob, Half, Layer, Traits, register
@@ -33,6 +34,10 @@ class InnerProduct(Layer):
         reshapes_by_shape=True,
         reads_before_writing=True,
     )
+
+    @classmethod
+    def follows_batches(cls, param: Any) -> bool:
+        return bool(param.inner_product_param.normalize)
 
     def rule(self, bottom: list[Blob]) -> Placements:
         p, context, placement = self.param.inner_product_param, self.context, bottom[0].placement

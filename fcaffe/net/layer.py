@@ -161,8 +161,8 @@ class Layer:
 
     @classmethod
     def follows_batches(cls, param: Any) -> bool:
-        """Whether a layer with these parameters computes something else for a batch of a test after other batches, or
-        writes them to a file: so one worker runs the whole test, in order."""
+        """Whether a layer with these parameters computes something else for a batch of a test after other batches,
+        changes its parameters or writes a file: so one worker runs the whole test, in order."""
         return False
 
     @property

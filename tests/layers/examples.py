@@ -45,6 +45,7 @@ EXAMPLES: dict[str, list[Example]] = {
         Example("", ((7,),)),
         Example("batch_norm_param { use_global_stats: true }", IMAGES, in_place=True),
         Example("", IMAGES, in_place=True, phase="TEST"),
+        Example("batch_norm_param { use_global_stats: false }", IMAGES, in_place=True, phase="TEST"),
     ],
     "BatchReindex": [
         Example("", (IMAGE, (5,)), labels={1: 2}, batched=(1,)),

@@ -5,6 +5,7 @@ Checked for all layer types: after some passes a fresh layer takes these over, a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from fcaffe.data import array_to_datum
 from fcaffe.data.backends import write_database
 from fcaffe.data.images import encode_image
 from fcaffe.net import Blob, Context, layer_types
-from fcaffe.net.registry import create_layer
+from fcaffe.net.registry import create_layer, follows_batches
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.rng import CaffeRandom
@@ -166,6 +167,17 @@ def test_all_types_are_checked() -> None:
 @each_of(ALL)
 def test_a_fresh_layer_goes_on(kind: str, example: Example) -> None:
     check(kind, example)
+
+
+@each_of((kind, example) for kind, example in ALL if example.bottoms and kind != "Python")
+def test_who_carries_something_from_batch_to_batch_of_a_test_says_so(kind: str, example: Example) -> None:
+    """So that one worker runs the whole test."""
+    run = Run(kind, replace(example, phase="TEST", has_gradient=False))
+    carried = lambda: [*(host(blob.data) for blob in run.layer.blobs), *run.layer.state().values()]  # noqa: E731
+    before = carried()
+    run.go_on(0, PASSES)
+    if not all(map(np.array_equal, before, carried())):
+        assert follows_batches(run.layer.param)
 
 
 @pytest.mark.parametrize("passes", [0, 1, 7])

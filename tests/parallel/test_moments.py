@@ -58,6 +58,8 @@ LAYERS = {  # from c, or p, to m
     "SPP": """layer { name: "it" type: "SPP" bottom: "p" top: "m"
         spp_param { pool: STOCHASTIC pyramid_height: 2 } }""",
     "BatchNorm": NORM + 'layer { type: "Split" bottom: "n" top: "m" }',
+    "of each batch": NORM.replace("eps", "use_global_stats: false eps")
+    + 'layer { type: "Split" bottom: "n" top: "m" }',
     "margin": f'layer {{ name: "it" bottom: "c" {MARGIN} }}',
     "margin behind BatchNorm": NORM + f'layer {{ name: "it" bottom: "n" {MARGIN} }}',
     "normalized weights": """layer { name: "it" type: "InnerProduct" bottom: "c" top: "m" inner_product_param {
@@ -140,8 +142,12 @@ def test_the_same_however_the_batch_is_divided(folder: Path, layer: str, fields:
             "3 workers": on_workers(3)(layer, fields),
             "3 workers with split weights": on_workers(3)(layer, fields, split_below=1e9),
             "--reproducible 2": train(layer, fields, shards=2),
-            "--reproducible 3 on 2 workers": on_workers(2)(layer, fields, shards=3),
+            "--reproducible 3": train(layer, fields, shards=3),
         }
+        reproduced = {size: on_workers(size)(layer, fields, shards=3) for size in (2, 3)}
+    for size, found in reproduced.items():
+        for ours, theirs in zip(found, results["--reproducible 3"], strict=True):
+            np.testing.assert_array_equal(ours, theirs, f"bits of --reproducible 3 on {size} workers")
     for how, found in results.items():
         if "split" in how:  # the weights are in parts
             found, compared = found[:6], expected[:6]
