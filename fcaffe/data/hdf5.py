@@ -48,7 +48,7 @@ def write_rows(path: str, arrays: Mapping[str, np.ndarray]) -> None:
     """Write float32 datasets to a new file, which replaces an old one. Raises DataError."""
     with new_file(path, "rows of blobs", DataError) as file:
         for name, array in arrays.items():
-            file.array(file.root, name, np.ascontiguousarray(array, np.float32))
+            file.create_dataset(name, data=np.ascontiguousarray(array, np.float32))
 
 
 def _find_all(file: Any, names: Sequence[str]) -> list[Any]:

@@ -63,18 +63,18 @@ def write(path: str | os.PathLike[str], model: Model) -> None:
     with_diffs = any(blob.has_diff for layer in model.layers for blob in layer.blobs)
     check_names(model.layers)
     with hdf5.new_file(path, "model", SnapshotError) as file:
-        data = file.group(file.root, "data")
-        _put_message(file, data, _NET, without_fork_fields(model.param))
+        data = file.create_group("data")
+        _put_message(data, _NET, without_fork_fields(model.param))
         for order, layer in enumerate(model.layers):
-            group = file.group(data, layer.name)
-            file.attribute(group, _ORDER, order)
-            _put_message(file, group, _LAYER, without_fork_fields(layer.outline()))
+            group = data.require_group(layer.name)
+            group.attrs[_ORDER] = order
+            _put_message(group, _LAYER, without_fork_fields(layer.outline()))
             if with_diffs:
-                file.group(file.root, f"diff/{layer.name}")
+                file.require_group(f"diff/{layer.name}")
         for name, values in stored_arrays(model):
             owner = owners.get((name.layer, name.blob)) if name.kind == "data" else None
             if owner is None or owner.data is None or owner.data.tobytes() != values.tobytes():
-                file.array(file.group(file.root, f"{name.kind}/{name.layer}"), str(name.blob), values)
+                file.require_group(f"{name.kind}/{name.layer}").create_dataset(str(name.blob), data=values)
 
 
 def _layers(data: Any) -> Iterator[tuple[str, Any]]:
@@ -128,11 +128,11 @@ def _message(group: Any, name: str, message_class: Any) -> Any:
         raise SnapshotError(f'attribute "{name}" of "{group.name}" cannot be read: it is damaged') from problem
 
 
-def _put_message(file: hdf5.Hdf5Writer, group: Any, name: str, message: Any) -> None:
+def _put_message(group: Any, name: str, message: Any) -> None:
     """Write a message as an attribute. One that is too long is omitted, as in a file that Caffe wrote."""
     content = message.SerializeToString()
     if 0 < len(content) <= _LARGEST_ATTRIBUTE:
-        file.attribute(group, name, np.void(content))
+        group.attrs[name] = np.void(content)
 
 
 def check_names(layers: Iterable[Any]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from fcaffe.errors import SnapshotError
-from fcaffe.hdf5 import check_sizes, member, names_in, new_file, opened, read_array, shape_of, values_of
+from fcaffe.hdf5 import check_sizes, member, names_in, new_file, opened, put_string, read_array, shape_of, values_of
 from fcaffe.input_files import asking
 from fcaffe.model_files.model import check_text
 from fcaffe.proto import StoredBlob
@@ -53,22 +53,21 @@ def read(path: str | os.PathLike[str]) -> State:
 def write(path: str | os.PathLike[str], state: State) -> None:
     """Write Caffe's layout, and a group `resume` that Caffe ignores."""
     with new_file(path, "solver state", SnapshotError) as file:
-        file.array(file.root, "iter", np.array([state.iteration], np.int32))
-        file.string(file.root, "learned_net", state.learned_net)
-        file.array(file.root, "current_step", np.array([state.current_step], np.int32))
-        history = file.group(file.root, "history")
+        file.create_dataset("iter", data=np.array([state.iteration], np.int32))
+        put_string(file, "learned_net", state.learned_net)
+        file.create_dataset("current_step", data=np.array([state.current_step], np.int32))
+        history = file.create_group("history")
         for index, blob in enumerate(state.history):
-            assert blob.data is not None
-            file.array(history, str(index), blob.data)
+            history.create_dataset(str(index), data=blob.data)
         if state.resume is not None:
             resume = pb.ResumeState()
             resume.CopyFrom(state.resume)
             resume.carried.extend(array.to_message(with_values=False) for array in state.carried)
-            group = file.group(file.root, "resume")
-            file.array(group, "state", np.frombuffer(resume.SerializeToString(), np.uint8))
-            carried = file.group(group, "carried")
+            group = file.create_group("resume")
+            group.create_dataset("state", data=np.frombuffer(resume.SerializeToString(), np.uint8))
+            carried = group.create_group("carried")
             for index, array in enumerate(state.carried):
-                file.array(carried, str(index), np.frombuffer(array.values.tobytes(), np.uint8))
+                carried.create_dataset(str(index), data=np.frombuffer(array.values.tobytes(), np.uint8))
 
 
 def _is_state(file: Any) -> bool:

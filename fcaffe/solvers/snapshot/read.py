@@ -16,8 +16,7 @@ from fcaffe.solvers.run import Run
 from fcaffe.solvers.snapshot import carried
 from fcaffe.solvers.snapshot.made_with import made_with, refuse_other, tell_differences
 from fcaffe.solvers.snapshot.runs import newest, written
-from fcaffe.solvers.snapshot.state_files import State
-from fcaffe.solvers.snapshot.whole import read_checked, read_model_of
+from fcaffe.solvers.snapshot.state_files import State, read_checked, read_model_of
 
 
 def restore(run: Run, path: str) -> None:
