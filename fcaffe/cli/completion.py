@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from copy import copy
 
 import click
 from click.shell_completion import get_completion_class, shell_complete
@@ -37,9 +38,10 @@ def answer(program: str, load: Callable[[str], click.Command]) -> int:
             return list(COMMANDS)
 
         def get_command(self, context: click.Context, name: str) -> click.Command | None:
-            command = load(name) if name in COMMANDS else None
-            if command is not None:
-                command.short_help = COMMANDS[name]
+            if name not in COMMANDS:
+                return None
+            command = copy(load(name))
+            command.short_help = COMMANDS[name]
             return command
 
     question = os.environ[_variable(program)]

@@ -10,7 +10,7 @@ import click
 import numpy as np
 
 from fcaffe import log
-from fcaffe.cli.flags import command, log_flags, required
+from fcaffe.cli.flags import command, required
 from fcaffe.cli.progress import counted
 from fcaffe.data import open_database
 from fcaffe.data.backends import write_database
@@ -30,7 +30,6 @@ CIFAR_BATCH = 10_000  # records; keys of a later batch begin there
 @command(
     example="convert_mnist_data train-images-idx3-ubyte train-labels-idx1-ubyte mnist_train_lmdb --backend=lmdb",
     help="Build the database DB_NAME from MNIST's files of images and labels, gzipped or not.",
-    flags=log_flags,
 )
 @click.argument("words", nargs=-1, metavar="IMAGES LABELS DB_NAME")
 @click.option("--backend", default="lmdb", metavar="KIND", help="Kind of database: lmdb or leveldb (lmdb).")
@@ -47,7 +46,6 @@ def convert_mnist_data(words: tuple[str, ...], backend: str) -> int:
     help="Build the LevelDB DB_NAME of random pairs from MNIST's files of images and labels, gzipped or not. A pair "
     "has one channel for each image, and the label 1 if both have the same label, else 0. There are as many pairs as "
     "images; they differ each time.",
-    flags=log_flags,
 )
 @click.argument("words", nargs=-1, metavar="IMAGES LABELS DB_NAME")
 def convert_mnist_siamese_data(words: tuple[str, ...]) -> int:
@@ -64,7 +62,6 @@ def convert_mnist_siamese_data(words: tuple[str, ...]) -> int:
     example="convert_cifar_data data/cifar10 examples/cifar10 lmdb",
     help="Build the databases cifar10_train_DB_TYPE and cifar10_test_DB_TYPE in OUTPUT_FOLDER from the batches of "
     "CIFAR-10's binary version in INPUT_FOLDER. DB_TYPE is lmdb or leveldb.",
-    flags=log_flags,
 )
 @click.argument("words", nargs=-1, metavar="INPUT_FOLDER OUTPUT_FOLDER DB_TYPE")
 def convert_cifar_data(words: tuple[str, ...]) -> int:
@@ -91,7 +88,6 @@ def convert_cifar_data(words: tuple[str, ...]) -> int:
     example="compute_image_mean train_lmdb mean.binaryproto",
     help="Compute the mean image of the records of INPUT_DB, write it to OUTPUT_FILE if that is given, and print the "
     "mean of each channel.",
-    flags=log_flags,
 )
 @click.argument("words", nargs=-1, metavar="INPUT_DB [OUTPUT_FILE]")
 @click.option("--backend", default="", metavar="KIND", help="Kind of database: lmdb or leveldb (detected).")

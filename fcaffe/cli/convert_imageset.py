@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from fcaffe import log
-from fcaffe.cli.flags import OWN, Decorator, command, log_flags, required, with_options
+from fcaffe.cli.flags import OWN, Decorator, command, required, with_options
 from fcaffe.cli.progress import counted
 from fcaffe.cli.table import say
 from fcaffe.data.backends import write_database
@@ -40,7 +40,6 @@ OPTIONS: list[Decorator] = [
     example="convert_imageset --shuffle --resize_height=256 --resize_width=256 images/ list.txt train_lmdb",
     help="Build the database DB_NAME from the pictures of LISTFILE. Each of its lines is a path and a label, with "
     "a blank between; the path is appended to ROOTFOLDER/ as it is.",
-    flags=log_flags,
 )
 @click.argument("words", nargs=-1, metavar="ROOTFOLDER/ LISTFILE DB_NAME")
 @click.option("--label_size", default=1, metavar="N", help="Number of labels of each line (1).")
@@ -82,7 +81,6 @@ KINDS = ["classification", "detection"]
     help="Build the database DB_NAME of AnnotatedDatum records from the pictures of LISTFILE. Each of its lines is the "
     "path of a picture, a blank, and the path of its annotation (--anno_type=detection) or a label. The paths are "
     "appended to ROOTFOLDER/ as they are.",
-    flags=log_flags,
 )
 @click.argument("words", nargs=-1, metavar="ROOTFOLDER/ LISTFILE DB_NAME")
 @click.option("--anno_type", type=click.Choice(KINDS), default=KINDS[0], help="Kind of annotation (classification).")

@@ -12,7 +12,7 @@ from typing import Any
 
 from fcaffe import log
 from fcaffe.cli import streams
-from fcaffe.cli.flags import CPU, ENGINE, GPU, Flags, Way, caffe_flags, check_flags, command, flag, with_flags
+from fcaffe.cli.flags import CPU, ENGINE, GPU, Flags, Way, check_flags, command, flag, with_flags
 from fcaffe.engines import Engine, cpu_engine, gpu_engine, missing
 from fcaffe.errors import UsageError
 from fcaffe.jobs.started import host_name
@@ -267,7 +267,7 @@ def _why_not(number: int, devices: Devices, world: World) -> str:
 @command(
     example="device_query --gpu all",
     help="Show what NVIDIA's driver knows of the GPUs --gpu ID,... or of all (--gpu all).",
-    flags=caffe_flags("gpu"),
+    caffe="gpu",
 )
 def device_query(flags: Flags) -> int:
     log.querying_gpus(flags.gpu)

@@ -299,7 +299,7 @@ class Command(click.Command):
     def invoke(self, context: click.Context) -> Any:
         """Set up the log, warn of flags without effect, and call the function with a dataclass for each group."""
         values = dict(context.params)
-        glog.begin({name: values.pop(name) for name in glog.FLAGS if name in values})
+        glog.begin({name: values.pop(name) for name in glog.FLAGS})
         for param in self.params:
             given = context.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
             if given and getattr(param, "without_effect", False):
@@ -342,39 +342,24 @@ def required(words: Sequence[str], least: int, most: int | None = None) -> Seque
     context.exit(1)
 
 
-common_flags = with_options(_COMMON_OPTIONS, COMMON)
-
-
 def command(
-    example: str, help: str, file_flag: str = "", flags: Decorator = common_flags, name: str = ""
+    example: str, help: str, file_flag: str = "", caffe: str = "", name: str = ""
 ) -> Callable[[Callable[..., int]], click.Command]:
-    """Return a decorator that makes a function a command with these flags beside its own; see `Command`."""
+    """Return a decorator that makes a function a command, with glog's flags beside its own; see `Command`.
+
+    As in Caffe, a command that uses some of Caffe's flags accepts all of them, and its function gets them as `flags`. A
+    warning names given flags that are not in `caffe`, the names of those that it uses, with blanks between.
+    """
 
     def decorate(function: Callable[..., int]) -> click.Command:
         own = function.__name__
         called = name or (own if own in COMMANDS else own.replace("_", "-"))
-        return click.command(called, Command, example=example, help=help, file_flag=file_flag)(flags(function))
-
-    return decorate
-
-
-def log_flags(function: Callable[..., int]) -> Callable[..., int]:
-    """Add glog's flags and the common ones to a click command."""
-    return with_options(_LOG_OPTIONS, LOG)(common_flags(function))
-
-
-def caffe_flags(*used: str) -> Decorator:
-    """Return a decorator that adds Caffe's and glog's flags to a click command.
-
-    The command's function gets Caffe's as `flags`. As in Caffe, each command accepts all of them; a warning names given
-    flags that are not `used`.
-    """
-
-    def decorate(function: Callable[..., int]) -> Callable[..., int]:
-        function = with_flags("flags", Flags, CAFFE)(log_flags(function))
-        unused = {one.name for one in fields(Flags)}.difference(used)
-        for param in function.__click_params__:  # type: ignore[attr-defined]
-            param.without_effect = param.name in unused
-        return function
+        function = with_options(_LOG_OPTIONS, LOG)(with_options(_COMMON_OPTIONS, COMMON)(function))
+        if caffe:
+            function = with_flags("flags", Flags, CAFFE)(function)
+            unused = {one.name for one in fields(Flags)}.difference(caffe.split())
+            for param in function.__click_params__:  # type: ignore[attr-defined]
+                param.without_effect = param.name in unused
+        return click.command(called, Command, example=example, help=help, file_flag=file_flag)(function)
 
     return decorate

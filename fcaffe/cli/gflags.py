@@ -111,7 +111,7 @@ def spell(words: Iterable[str], params: Iterable[click.Parameter]) -> list[str]:
 
 # Fields of a solver by the names that other programs give them.
 _FIELDS = {"lr": "base_lr", "learning_rate": "base_lr", "iterations": "max_iter", "epochs": "max_iter"}
-_GONE = {
+GONE = {
     "grow_batch": "leave it out, and the rate drops as lr_policy says. To let the batch grow, end the training at the "
     "drop, and resume it by --snapshot with a larger iter_size at the same rate",
     "mpi_args": "fcaffe starts the workers itself; for another MPI start them by its own mpirun, without --workers",
@@ -122,8 +122,8 @@ def _instead(name: str) -> str:
     """The end of a message about a flag that no longer exists, or is a field of a solver or of a data layer."""
     from fcaffe.proto import caffe_pb2 as pb
 
-    if name in _GONE:
-        return f" (it no longer exists: {_GONE[name]})"
+    if name in GONE:
+        return f" (it no longer exists: {GONE[name]})"
     field = _FIELDS.get(name, name)
     if field in pb.SolverParameter.DESCRIPTOR.fields_by_name:
         return f" (set {field} in the solver's prototxt)"

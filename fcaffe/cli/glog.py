@@ -25,7 +25,7 @@ def program() -> str:
 
 
 def begin(flags: Mapping[str, Any]) -> None:
-    """Set the log's lowest level, a file to append to, and a folder for glog's own file, by those FLAGS that are there.
+    """Set the log's lowest level, a file to append to, and a folder for glog's own file, by the values of FLAGS.
 
     Of several ranks, rank 0 logs; the others log fatal errors only.
     """
@@ -33,13 +33,13 @@ def begin(flags: Mapping[str, Any]) -> None:
     if start is not None and start.rank > 0:
         log.set_minimum(log.LEVELS.index("F"))
         return
-    if flags.get("minloglevel") is not None:
+    if flags["minloglevel"] is not None:
         log.set_minimum(flags["minloglevel"])
-    if file := flags.get("log"):
+    if file := flags["log"]:
         check_output(file, LOG)
         log.add_file(file)
-    folder = flags.get("log_dir") or os.environ.get("GLOG_log_dir", "")  # noqa: SIM112 - glog's name
-    if folder and not flags.get("logtostderr", True):
+    folder = flags["log_dir"] or os.environ.get("GLOG_log_dir", "")  # noqa: SIM112 - glog's name
+    if folder and not flags["logtostderr"]:
         _add_glog_file(folder)
 
 

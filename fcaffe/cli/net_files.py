@@ -7,7 +7,7 @@ import os
 import click
 
 from fcaffe import log, proto
-from fcaffe.cli.flags import command, log_flags, required
+from fcaffe.cli.flags import command, required
 from fcaffe.cli.table import say
 from fcaffe.errors import ProtoError, SnapshotError, UsageError
 from fcaffe.model_files import read_model, write_model
@@ -28,7 +28,7 @@ def _command(name: str, noun: str, ending: str) -> click.Command:
         return upgrade(name, *required(words, 2))
 
     text = f"Write {noun} IN, which may be in any older notation, to OUT in the present one."
-    made = command(f"{name} old.{ending} new.{ending}", text, flags=log_flags, name=name)
+    made = command(f"{name} old.{ending} new.{ending}", text, name=name)
     return made(click.argument("words", nargs=-1, metavar="IN OUT")(run))
 
 

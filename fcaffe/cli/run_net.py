@@ -13,7 +13,7 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.cli.engine import EngineFlags, engine_flags, first_gpu
-from fcaffe.cli.flags import Flags, caffe_flags, command, log_flags, phase_number, required
+from fcaffe.cli.flags import Flags, command, phase_number, required
 from fcaffe.cli.progress import counted
 from fcaffe.cli.table import print_table
 from fcaffe.data import array_to_datum
@@ -40,7 +40,7 @@ MARGIN = 1.03  # repeated measurements of one split differ by so much
     file_flag="--model",
     help="Run --iterations batches of the net --model FILE in phase TEST with --weights FILE, and print each of its "
     "outputs and their means; for DetectionEvaluate and EvalDetection layers the mean average precision.",
-    flags=caffe_flags("model", "weights", "iterations", "gpu", "level", "stage"),
+    caffe="model weights iterations gpu level stage",
 )
 @click.option(
     "--ap-version",
@@ -83,7 +83,7 @@ def test(flags: Flags, engines: EngineFlags, ap_version: str | None, per_class: 
     file_flag="--model",
     help="Time forward and backward of each layer of the net --model FILE: the average over --iterations batches after "
     "a warm-up of one.",
-    flags=caffe_flags("model", "weights", "iterations", "gpu", "phase", "level", "stage"),
+    caffe="model weights iterations gpu phase level stage",
 )
 @click.option("--profile", "profiled", is_flag=True, help="Compare all layers with the machine's peaks.")
 @click.option(
@@ -196,7 +196,6 @@ def advice(results: Sequence[Split]) -> str:
     example="extract_features net.caffemodel net.prototxt fc6,fc7 fc6_lmdb,fc7_lmdb 100 lmdb",
     help="Run BATCHES batches of the net of the prototxt NET in phase TEST, with WEIGHTS, and write each BLOB to the "
     "DATABASE of the same position, a record for each image.",
-    flags=log_flags,
 )
 @click.argument("words", nargs=-1, metavar=WORDS)
 @engine_flags

@@ -12,7 +12,7 @@ import click
 
 from fcaffe import log, pycaffe  # noqa: F401 - pycaffe registers the types of layers
 from fcaffe.cli.engine import EngineFlags, TrainingGpus, engine_flags
-from fcaffe.cli.flags import OWN, WORKERS, Flags, caffe_flags, command, flag, with_flags
+from fcaffe.cli.flags import OWN, WORKERS, Flags, command, flag, with_flags
 from fcaffe.cli.progress import TRACE, Heartbeat, Timing, progress_of, recorded
 from fcaffe.cli.signals import Signals
 from fcaffe.cli.workers import LaunchFlags, SharingFlags, check_same_flags, order_of_command
@@ -90,7 +90,7 @@ class OutputFlags:
     file_flag="--solver",
     help="Train the net of --solver FILE, from the start, from a snapshot or from given weights. SIGTERM snapshots "
     f"and ends with exit code {TERMINATED}.",
-    flags=caffe_flags("solver", "weights", "snapshot", "gpu", "level", "stage", "sigint_effect", "sighup_effect"),
+    caffe="solver weights snapshot gpu level stage sigint_effect sighup_effect",
 )
 @with_flags("solving", SolverFlags, OWN)
 @with_flags("outputs", OutputFlags, OWN)

@@ -12,7 +12,7 @@ import click
 
 from fcaffe import log
 from fcaffe.cli.engine import GpuFlags, gpu_flags
-from fcaffe.cli.flags import command, flag, log_flags, with_flags
+from fcaffe.cli.flags import command, flag, with_flags
 from fcaffe.cli.solver import rates
 from fcaffe.cli.table import print_table, say
 from fcaffe.deep_compression import dcmodel, pruning
@@ -85,7 +85,6 @@ class LowRankFlags:
     "replace inner products and convolutions of the net NET by two layers of low rank each, by the singular values of "
     "the weights in the model WEIGHTS, and write NEW_NET and NEW_WEIGHTS. Outputs change with the dropped singular "
     "values; fcaffe train --weights NEW_WEIGHTS compensates for it.",
-    flags=log_flags,
 )
 @click.argument("files", nargs=-1, metavar="WEIGHTS OUT.dcmodel | NET WEIGHTS NEW_NET NEW_WEIGHTS")
 @click.option("--solver", "solver_path", default="", metavar="FILE", help="Test by the test nets of this solver.")

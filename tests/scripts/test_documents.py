@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fcaffe.cli import _load
+from fcaffe.cli import _load, gflags
 from fcaffe.cli.commands import COMMANDS, TOOLS
 from fcaffe.net import layer_types, registry
 from fcaffe.plan.machine import MACHINES, Machine, machine_from
@@ -92,6 +92,7 @@ def test_commands_and_flags_exist(page: Path) -> None:
             if words[1:]:
                 _load(name).make_context(name, words)
     known = {option for name in COMMANDS for param in _load(name).params for option in param.opts} | WITHOUT_A_COMMAND
+    known |= {f"--{name.replace('_', '-')}" for name in gflags.GONE}
     flags = {flag for span in spans if span.startswith("--") for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", span)}
     assert flags <= known | OF_OTHER_PROGRAMS
 
