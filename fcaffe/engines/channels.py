@@ -43,6 +43,15 @@ def sum_channels(x: Array) -> Array:
     return (total + rows[count:].sum(axis=0, dtype=np.float64)).astype(np.float32)
 
 
+def row_sums(a: Array, b: Array | None) -> Array:
+    """(N, values) in float64: NumPy arrays (N, rows, values), or products of two, summed over the rows."""
+    total = np.zeros((a.shape[0], a.shape[2]))
+    for start in range(0, a.shape[1], MOST):
+        part = a[:, start : start + MOST]
+        total += part.sum(axis=1) if b is None else np.einsum("nrv,nrv->nv", part, b[:, start : start + MOST])
+    return total
+
+
 def one_by_one(work: Callable[..., None], items: Sequence[tuple[Any, ...]]) -> None:
     """Engine.for_each without an engine."""
     for item in items:

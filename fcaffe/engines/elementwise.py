@@ -83,3 +83,7 @@ class PlainElementwise(EngineBase):
     def channel_sums(self, x: Array) -> Array:
         """x (N, C, ...) summed over all axes but 1, (C,) in float32."""
         return x.sum(axis=(0, *range(2, x.ndim)), dtype=self.xp.float32)
+
+    def row_sums(self, a: Array, b: Array | None = None) -> Array:
+        """a (N, rows, values), or a * b, summed over the rows, (N, values) in float64."""
+        return (a if b is None else a * b).sum(axis=1, dtype=self.xp.float64)

@@ -18,6 +18,7 @@ from fcaffe.threads import ranks_on_host
 LARGE = 1 << 26  # bytes; for larger arrays the free memory is checked, since Linux grants more than there is
 MOST_ADDRESSES = 4096  # cached
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
+GAP = 4096  # bytes behind each array: loads wait for stores that lie a few cache lines behind them modulo 1 MB
 
 Array = Any  # numpy.ndarray or cupy.ndarray; their common protocol has no types
 
@@ -51,7 +52,7 @@ def aligned_zeros(xp: Any, count: int, dtype: Any = numpy.float32) -> Any:
         return xp.zeros(count, dtype)
     size = count * numpy.dtype(dtype).itemsize
     check_room(size)
-    raw = numpy.zeros(size + ALIGNMENT, numpy.uint8)
+    raw = numpy.zeros(size + ALIGNMENT + GAP, numpy.uint8)
     start = -raw.__array_interface__["data"][0] % ALIGNMENT
     return raw[start : start + size].view(dtype)
 

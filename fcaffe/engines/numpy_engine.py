@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from fcaffe.engines.channels import channel_moments, sum_channels
+from fcaffe.engines.channels import channel_moments, row_sums, sum_channels
 from fcaffe.engines.engine import Engine
 from fcaffe.engines.formulas import Formula
 from fcaffe.threads import renew_in_forks, shard_threads, wanted_threads
@@ -58,6 +58,9 @@ class NumpyEngine(Engine):
 
     def channel_sums(self, x: Any) -> Any:
         return sum_channels(x)
+
+    def row_sums(self, a: Any, b: Any = None) -> Any:
+        return row_sums(a, b)
 
     def batch_norm_moments(self, x: Any, mean: Any, variance: Any) -> None:
         mean[...], variance[...] = channel_moments(x, self.for_each)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fcaffe.engines.channels import channels_last
 from fcaffe.engines.windows import Windows
-from fcaffe.layers.c_order import copy_values
 from fcaffe.net import Array, Blob, Half, Layer, Traits, placements, register
 from fcaffe.proto import caffe_pb2 as pb
 
@@ -93,27 +93,51 @@ class MVN(Layer):
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         x = bottom[0]
-        top[0].reshape(x.num, x.channels, x.height, x.width)
+        self.shape = x.num, x.channels, x.height, x.width
+        top[0].reshape(*self.shape)
         self.deviation.reshape(x.num, 1 if self.param.mvn_param.across_channels else x.channels, 1, 1)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        p, y = self.param.mvn_param, top[0].data
-        x = bottom[0].data.reshape(y.shape)
-        self.xp.subtract(x, self._mean(x), out=y)
+        xp, p = self.xp, self.param.mvn_param
+        x, y = self._rows(bottom[0].data), self._rows(top[0].data)
+        xp.subtract(x, self._spread(self._mean(x)), out=y)
         if p.normalize_variance:
-            deviation = self.deviation.data
-            self.xp.add(self.xp.sqrt(self._mean(y * y)), self.xp.float32(p.eps), out=deviation)
-            y /= deviation
+            rest = self._mean(y)  # what rounding has left of the mean
+            deviation = xp.sqrt(xp.maximum(self._mean(y, y) - rest * rest, 0)) + p.eps
+            self.deviation.data[...] = deviation.reshape(self.deviation.shape)
+            y -= self._spread(rest)
+            y /= self._spread(deviation)
+        self._write(y, top[0].data)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        y, dy = top[0].data, top[0].diff
-        dx = dy - self._mean(dy)
+        y, dy, dx = map(self._rows, (top[0].data, top[0].diff, bottom[0].diff))
+        mean, product = self._mean(dy), self._mean(dy, y)
+        self.xp.subtract(dy, self._spread(mean), out=dx)
         if self.param.mvn_param.normalize_variance:
-            dx -= self._mean(dy * y) * y
-            dx /= self.deviation.data
-        copy_values(dx, bottom[0].diff)
+            dx -= self._spread(product) * y
+            dx /= self._spread(self.deviation.data.reshape(product.shape))
+        self._write(dx, bottom[0].diff)
 
-    def _mean(self, x: Array) -> Array:
-        axes = (1, 2, 3) if self.param.mvn_param.across_channels else (2, 3)
-        sums = x.sum(axis=axes, dtype=self.xp.float64, keepdims=True)
-        return (sums / max(1, x.size // max(1, sums.size))).astype(x.dtype)
+    def _rows(self, array: Array) -> Array:
+        """(N, H, W * C): a view if the array is channels-last, else a copy."""
+        images, channels, height, width = self.shape
+        return channels_last(array.reshape(self.shape)).reshape(images, height, width * channels)
+
+    def _write(self, rows: Array, array: Array) -> None:
+        """Copy the values of `_rows` back, if those are a copy."""
+        last = channels_last(array.reshape(self.shape))
+        if not last.flags.c_contiguous:
+            last[...] = rows.reshape(last.shape)
+
+    def _mean(self, a: Array, b: Array = None) -> Array:
+        """The means (N, C), or (N, 1) across channels, of rows or of the products of two."""
+        images, channels, _, width = self.shape
+        sums = self.engine.row_sums(a, b).reshape(images, width, channels).sum(axis=1)
+        if self.param.mvn_param.across_channels:
+            sums = sums.sum(axis=1, keepdims=True)
+        return sums / max(1, a.size // max(1, sums.size))
+
+    def _spread(self, values: Array) -> Array:
+        """Values (N, C) or (N, 1) repeated for all of a row: (N, 1, W * C)."""
+        _, channels, _, width = self.shape
+        return self.xp.tile(values.astype("float32"), (1, channels * width // max(1, values.shape[1])))[:, None]

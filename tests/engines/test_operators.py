@@ -284,6 +284,13 @@ def test_value_by_value_and_by_channel(engine: Any, shape: Shape) -> None:
     check(engine, [a, b, scale, shift], [shape, shape, channels, channels], scaled)
 
 
+def test_sums_of_rows(engine: Any) -> None:
+    def call(e: Any, a: Any, b: Any, sums: Any, products: Any) -> None:
+        sums[...], products[...] = e.row_sums(a), e.row_sums(a, b)
+
+    check(engine, [Wide(drawn(3, 150, 40)), Wide(drawn(3, 150, 40, seed=2))], [Wide((3, 40))] * 2, call)
+
+
 @pytest.mark.parametrize(
     ("shape", "axis"), [((3, 40, 5, 6), 1), ((3, 40, 5, 6), 3), ((5, 1), 1), ((3, 1500), 1), ((4, 3), 0), ((9,), 0)]
 )

@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from fcaffe.engines.memory import ALIGNMENT, GAP
 from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob, Storage
 from fcaffe.net.run.arena import START, memory_of, share_memory
-from fcaffe.net.run.layout import Use, layout, uses
+from fcaffe.net.run.layout import STEP, Use, layout, uses
 from fcaffe.net.run.live_ranges import live_ranges
 from fcaffe.net.run.program import Program, Step
 from fcaffe.net.run.recompute import Recompute
@@ -49,7 +50,7 @@ def test_types_share_a_stretch_and_values_made_again_may_move():
     assert np.shares_memory(a.buffer, b.buffer) and not np.shares_memory(a.buffer, c.buffer)
     assert [storage.buffer.dtype for storage in (a, b, c)] == ["float32", "float64", "float16"]
     assert set(moves) == {START, 3} and moves[START][0][1] is a.buffer
-    assert a.buffer.base.nbytes <= 4096 + 256 + 64
+    assert a.buffer.base.nbytes <= 4096 + STEP + ALIGNMENT + GAP
 
 
 def test_activations_die_as_soon_as_backward_allows():

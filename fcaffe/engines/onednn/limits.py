@@ -57,10 +57,11 @@ def _have_values(arrays: Sequence[Array], windows: Windows, aligned: bool, *othe
 
 LIMITS = {
     "binary": Limit(1, MAX_AXES, _have_layouts),
-    "channels": Limit(3, 32, _are_rows_of_channels),  # a binary operation on rows of channels
+    "channels": Limit(2, 32, _are_rows_of_channels),  # a binary operation on rows of channels
     "convolution": Limit(3, 5),
     "lrn": Limit(4, 4, _has_fast_lrn),
     "matmul": Limit(2, 2),
     "pooling": Limit(3, 5, _have_values),
     "reorder": Limit(1, MAX_AXES, _have_layouts),
+    "softmax": Limit(2, 2, lambda arrays: all(array.dtype == np.float32 for array in arrays)),
 }

@@ -7,8 +7,9 @@ primitives the rest.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import c_byte, c_float, c_int, c_int64
 from typing import Any
 
@@ -26,7 +27,7 @@ from fcaffe.engines.onednn.limits import LIMITS
 from fcaffe.engines.onednn.operation import SMALL, Operation, Operations, Step
 from fcaffe.engines.onednn.primitives import Description, Layout
 
-ACROSS_CHANNELS = 0xAFF  # dnnl_lrn_across_channels
+ACROSS_CHANNELS, SOFTMAX = 0xAFF, 0x30000  # dnnl_lrn_across_channels, dnnl_softmax_accurate
 WIDTH = 512  # values of a row; shorter ones are slow
 POSITIVE: Sequence[Step] = ((dnnl.LINEAR, FLT_MAX, 0), (dnnl.CLIP, 0, 1))  # 1 for positive values, 0 for others and NaN
 
@@ -167,20 +168,48 @@ class Normalization(Operations, PlainNormalization):
             library.attributes(),
         )
 
+    @or_plain
     def softmax_forward(self, x: Array, y: Array, axis: int) -> None:
-        """The bits do not depend on the arrays' order in memory. A recording repeats NumPy's five calls."""
-        with self.dense([x], [y]) as (x_, y_):
-            tape = self.library.tape
-            if tape is None or not x.size or {x.dtype, y.dtype} != {np.dtype(np.float32)}:
-                super().softmax_forward(x_, y_, axis)
-                return
-            again = _softmax(x_, y_, axis)
-            tape.add(again, True, (address(x_), address(y_)))
-            again()
+        with self._rows([self.as_float32(x)], [y], axis) as (x_, y_):
+            self._softmax([x_], y_)
+            spread = _spreading_nan(y_)
+            if self.library.tape is not None:
+                self.library.tape.add(spread, True, (address(y_),))
+            spread()
 
+    @or_plain
     def softmax_backward(self, y: Array, dy: Array, dx: Array, axis: int) -> None:
-        with self.dense([y, dy], [dx]) as (y_, dy_, dx_):
-            super().softmax_backward(y_, dy_, dx_, axis)
+        with self._rows([y, dy], [dx], axis) as (y_, dy_, dx_):
+            self._softmax([y_, dy_], dx_)
+
+    @contextlib.contextmanager
+    def _rows(self, inputs: Sequence[Array], outputs: Sequence[Array], axis: int) -> Iterator[list[Array]]:
+        """Yields the arrays, or copies as of `dense`, as rows of the values along this axis."""
+        first = inputs[0]
+        require(first.size)
+        order = [*range(axis), *range(axis + 1, first.ndim), axis]
+        moved_in, moved_out = ([array.transpose(order) for array in arrays] for arrays in (inputs, outputs))
+        with self.dense(moved_in, moved_out, like=np.empty(moved_in[0].shape, np.float32)) as inside:
+            yield [array.reshape(-1, first.shape[axis]) for array in inside]
+
+    def _softmax(self, inputs: Sequence[Array], output: Array) -> None:
+        """The softmax of the rows of x, or the gradient of x, from the softmax and its gradient."""
+
+        def build() -> Operation:
+            library, layouts = self.library, [self.library.layout(array) for array in (*inputs, output)]
+            of, along, attributes = c_int(SOFTMAX), c_int(1), library.attributes()
+            training, like = c_int(dnnl.FORWARD_TRAINING), layouts[0]
+            forward = library.describe(
+                "softmax_forward", library.engine, training, of, like, layouts[-1], along, attributes
+            )
+            if len(inputs) == 1:
+                return Operation(library, forward, {dnnl.SRC: like}, {dnnl.DST: layouts[1]})
+            y, dy, dx = layouts
+            backward = library.describe("softmax_backward", library.engine, of, dx, dy, y, along, forward, attributes)
+            return Operation(library, backward, {dnnl.DST: y, dnnl.DIFF_DST: dy}, {dnnl.DIFF_SRC: dx})
+
+        operation = self.operation("softmax", (*inputs, output), (), build)
+        operation(tuple(map(address, inputs)), (address(output),))
 
 
 def _normalizing(norm: Normalizer) -> list[Step]:
@@ -205,20 +234,15 @@ def _lrn_numbers(size: int, alpha: float, beta: float, k: float) -> tuple[Any, .
     return c_int64(size), c_float(alpha), c_float(beta), c_float(k)
 
 
-def _softmax(x: Array, y: Array, axis: int) -> Callable[[], int]:
-    """A function for a tape that writes softmax of the memory of x into that of y, and returns a status. It keeps
-    neither alive."""
-    x, y = (
-        np.ndarray(each.shape, each.dtype, (c_byte * each.nbytes).from_address(address(each)), strides=each.strides)
-        for each in (x, y)
-    )
-    folded = x.max(axis=axis, keepdims=True)
+def _spreading_nan(y: Array) -> Callable[[], int]:
+    """A function for a tape that makes each row of y with a NaN all NaN, as softmax is in Caffe, and returns a status.
+
+    The primitive leaves zeros beside a NaN. The function does not keep the memory of y alive."""
+    rows = np.ndarray(y.shape, y.dtype, (c_byte * y.nbytes).from_address(address(y)))
 
     def run() -> int:
-        np.maximum.reduce(x, axis=axis, keepdims=True, out=folded)
-        np.exp(np.subtract(x, folded, out=y), out=y)
-        np.add.reduce(y, axis=axis, keepdims=True, out=folded)
-        np.divide(y, folded, out=y)
+        if np.isnan(rows.max()):
+            rows[np.isnan(rows).any(axis=1)] = np.nan
         return 0
 
     return run

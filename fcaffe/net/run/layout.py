@@ -18,7 +18,7 @@ from fcaffe.net.blob import Storage
 from fcaffe.net.run.live_ranges import Ranges, live_ranges, peak_of
 from fcaffe.net.run.program import Again, Program
 
-STEP = 256  # bytes; offsets in the arena are its multiples, which suits vector units of CPUs and GPUs
+STEP = 1024  # bytes; offsets in the arena are its multiples: see `GAP` of fcaffe.engines.memory
 
 ATTEMPTS = 8  # to improve the order
 
