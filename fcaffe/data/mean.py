@@ -31,20 +31,39 @@ def read_mean(path: str) -> np.ndarray:
     return np.asarray(blob.data, np.float32).reshape(blob.shape[-3:])
 
 
+class Mean:
+    """The pixelwise mean of `count` arrays of one shape, channels x height x width."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total: Any = np.zeros(())
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.total.shape
+
+    def add(self, image: np.ndarray) -> None:
+        """Add an array. Raises DataError for another shape than before."""
+        if not self.count:
+            self.total = np.zeros(image.shape, np.float64)
+        if image.shape != self.shape:
+            raise DataError(f"a mean needs images of one shape, not {self.shape} and {image.shape}")
+        self.total += image
+        self.count += 1
+
+    def result(self) -> np.ndarray:
+        """The mean, float32. Raises DataError if there are no arrays."""
+        if not self.count:
+            raise DataError("no images to take the mean of")
+        return (self.total / self.count).astype(np.float32)
+
+
 def mean_image(images: Iterable[np.ndarray]) -> np.ndarray:
-    """The pixelwise mean of channels x height x width arrays, float32. Raises DataError for different shapes."""
-    total: np.ndarray | None = None
-    count = 0
+    """The `Mean` of arrays."""
+    mean = Mean()
     for image in images:
-        if total is None:
-            total = np.zeros(image.shape, np.float64)
-        if image.shape != total.shape:
-            raise DataError(f"a mean needs images of one shape, not {total.shape} and {image.shape}")
-        total += image
-        count += 1
-    if total is None:
-        raise DataError("no images to take the mean of")
-    return (total / count).astype(np.float32)
+        mean.add(image)
+    return mean.result()
 
 
 def mean_to_blob(mean: np.ndarray) -> Any:

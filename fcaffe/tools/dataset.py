@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,15 +19,14 @@ from fcaffe.data.datum import array_to_datum
 from fcaffe.data.form import INFO, LABELS, MEAN, Form
 from fcaffe.data.image_list import ListedImage
 from fcaffe.data.images import encode_image, header_of, opencv, read_file, resize_image
-from fcaffe.data.mean import mean_to_blob
+from fcaffe.data.mean import Mean, mean_to_blob
 from fcaffe.errors import DataError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import write_binary
 from fcaffe.tools.image_sets import pooled
-from fcaffe.tools.listing import TEST, TRAIN, Listing
+from fcaffe.tools.listing import TEST, TRAIN, Listing, some
 
 KEY = 400  # bytes; an LMDB takes 511
-SHOWN = 5
 SAMPLE_SIDE = 32
 
 
@@ -51,9 +51,8 @@ class Seen:
     form: Form = field(default_factory=Form)
 
 
-@dataclass
-class _Loaded:
-    """A picture: its pixels, or why there are none."""
+class _Loaded(NamedTuple):
+    """A picture: its pixels, or why there are none; the sides and channels of its file, and a hash of that."""
 
     pixels: np.ndarray | None
     reason: str = ""
@@ -77,63 +76,43 @@ def build(out: str, listing: Listing, form: Form, encode: str, progress: Progres
     Raises DataError: the folder exists, a class has no picture, the disk is full.
     """
     opencv()  # raises if it is missing
-    seen = Seen([Class() for _ in listing.names], form=form)
-    labels = {image.label for image in listing.parts[TRAIN]}
-    if empty := [name for label, name in enumerate(listing.names) if label not in labels]:
-        raise DataError(f"no picture to train with in the class {_some(empty)}: add some, or take the class away")
+    _check_classes(listing, {image.label for image in listing.parts[TRAIN]})
+    builder = _Builder(listing, form, encode)
+    seen, mean = builder.seen, builder.mean
     with new_folder(out, "data set") as folder:
-        total, digests = _Mean(), {}
         for part, images in listing.parts.items():
-            loaded = _load_all(listing.root, progress(images, len(images), f"{part} pictures"), form)
-            kept: list[ListedImage] = []
-            digests[part] = array("Q")
-            mean = total if part == TRAIN else None
-            records = _records(loaded, part, seen, kept, digests[part], mean, encode, listing)
+            if not images:
+                raise DataError(f"no pictures to {part} with: add some to each class")
+            records = builder.records(part, progress(images, len(images), f"{part} pictures"))
             try:
                 with log.quiet():
                     write_database(os.path.join(folder, f"{part}_lmdb"), records, "lmdb")
             except DataError as problem:
-                if images and not kept:
-                    raise DataError(
-                        f"none of the {len(images)} {part} pictures in {listing.root or '.'} can be read; the first, "
-                        f'"{images[0].path}", is {_reasons(seen)[0]}'
-                    ) from problem
-                if not images:
-                    raise DataError(f"no pictures to {part} with: add some to each class") from problem
                 raise DataError(str(problem).replace(folder, out)) from problem
-            listing.parts[part] = kept
-            _write(folder, f"{part}.txt", "".join(f"{image.path} {image.label}\n" for image in kept))
-        for name, one in zip(listing.names, seen.classes, strict=True):
-            if not one.counts[TRAIN]:
-                raise DataError(f'no picture to train with in the class "{name}" can be read: add some')
-        seen.twice = list(_twice(listing, digests))
-        write_binary(os.path.join(folder, MEAN), mean_to_blob(total.result()))
-        _write(folder, LABELS, "".join(f"{name}\n" for name in listing.names))
-        seen.form = form._replace(size=total.size)
-        _write(folder, INFO, seen.form.info())
+            listing.parts[part] = builder.kept[part]
+            lines = (f"{image.path} {image.label}" for image in builder.kept[part])
+            _write_lines(os.path.join(folder, f"{part}.txt"), lines)
+        _check_classes(listing, {label for label, one in enumerate(seen.classes) if one.counts[TRAIN]})
+        seen.twice = list(builder.twice())
+        seen.form = form._replace(size=(mean.shape[1], mean.shape[2]))
+        write_binary(os.path.join(folder, MEAN), mean_to_blob(mean.result()))
+        _write_lines(os.path.join(folder, LABELS), listing.names)
+        Path(folder, INFO).write_text(seen.form.info(), encoding="utf-8")
     return seen
 
 
-class _Mean:
-    def __init__(self) -> None:
-        self.sum = np.zeros(0, np.float64)
-        self.count = 0
-        self.size: tuple[int, int] = (0, 0)
+class _Builder:
+    """Makes the records of a listing's pictures, and notes what it has seen of them."""
 
-    def add(self, pixels: np.ndarray) -> None:
-        if not self.count:
-            self.sum = np.zeros(pixels.shape, np.float64)
-            self.size = (pixels.shape[1], pixels.shape[2])
-        self.sum += pixels
-        self.count += 1
+    def __init__(self, listing: Listing, form: Form, encode: str) -> None:
+        self.listing, self.form, self.encode = listing, form, encode
+        self.seen = Seen([Class() for _ in listing.names])
+        self.mean = Mean()  # of the pictures to train with
+        self.kept: dict[str, list[ListedImage]] = {TRAIN: [], TEST: []}
+        self.digests = {TRAIN: array("Q"), TEST: array("Q")}  # of the kept pictures
 
-    def result(self) -> np.ndarray:
-        return (self.sum / self.count).astype(np.float32)
-
-
-def _load_all(root: str, images: Iterable[ListedImage], form: Form) -> Iterator[tuple[ListedImage, _Loaded]]:
-    def load(image: ListedImage) -> _Loaded:
-        path = root + image.path
+    def load(self, image: ListedImage) -> _Loaded:
+        path = self.listing.root + image.path
         if "\n" in image.path or "\r" in image.path:
             return _Loaded(None, "named with a line break")
         if not os.path.exists(path):
@@ -146,81 +125,73 @@ def _load_all(root: str, images: Iterable[ListedImage], form: Form) -> Iterator[
             header = header_of(content)
             if not content or not header.is_whole:
                 return _Loaded(None, "truncated" if content else "empty")
-            pixels = form._replace(size=None).load(content, f'"{path}"')
+            pixels = self.form._replace(size=None).load(content, f'"{path}"')
         except DataError:
             return _Loaded(None, "no picture, or damaged")
         digest = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
-        sides = (pixels.shape[1], pixels.shape[2])
-        channels = header.channels or len(pixels)
-        return _Loaded(form.fit(pixels), "", sides, channels, header.orientation > 1, digest)
+        sides, channels = (pixels.shape[1], pixels.shape[2]), header.channels or len(pixels)
+        return _Loaded(self.form.fit(pixels), "", sides, channels, header.orientation > 1, digest)
 
-    yield from pooled(load, images)
-
-
-def _records(
-    loaded: Iterable[tuple[ListedImage, _Loaded]],
-    part: str,
-    seen: Seen,
-    kept: list[ListedImage],
-    digests: array[int],
-    mean: _Mean | None,
-    encode: str,
-    listing: Listing,
-) -> Iterator[Record]:
-    """Yields the record of each picture that can be read, and notes what was seen of it."""
-    first: tuple[int, ...] = ()
-    for image, one in loaded:
-        if one.pixels is None:
-            seen.unreadable.setdefault(one.reason, []).append(image.path)
-            continue
-        first = first or (one.pixels.shape if seen.form.size is None or part == TRAIN else first)
-        if first and one.pixels.shape != first:
+    def records(self, part: str, images: Iterable[ListedImage]) -> Iterator[Record]:
+        """Yields the record of each picture that can be read. Raises DataError if none can, and for other sizes."""
+        kept, root = self.kept[part], self.listing.root
+        for image, one in pooled(self.load, images):
+            if one.pixels is None:
+                self.seen.unreadable.setdefault(one.reason, []).append(image.path)
+                continue
+            pixels = np.ascontiguousarray(one.pixels)
+            if self.mean.count and pixels.shape != self.mean.shape:
+                (_, height, width), (_, *sides) = pixels.shape, self.mean.shape
+                raise DataError(
+                    f'"{root}{image.path}" has {height} x {width} pixels (height x width), and others have '
+                    f"{sides[0]} x {sides[1]}: give the size of all, such as --size 96x96"
+                )
+            if part == TRAIN:
+                self.mean.add(pixels)
+            self._note(part, image, one)
+            if self.encode:
+                datum = pb.Datum(data=encode_image(pixels, self.encode), encoded=True, label=image.label)
+            else:
+                datum = array_to_datum(pixels, image.label)
+            yield b"%08d_%s" % (len(kept) - 1, os.fsencode(image.path)[:KEY]), datum.SerializeToString()
+        if not kept:
+            reason, paths = next(reversed(self.seen.unreadable.items()))
             raise DataError(
-                f'"{listing.root}{image.path}" has {one.pixels.shape[1]} x {one.pixels.shape[2]} pixels (height x '
-                f"width), and others have {first[1]} x {first[2]}: give the size of all, such as --size 96x96"
+                f'none of the {part} pictures in {root or "."} can be read; the last one, "{paths[-1]}", is {reason}'
             )
-        if mean is not None:
-            mean.add(one.pixels)
-            seen.form = seen.form._replace(size=mean.size)  # of the test pictures, too
-        found = seen.classes[image.label]
+
+    def _note(self, part: str, image: ListedImage, one: _Loaded) -> None:
+        found = self.seen.classes[image.label]
         found.counts[part] += 1
         found.least, found.most = min(found.least, *one.sides), max(found.most, *one.sides)
         found.channels.add(one.channels)
-        seen.turned += one.turned
-        digests.append(one.digest)
-        key = b"%08d_%s" % (len(kept), os.fsencode(image.path)[:KEY])
-        kept.append(image)
-        pixels = np.ascontiguousarray(one.pixels)
-        if encode:
-            datum = pb.Datum(data=encode_image(pixels, encode), encoded=True, label=image.label)
-        else:
-            datum = array_to_datum(pixels, image.label)
-        yield key, datum.SerializeToString()
+        self.seen.turned += one.turned
+        self.digests[part].append(one.digest)
+        self.kept[part].append(image)
+
+    def twice(self) -> Iterator[tuple[str, str]]:
+        """Yields pairs of paths of equal files, one to train with and one to test with."""
+        tests = dict(zip(self.digests[TEST], self.kept[TEST], strict=True))
+        for digest, image in zip(self.digests[TRAIN], self.kept[TRAIN], strict=True):
+            if digest in tests:
+                yield image.path, tests[digest].path
 
 
-def _twice(listing: Listing, digests: dict[str, array[int]]) -> Iterator[tuple[str, str]]:
-    """Yields pairs of paths of equal files, one to train with and one to test with."""
-    train, test = (np.frombuffer(digests.get(part, array("Q")), np.uint64) for part in (TRAIN, TEST))
-    order = np.argsort(train, kind="stable")
-    found = np.searchsorted(train[order], test)
-    for index, position in enumerate(found.tolist()):
-        if position < len(train) and train[order[position]] == test[index]:
-            yield listing.parts[TRAIN][order[position]].path, listing.parts[TEST][index].path
+def _check_classes(listing: Listing, filled: Collection[int]) -> None:
+    """Raise DataError if a class is not among those that have pictures to train with."""
+    if empty := [name for label, name in enumerate(listing.names) if label not in filled]:
+        raise DataError(f"no picture to train with in the class {some(empty)}: add some, or take the class away")
 
 
-def _reasons(seen: Seen) -> list[str]:
-    return list(seen.unreadable) or ["unreadable"]
-
-
-def _write(folder: str, name: str, text: str) -> None:
-    with open(os.path.join(folder, name), "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(text)
+def _write_lines(path: str, lines: Iterable[str]) -> None:
+    with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.writelines(f"{line}\n" for line in lines)
 
 
 def told(listing: Listing, seen: Seen) -> Iterator[str]:
     """Yields lines about what was left out and what is remarkable."""
     for reason, paths in seen.unreadable.items():
-        yield f"Left out, {reason}: {_some(paths)}"
+        yield f"Left out, {reason}: {some(paths)}"
     if listing.junk:
         yield f"Left out: {listing.junk} hidden files, Thumbs.db and the like"
     for folder in listing.unused:
@@ -228,13 +199,8 @@ def told(listing: Listing, seen: Seen) -> Iterator[str]:
     if seen.turned:
         yield f"Turned upright, as their EXIF orientation says: {seen.turned}"
     if seen.twice:
-        pairs = _some([f"{train} = {test}" for train, test in seen.twice])
+        pairs = some([f"{train} = {test}" for train, test in seen.twice])
         yield f"In both train and test, which makes the tests look better: {pairs}"
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{', '.join(names[:SHOWN])}{more} ({len(names)})"
 
 
 def rows(listing: Listing, seen: Seen) -> Iterator[tuple[str, ...]]:
@@ -253,8 +219,6 @@ def unpack_sample(name: str, out: str) -> int:
 
     The digits get colours of ink and paper, and SAMPLE_SIDE x SAMPLE_SIDE pixels. Raises DataError.
     """
-    from pathlib import Path
-
     path = Path(__file__).parents[1] / "samples" / "uci_digits" / "digits.npz"
     with np.load(path) as stored:
         images, labels = stored["images"], stored["labels"]

@@ -62,15 +62,19 @@ class PictureForm:
         return height, width
 
 
-def pooled(work: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[tuple[Item, Made]]:
-    """Yields each item and the result of `work` on it, in order. Several threads work on some items ahead."""
-    waiting = iter(items)
-    with ThreadPoolExecutor(decoding_threads()) as pool:  # OpenCV releases the interpreter's lock
+def pooled(
+    work: Callable[[Item], Made], items: Iterable[Item], threads: int = 0, most: int = AHEAD
+) -> Iterator[tuple[Item, Made]]:
+    """Yields each item and the result of `work` on it, in order. Threads work on up to `most` items ahead.
+
+    `threads` is their number, by default that of `decoding_threads`.
+    """
+    with ThreadPoolExecutor(threads or decoding_threads()) as pool:  # OpenCV releases the interpreter's lock
         ahead: deque[tuple[Item, Future[Made]]] = deque()
         try:
-            for item in waiting:
+            for item in items:
                 ahead.append((item, pool.submit(work, item)))
-                if len(ahead) >= AHEAD:
+                if len(ahead) >= most:
                     first, result = ahead.popleft()
                     yield first, result.result()
             while ahead:
@@ -175,10 +179,10 @@ def crop_images(names: Sequence[str], source: str, target: str, side: int, threa
     Yields, in the order of the names, whether each could be read. Unreadable pictures are logged and skipped.
     """
     opencv()  # raises if it is missing
-    with ThreadPoolExecutor(threads) as pool:
-        yield from pool.map(
-            lambda name: _crop_file(os.path.join(source, name), os.path.join(target, name), side), names
-        )
+    for _, is_written in pooled(
+        lambda name: _crop_file(os.path.join(source, name), os.path.join(target, name), side), names, threads
+    ):
+        yield is_written
 
 
 def crop_image(pixels: np.ndarray, side: int) -> np.ndarray:

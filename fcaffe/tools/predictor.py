@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fcaffe import log
-from fcaffe.data.batches import decoding_threads
 from fcaffe.data.form import read_form, read_labels
 from fcaffe.engines import Engine, cpu_engine
 from fcaffe.errors import FcaffeError, UsageError
@@ -23,6 +22,7 @@ from fcaffe.solvers.snapshot.runs import models, newest
 from fcaffe.solvers.snapshot.state_files import read_model_of, read_state
 from fcaffe.tools.confusion import probabilities_of
 from fcaffe.tools.deploy import deploy_net, is_source
+from fcaffe.tools.image_sets import pooled
 from fcaffe.tools.nets import load, new_net
 from fcaffe.tools.preprocessing import Preprocessing, of_net
 
@@ -219,32 +219,19 @@ class Predictor:
             except FcaffeError as problem:
                 return problem
 
-        waiting = iter(pictures)
-        with ThreadPoolExecutor(decoding_threads()) as pool:
-
-            def ahead() -> list[Any]:
-                some = [picture for _, picture in zip(range(BATCH), waiting, strict=False)]
-                return [pool.submit(values, picture) for picture in some]
-
-            now, then = ahead(), ahead()
-            while now:
-                yield from self._of_batch([one.result() for one in now])
-                now, then = then, ahead()
+        loaded = (result for _, result in pooled(values, pictures, most=2 * BATCH))
+        while batch := list(itertools.islice(loaded, BATCH)):
+            yield from self._of_batch(batch)
 
     def _of_batch(self, loaded: Sequence[list[np.ndarray] | FcaffeError]) -> Iterator[np.ndarray | FcaffeError]:
         """Yields a row for each picture of a batch. Pictures of several sizes go through the net one by one."""
         rows = [array for one in loaded if not isinstance(one, Exception) for array in one]
-        several = len({row.shape for row in rows}) > 1
-        found: list[np.ndarray] = []
-        for start in range(0, len(rows), 1 if several else BATCH):
-            found += list(self._run(np.stack(rows[start : start + (1 if several else BATCH)])))
-        position = 0
+        step = BATCH if len({row.shape for row in rows}) == 1 else 1
+        found = iter(
+            [scores for start in range(0, len(rows), step) for scores in self._run(rows[start : start + step])]
+        )
         for one in loaded:
-            if isinstance(one, Exception):
-                yield one
-            else:
-                yield np.mean(found[position : position + len(one)], axis=0)
-                position += len(one)
+            yield one if isinstance(one, Exception) else np.mean([next(found) for _ in one], axis=0)
 
     def _feed(self, values: np.ndarray) -> None:
         if self._input.shape != values.shape:
@@ -253,12 +240,10 @@ class Predictor:
         self._input.data[...] = self.engine.from_numpy(values)
         self._net.forward()
 
-    def _run(self, values: np.ndarray) -> np.ndarray:
-        self._feed(values)
-        scores = self.engine.to_numpy(self._output.data).reshape(len(values), -1).copy()
-        if self._is_probability:
-            return scores
-        return probabilities_of(scores)
+    def _run(self, rows: Sequence[np.ndarray]) -> np.ndarray:
+        self._feed(np.stack(rows))
+        scores = self.engine.to_numpy(self._output.data).reshape(len(rows), -1).copy()
+        return scores if self._is_probability else probabilities_of(scores)
 
     def close(self) -> None:
         """Free the net."""
