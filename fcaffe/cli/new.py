@@ -15,8 +15,9 @@ from fcaffe.output_files import check_output
 from fcaffe.proto import read_net, write_text
 from fcaffe.proto.text import PROTOTXT
 from fcaffe.tools.deploy import deploy_net, input_shapes
-from fcaffe.tools.new_net import POLICIES, read_data, read_template, write_project
+from fcaffe.tools.new_net import POLICIES, read_data, write_project
 from fcaffe.tools.target import read_target
+from fcaffe.tools.template import read_template
 
 
 @command(

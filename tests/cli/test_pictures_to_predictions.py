@@ -26,7 +26,8 @@ from fcaffe.data.mean import read_mean
 from fcaffe.errors import DataError
 from fcaffe.proto import read_net, read_solver
 from fcaffe.tools.listing import list_pictures
-from fcaffe.tools.new_net import models_folder, read_data, read_template, write_project
+from fcaffe.tools.new_net import read_data, write_project
+from fcaffe.tools.template import models_folder, read_template
 from tests.cli.conftest import Result
 from tests.pictures import CLASSES, write_pictures
 
