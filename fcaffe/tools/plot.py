@@ -27,7 +27,8 @@ RUN_COLORS = ["#2f6db3", "#d1642a", "#3f8f4f", "#8a4f9e", "#b8962e", "#2f9a9a", 
 SCORE_COLORS = RUN_COLORS[1:7]
 TEST_STYLES = ["--", ":", "-."]
 UNITS = ((2 * 86400, 86400, "days"), (2 * 3600, 3600, "hours"), (180, 60, "minutes"), (0, 1, "seconds"))
-PANELS = {"loss": (6, (TRAIN_LOSS, TEST_LOSS)), "score": (4, (SCORE,)), "learning rate": (2, (RATE,))}
+LOSSES = (TRAIN_LOSS, TEST_LOSS)
+PANELS = {"loss": (6, LOSSES), "score": (4, (SCORE,)), "learning rate": (2, (RATE,))}
 
 # The charts of plot_training_log.py, by Caffe's numbers.
 _KINDS = {"Test accuracy": SCORE, "Test loss": TEST_LOSS, "Train learning rate": RATE, "Train loss": TRAIN_LOSS}
@@ -86,12 +87,6 @@ def smoothed(curve: Curve) -> Curve:
     return dict(zip(iterations, means.tolist(), strict=True))
 
 
-def lowest_score(curves: Sequence[Curve]) -> float:
-    """The lower end of an axis up to 1 that shows scores: just below the lowest one."""
-    low = min((score for curve in curves for score in curve.values()), default=0.0)
-    return max(0.0, min(low - (1 - low) / 4, 0.99))
-
-
 class Run(NamedTuple):
     """A training in the picture. Its color is None if it is the only one: then each kind of series has its own."""
 
@@ -99,6 +94,45 @@ class Run(NamedTuple):
     net: str
     series: list[Series]
     color: str | None
+
+
+class Line(NamedTuple):
+    """A series in a chart: its run, its number among those of its kind, and its curve, smoothed or as faint points."""
+
+    run: Run
+    series: Series
+    number: int
+    curve: Curve
+    is_faint: bool = False
+
+
+class Chart(NamedTuple):
+    """Lines that share their axes. `is_log` is whether the vertical one is logarithmic, `ends` are its own ends."""
+
+    lines: list[Line]
+    values: list[float]  # finite ones, which the axis must show
+    is_log: bool
+    ends: tuple[float, float] | None
+
+
+def chart_of(kinds: Sequence[str], runs: Sequence[Run]) -> Chart:
+    """The series of these kinds. A train loss is smoothed over its faint points."""
+    lines = []
+    for run in runs:
+        for kind in kinds:
+            for number, series in enumerate(one for one in run.series if one.kind == kind):
+                curve = smoothed(series.curve) if kind == TRAIN_LOSS else series.curve
+                if curve != series.curve:
+                    lines.append(Line(run, series, number, series.curve, is_faint=True))
+                lines.append(Line(run, series, number, curve))
+    main = [line for line in lines if line.series.kind == kinds[0]] or lines
+    values = [value for line in main for value in line.series.curve.values() if math.isfinite(value)]
+    if SCORE in kinds:
+        low = max(0.0, min(1.25 * min(values, default=0.0) - 0.25, 0.99))  # just below the lowest one
+        return Chart(lines, values, False, (low, 1 + 0.02 * (1 - low)))
+    is_log = is_wide(values)
+    ends = (0.0, 1.15 * max(values, default=1) or 1.0) if RATE in kinds and not is_log else None
+    return Chart(lines, values, is_log, ends)
 
 
 def plot(log_paths: Sequence[Path], picture_path: Path, by_time: bool = False) -> None:
@@ -118,7 +152,7 @@ def plot(log_paths: Sequence[Path], picture_path: Path, by_time: bool = False) -
         figure.suptitle(runs[0].net or "training", fontsize=13)
         for axes, (title, (_, kinds)) in zip(all_axes, panels.items(), strict=True):
             axes.set_ylabel(title)
-            _draw(axes, runs, kinds, unit)
+            _draw(axes, chart_of(kinds, runs), unit)
         axes.set_xlabel(label)
         if not unit:
             axes.xaxis.get_major_locator().set_params(integer=True)
@@ -133,7 +167,7 @@ def plot_chart(chart: int, picture_path: Path, log_paths: Sequence[Path]) -> Non
             if not any(series.kind == _KINDS[kind] for series in run.series):
                 raise FcaffeError(f"{os.fspath(path)} has no {kind.lower()} to draw")
         axes = figure.subplots()
-        _draw(axes, runs, [_KINDS[kind]], float(axis == "Seconds"))
+        _draw(axes, chart_of([_KINDS[kind]], runs), float(axis == "Seconds"))
         axes.set(title=CHARTS[chart], xlabel=axis, ylabel=kind)
         if _KINDS[kind] == RATE:
             axes.legend(axes.get_lines(), [run.name for run in runs], frameon=False, fontsize=9)
@@ -204,56 +238,44 @@ def is_wide(values: Sequence[float]) -> bool:
     return bool(values) and min(values) > 0 and max(values) > 20 * min(values)
 
 
-def _draw(axes: Any, runs: list[Run], kinds: Sequence[str], unit: float) -> None:
-    """Draw the series of these kinds, and fit the vertical axis to them."""
-    style(axes)
-    axes.margins(x=0.02)
-    drawn = []
-    for run in runs:
-        for kind in kinds:
-            of_kind = [series for series in run.series if series.kind == kind]
-            for index, series in enumerate(of_kind):
-                _draw_series(axes, run, series, index, unit)
-            drawn += of_kind
-    values = [value for series in drawn for value in series.curve.values() if math.isfinite(value)]
-    if RATE in kinds:
-        if not scale_wide(axes, values, fine=False):
-            axes.set_ylim(0, 1.15 * max(values, default=1) or 1)
-        return
-    if SCORE in kinds:
-        low = lowest_score([series.curve for series in drawn])
-        axes.set_ylim(low, 1 + 0.02 * (1 - low))
-        axes.set_ylabel("accuracy" if all("accuracy" in series.name for series in drawn) else "score")
-    else:
-        scale_wide(axes, [value for series in drawn if series.kind == TRAIN_LOSS for value in series.curve.values()])
-    if drawn:
-        axes.legend(frameon=False, fontsize=9)
-
-
-def _draw_series(axes: Any, run: Run, series: Series, index: int, unit: float) -> None:
-    """Draw the series of this index among those of its kind. The train loss is smoothed over its faint points.
+def _draw(axes: Any, chart: Chart, unit: float) -> None:
+    """Draw the lines of a chart, and fit the vertical axis to them.
 
     Abscissas are iterations, or times in units of `unit` seconds if that is not 0.
     """
-    several, kind, curve = run.color is not None, series.kind, series.curve
-    iterations = sorted(curve)
-    x = [series.seconds[iteration] / unit if unit else iteration for iteration in iterations]
+    style(axes)
+    axes.margins(x=0.02)
+    for line in chart.lines:
+        x = [line.series.seconds[one] / unit if unit else one for one in sorted(line.curve)]
+        y = [line.curve[one] for one in sorted(line.curve)]
+        look = _look(line)
+        if line.is_faint:
+            axes.scatter(x, y, s=7, color=look["color"], alpha=0.3, linewidths=0)
+        else:
+            axes.plot(x, y, **look)
+    kinds = {line.series.kind for line in chart.lines}
+    if chart.is_log:
+        scale_wide(axes, chart.values, fine=RATE not in kinds)
+    elif chart.ends:
+        axes.set_ylim(*chart.ends)
+    if SCORE in kinds:
+        axes.set_ylabel("accuracy" if all("accuracy" in line.series.name for line in chart.lines) else "score")
+    if kinds - {RATE}:
+        axes.legend(frameon=False, fontsize=9)
+
+
+def _look(line: Line) -> dict[str, Any]:
+    """The label, color and style of a line."""
+    run, series, number, curve, _ = line
+    several, kind = run.color is not None, series.kind
     label = f"{run.name}, {series.name}" if several else series.name
-    look: dict[str, Any] = {"color": run.color or COLORS.get(kind) or SCORE_COLORS[index % len(SCORE_COLORS)]}
+    look: dict[str, Any] = {"color": run.color or COLORS.get(kind) or SCORE_COLORS[number % len(SCORE_COLORS)]}
     if kind == RATE:
-        label = f"_{run.name} rate" if several else series.name
-        look["drawstyle"] = "steps-post"
-    elif kind == TRAIN_LOSS:
-        curve = smoothed(curve)
-        if curve != series.curve:
-            points = [series.curve[iteration] for iteration in iterations]
-            axes.scatter(x, points, s=7, color=look["color"], alpha=0.3, linewidths=0)
-        label = run.name if several else series.name
-        look["linewidth"] = 1.5
-    else:
-        styles = TEST_STYLES if several and kind == TEST_LOSS else ["-", *TEST_STYLES]
-        if kind == SCORE:
-            label += f", finally {curve[max(curve)]:.4g}"
-            styles = styles if several else ["-"]
-        look |= {"linestyle": styles[index % len(styles)], "marker": "o", "markersize": 3}
-    axes.plot(x, [curve[iteration] for iteration in iterations], label=label, **look)
+        return {**look, "label": f"_{run.name} rate" if several else series.name, "drawstyle": "steps-post"}
+    if kind == TRAIN_LOSS:
+        return {**look, "label": run.name if several else series.name, "linewidth": 1.5}
+    styles = TEST_STYLES if several and kind == TEST_LOSS else ["-", *TEST_STYLES]
+    if kind == SCORE:
+        label += f", finally {curve[max(curve)]:.4g}"
+        styles = styles if several else ["-"]
+    return {**look, "label": label, "linestyle": styles[number % len(styles)], "marker": "o", "markersize": 3}

@@ -21,7 +21,7 @@ import numpy as np
 
 from fcaffe.errors import FcaffeError
 from fcaffe.layers.convolution import Convolution
-from fcaffe.log.reader import Curve, TrainingLog
+from fcaffe.log.reader import TrainingLog
 from fcaffe.net import Net
 from fcaffe.output_files import replacing
 from fcaffe.proto import caffe_pb2 as pb
@@ -37,6 +37,13 @@ PAIRS = 25
 TESTS = (plot.SCORE, plot.TEST_LOSS, plot.OTHER_OUTPUT)  # kinds of series, in the order of their tiles
 TEST_TILES = 4
 COLORS = 6  # of series in page.html
+OWN_COLORS = {plot.TRAIN_LOSS: 0, plot.RATE: 3}
+CHARTS = {
+    "Loss": plot.LOSSES,
+    "Test scores": (plot.SCORE,),
+    "Other test outputs": (plot.OTHER_OUTPUT,),
+    "Learning rate": (plot.RATE,),
+}
 FILTERS = 96  # at most, in the page
 DRAWN = 1000  # layers of the largest net that is drawn; Graphviz takes seconds for it
 LEAST_SCALE = 0.65  # of a drawing; a larger one has scroll bars
@@ -124,32 +131,27 @@ def _head(content: Content, series: Sequence[plot.Series], now: float) -> str:
 # --- curves -----------------------------------------------------------------------------------------------------------
 
 
-def _charts(found: Sequence[plot.Series]) -> Iterable[tuple[str, dict[str, Any]]]:
+def _charts(found: list[plot.Series]) -> Iterable[tuple[str, dict[str, Any]]]:
     """Titles of charts, and their data for the script in the page."""
-    losses: list[dict[str, Any]] = []
-    for one in found:
-        if one.kind == plot.TRAIN_LOSS:
-            losses.append({**_data("train loss", one.curve, 0), "faint": True})
-            losses.append(_data("train loss, smoothed", plot.smoothed(one.curve), 0))
-    for index, one in enumerate(one for one in found if one.kind == plot.TEST_LOSS):
-        losses.append(_data(one.name, one.curve, 1 + index % (COLORS - 1)))
-    losses = [one for one in losses if one["points"]]  # a legend names nothing else
-    yield "Loss", {"series": losses, "log": plot.is_wide([point[1] for one in losses for point in one["points"]])}
-    for title, kind in (("Test scores", plot.SCORE), ("Other test outputs", plot.OTHER_OUTPUT)):
-        of_kind = [one for one in found if one.kind == kind]
-        if of_kind:
-            data = [_data(one.name, one.curve, index % COLORS) for index, one in enumerate(of_kind)]
-            ends = {"ends": [plot.lowest_score([one.curve for one in of_kind]), 1]} if kind == plot.SCORE else {}
-            yield title, {"series": data, **ends}
-    for one in found:
-        if one.kind == plot.RATE:
-            yield "Learning rate", {"series": [{**_data("rate", one.curve, 3), "step": True}], "from_zero": True}
+    for title, kinds in CHARTS.items():
+        lines, _, is_log, ends = plot.chart_of(kinds, [plot.Run("", "", found, None)])
+        series = [one for one in map(_data, lines) if one["points"]]  # a legend names nothing else
+        if series or kinds == plot.LOSSES:
+            yield title, {"series": series, "log": is_log, "ends": ends}
 
 
-def _data(name: str, curve: Curve, color: int) -> dict[str, Any]:
+def _data(line: plot.Line) -> dict[str, Any]:
+    _, (kind, name, whole, _), index, curve, is_faint = line
     points = [[iteration, float(f"{value:.6g}")] for iteration, value in sorted(curve.items()) if math.isfinite(value)]
     stride = -(-len(points) // POINTS) or 1
-    return {"name": name, "colour": color, "points": points[:-1:stride] + points[-1:]}
+    first = 1 if kind == plot.TEST_LOSS else 0
+    return {
+        "name": name if curve is whole else f"{name}, smoothed",
+        "colour": OWN_COLORS.get(kind, first + index % (COLORS - first)),
+        "points": points[:-1:stride] + points[-1:],
+        "faint": is_faint,
+        "step": kind == plot.RATE,
+    }
 
 
 def _curves(charts: Sequence[tuple[str, dict[str, Any]]]) -> str:
