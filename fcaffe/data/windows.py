@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from fcaffe.rng import CaffeRandom
 
 CHANNELS = 3  # images are read in colour
 LOG_INTERVAL = 100  # images
+HEAD = 7  # words of an image: #, index, path, channels, height, width, number of windows
 FIELDS = 6  # of a window: class, overlap, x1, y1, x2, y2
 LARGEST = 2**31
 
@@ -56,16 +57,13 @@ def read_window_file(source: str, root_folder: str, fg_threshold: float, bg_thre
     """
     images: list[str] = []
     foreground, background = [], []
-    index = -1
-    words = _Words(source)
-    while (image := _read_image(words)) is not None:
-        index, path, shape, windows = image
+    for index, path, shape, windows in _read_images(source):
         overlap = windows[:, 1].astype(np.float32)
         rows = np.insert(np.delete(windows, 1, axis=1), 0, len(images), axis=1).astype(np.int32)
         above = overlap >= np.float32(fg_threshold)
         below = ~above & (overlap < np.float32(bg_threshold))
         if (rows[above, 1] < 1).any():
-            raise words.error(f"image {index} has a foreground window of class 0, which is the background's")
+            raise DataError(f"{source}: image {index} has a foreground window of class 0, which is the background's")
         rows[below, 1] = 0
         foreground.append(rows[above])
         background.append(rows[below])
@@ -79,63 +77,50 @@ def read_window_file(source: str, root_folder: str, fg_threshold: float, bg_thre
     return sorted_windows
 
 
-def _read_image(words: _Words) -> tuple[int, str, tuple[int, int, int], np.ndarray] | None:
-    """Read the next image: index, path, shape and windows; None at the end."""
-    mark = next(words, None)
-    if mark is None:
-        return None
-    if mark != b"#":
-        found = repr(mark[:20])[2:-1]
-        raise words.error(f'"{found}" stands where "#" should begin an image')
-    index, path = words.integers(1)[0], words.take(1)[0].decode(errors="surrogateescape")
-    channels, height, width, count = words.integers(4)
-    if channels != CHANNELS or count < 0:
-        raise words.error(f"image {index} has {channels} channels and {count} windows; it needs 3 and at least 0")
-    return index, path, (channels, height, width), words.windows(count)
-
-
-class _Words(Iterator[bytes]):
-    """The words of a file. Errors name the line."""
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-        self._number = 0
-        self._words = itertools.chain.from_iterable(self._lines())
-
-    def _lines(self) -> Iterator[list[bytes]]:
-        for number, line in numbered_lines(self.source, "window file"):
-            self._number = number
-            yield line.split()
-
-    def __next__(self) -> bytes:
-        return next(self._words)
-
-    def error(self, message: str) -> DataError:
-        return DataError(f"{self.source}:{self._number}: {message}")
-
-    def take(self, count: int) -> list[bytes]:
-        """The next `count` words."""
-        taken = list(itertools.islice(self._words, count))
-        if len(taken) < count:
-            raise self.error("the file ends in the middle of an image")
-        return taken
-
-    def integers(self, count: int) -> list[int]:
+def _read_images(source: str) -> Iterator[tuple[int, str, tuple[int, int, int], np.ndarray]]:
+    """Yields index, path, shape and windows of each image in a file. Raises DataError, which names the line."""
+    words: list[bytes] = []
+    for number, line in numbered_lines(source, "window file"):
+        words += line.split()
         try:
-            return [int(word) for word in self.take(count)]
+            while words:
+                if words[0] != b"#":
+                    raise ValueError(f'"{repr(words[0][:20])[2:-1]}" stands where "#" should begin an image')
+                if len(words) < HEAD:
+                    break
+                index, channels, height, width, count = _integers([words[1], *words[3:HEAD]])
+                if channels != CHANNELS or count < 0:
+                    raise ValueError(
+                        f"image {index} has {channels} channels and {count} windows; it needs 3 and at least 0"
+                    )
+                end = HEAD + FIELDS * count
+                if len(words) < end:
+                    break
+                yield index, os.fsdecode(words[2]), (channels, height, width), _windows(words[HEAD:end])
+                del words[:end]
         except ValueError as problem:
-            raise self.error("a whole number is wanted") from problem
+            raise DataError(f"{source}:{number}: {problem}") from problem
+    if words:
+        raise DataError(f"{source}:{number}: the file ends in the middle of an image")
 
-    def windows(self, count: int) -> np.ndarray:
-        """The next count x FIELDS numbers, integers except the overlap."""
-        try:
-            table = np.array(self.take(count * FIELDS), np.float64).reshape(count, FIELDS)
-        except ValueError as problem:
-            raise self.error("a window is six numbers: class, overlap, x1, y1, x2, y2") from problem
-        whole = np.delete(table, 1, axis=1)
-        if not (np.abs(whole) < LARGEST).all() or (whole != np.floor(whole)).any():
-            raise self.error("class and corners of a window must be whole numbers")
-        return table
+
+def _integers(words: list[bytes]) -> list[int]:
+    try:
+        return [int(word) for word in words]
+    except ValueError as problem:
+        raise ValueError("a whole number is wanted") from problem
+
+
+def _windows(words: list[bytes]) -> np.ndarray:
+    """Windows as rows of FIELDS numbers, integers except the overlap."""
+    try:
+        table = np.array(words, np.float64).reshape(-1, FIELDS)
+    except ValueError as problem:
+        raise ValueError("a window is six numbers: class, overlap, x1, y1, x2, y2") from problem
+    whole = np.delete(table, 1, axis=1)
+    if not (np.abs(whole) < LARGEST).all() or (whole != np.floor(whole)).any():
+        raise ValueError("class and corners of a window must be whole numbers")
+    return table
 
 
 class Crop(NamedTuple):

@@ -36,6 +36,12 @@ TORCHVISION = (
 
 CENTRE = Decision(0, 0, 0, 0)
 ORDERS = ("BGR", "RGB")
+STEPS = {  # of a picture, in their order, and the fields of transform_param that say them
+    "resized": ("resize_param",),
+    "cropped": ("crop_size", "crop_h", "crop_w"),  # in the centre
+    "minus": ("mean_file", "mean_value"),
+    "times": ("scale",),
+}
 
 
 @dataclass
@@ -139,20 +145,16 @@ class Preprocessing:
         yield f"decoded   {_shape(stored)} ({order}), uint8: {_first(stored)}"
         pixels = self.form.fit(stored)
         yield f"resized   {_shape(pixels)} ({self.form.mode}, bilinear): {_first(pixels)}"
-        image = self._centre.augment(pixels, CENTRE)
-        if image is not pixels:
-            yield f"resize_param  {_shape(image)}: {_first(image)}"
-        rows, columns = self._centre.window(image.shape, CENTRE)
-        cropped = image[:, rows, columns] if self._centre.crop[0] else image
-        if self._centre.crop[0]:
-            yield f"cropped   {_shape(cropped)} (rows {rows.start}.., columns {columns.start}..): {_first(cropped)}"
-        values = cropped.astype(np.float32)
-        if (mean := self._centre.mean) is not None:
-            what = self.transform.mean_file or ", ".join(f"{value:g}" for value in self.transform.mean_value)
-            values = values - (mean[:, rows, columns] if self.transform.mean_file and self._centre.crop[0] else mean)
-            yield f"minus     {what}: {_first(values)}"
-        if self.transform.scale != 1:
-            yield f"times     {self.transform.scale:g}: {_first(self.apply(pixels))}"
+        partial = pb.TransformationParameter()
+        for step, names in STEPS.items():
+            told = []
+            for descriptor, value in self.transform.ListFields():
+                if descriptor.name in names:
+                    told.append(" ".join(f"{descriptor.name} {value}".split()))
+                    partial.MergeFrom(pb.TransformationParameter(**{descriptor.name: value}))
+            if told:
+                values = Preprocessing(self.form, partial).apply(pixels)
+                yield f"{step:9} {_shape(values)} ({', '.join(told)}): {_first(values)}"
         made = self.apply(pixels)
         yield f"input     {_shape(made)}, float32, from {made.min():g} to {made.max():g}: {_first(made)}"
         yield f"This is in {self.origin}."
