@@ -82,7 +82,7 @@ FUNCTIONS: dict[str, Function] = {
     "-": Function(lambda xp, a, b: a - b, "({a} - {b})", ("1", "-1")),
     "*": Function(lambda xp, a, b: a * b, "({a} * {b})", ("b", "a")),
     "/": Function(lambda xp, a, b: a / b, "({a} / {b})", ("1 / b", "-f / b")),
-    "**": Function(_power, "powf({a}, {b})", ("b * a ** (b - 1)",)),  # to a constant
+    "**": Function(_power, "power({a}, {b})", ("b * a ** (b - 1)",)),  # to a constant
     ">": _compared("greater", ">"),
     ">=": _compared("greater_equal", ">="),
     "<": _compared("less", "<"),
@@ -102,6 +102,7 @@ FUNCTIONS: dict[str, Function] = {
 }
 
 PREAMBLE = f"""
+__device__ float power(float x, float e) {{ return x < 0 && e != rintf(e) ? sqrtf(x) : powf(x, e); }}  // of -inf: NaN
 __device__ float sign(float x) {{ return (x > 0) - (x < 0); }}
 __device__ float logistic(float x) {{ return (x >= 0 ? 1.f : expf(x)) / (1 + expf(-fabsf(x))); }}
 __device__ float sigmoid(float x) {{

@@ -8,6 +8,7 @@ import pytest
 from fcaffe.engines import NumpyEngine, cpu_engine
 from fcaffe.engines.formulas import FUNCTIONS, Formula
 from fcaffe.engines.onednn.formulas import passes_of
+from tests.engines.cuda import emulator, stand_in_engine
 
 ODD = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, 88, -88, 1e30, -1e30], np.float32)
 TWO = {"+", "-", "*", "/", ">", ">=", "<", "<=", "max", "min"}
@@ -41,15 +42,21 @@ def test_derivatives(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", texts())
-def test_values_that_are_not_finite_go_through_all_engines_alike(text: str) -> None:
+def test_values_that_are_not_finite_go_through_all_engines_alike(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = (part.ravel() for part in np.meshgrid(np.tile(ODD, 40), ODD))
     formula, arrays = Formula(text), {"x": x, "y": y}
-    plain, found = np.empty_like(x), np.empty_like(x)
+    engines, plain = [cpu_engine()], np.empty_like(x)
+    if emulator.has_compiler:
+        stand_in_engine.install(monkeypatch)
+        engines.append(stand_in_engine.engine())
     named = {name: np.ascontiguousarray(arrays[name]) for name in sorted(formula.names)}
     with np.errstate(all="ignore"):
         NumpyEngine().pointwise(formula, named, plain)
-        cpu_engine().pointwise(formula, named, found)
-    np.testing.assert_allclose(found, plain, rtol=2e-6, atol=1e-37, err_msg=text)
+        for engine in engines:
+            found = engine.xp.empty_like(engine.from_numpy(x))
+            engine.pointwise(formula, {name: engine.from_numpy(each) for name, each in named.items()}, found)
+            message = f"{text}, {engine.name}"
+            np.testing.assert_allclose(engine.to_numpy(found), plain, rtol=2e-6, atol=1e-37, err_msg=message)
 
 
 @pytest.mark.parametrize(

@@ -291,6 +291,18 @@ def test_sums_of_rows(engine: Any) -> None:
     check(engine, [Wide(drawn(3, 150, 40)), Wide(drawn(3, 150, 40, seed=2))], [Wide((3, 40))] * 2, call)
 
 
+@pytest.mark.parametrize(("places", "values"), [((5000,), (3,)), ((4, 6), (300,)), ((70,), (3, 4, 5)), ((0,), (3,))])
+def test_rows_are_added_in_their_order(engine: Any, places: Shape, values: Shape) -> None:
+    rows, target = drawn(*places, *values), drawn(11, *values)
+    indices, expected = np.random.default_rng(0).integers(0, 9, places), target.copy()
+    PLAIN.add_rows(rows, indices, expected)
+    for order in ORDERS:
+        from_, to = (put(engine, each, order, rows.ndim < 3) for each in (rows, target))
+        if from_.dtype == np.float32:  # the indices of layers have gradients of no other type
+            engine.add_rows(from_, engine.from_numpy(indices), to)
+            np.testing.assert_array_equal(get(engine, to), expected)
+
+
 @pytest.mark.parametrize(
     ("shape", "axis"), [((3, 40, 5, 6), 1), ((3, 40, 5, 6), 3), ((5, 1), 1), ((3, 1500), 1), ((4, 3), 0), ((9,), 0)]
 )

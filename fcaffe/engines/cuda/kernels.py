@@ -1,44 +1,33 @@
-"""Our own kernels: CUDA C++ in sources/, compiled by NVRTC through CuPy when first launched."""
+"""Our own kernels: CUDA C++ in sources/, compiled by NVRTC through CuPy when first launched, and those of formulas."""
 
 from __future__ import annotations
 
-import functools
-import itertools
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 import numpy
 
+from fcaffe.engines.formulas import PREAMBLE, Formula
 from fcaffe.errors import FcaffeError
 
 SOURCES = Path(__file__).with_name("sources")
 TYPES = SOURCES / "types.cuh"
 OPTIONS = ("--std=c++17",)
-FLOATS = ("float", "half_t", "bfloat_t")
-CPP_TYPES = {
-    "float32": "float",
-    "float16": "half_t",
-    "bfloat16": "bfloat_t",
-    "int32": "int",
-    "int64": "int64",
-    "uint8": "unsigned char",
-    "bool": "bool",
-}
+CPP_TYPES = {"float32": "float", "float16": "half_t", "bfloat16": "bfloat_t"}
 THREADS = 256
 MOST_BLOCKS = 132 * 16  # two waves of full multiprocessors on an H100 or H200; grid-stride loops do the rest
 
-TemplateArgument = Any  # a dtype, an integer or a truth value
+TemplateArgument = Any  # a dtype or an integer
 
 
 class Kernels:
-    """Compiles and launches the kernels of sources/*.cu; `cupy` is the module."""
+    """Compiles and launches the kernels of sources/*.cu and of formulas; `cupy` is the module."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
-        self._functions: dict[tuple[str, str, tuple[TemplateArgument, ...]], Any] = {}
-        self._modules: dict[tuple[str, str], Any] = {}
+        self._functions: dict[tuple[Any, ...], Any] = {}
 
     def launch(
         self,
@@ -48,12 +37,11 @@ class Kernels:
         blocks: int | tuple[int, ...],
         threads: int | tuple[int, ...],
         *args: Any,
-        shared: int = 0,
     ) -> None:
         """Run template `kernel`<types> of sources/`source`.cu on the current stream, unless the grid has no blocks.
 
-        `args` are arrays, passed as pointers, and NumPy scalars of the parameters' types; `shared` counts bytes.
-        Raises FcaffeError if the source does not list this instance, or does not compile.
+        `args` are arrays, passed as pointers, and NumPy scalars of the parameters' types.
+        Raises FcaffeError if the source does not compile.
         """
         for arg in args:
             if isinstance(arg, (bool, int, float)) and not isinstance(arg, numpy.generic):
@@ -61,30 +49,35 @@ class Kernels:
         grid = blocks if isinstance(blocks, tuple) else (blocks,)
         if 0 in grid:
             return
-        function = self._functions.get((source, kernel, types)) or self._compile(source, kernel, types)
-        function(grid, threads if isinstance(threads, tuple) else (threads,), args, shared_mem=shared)
+        key = source, kernel, types
+        if key not in self._functions:
+            self._functions[key] = self._compile(source, expression(kernel, types))
+        self._functions[key](grid, threads if isinstance(threads, tuple) else (threads,), args)
 
-    def _compile(self, source: str, kernel: str, types: tuple[TemplateArgument, ...]) -> Any:
-        """Compile the kernel, in one module with all instances that have the same first template argument."""
-        arguments = tuple(_spelling(each) for each in types)
-        name = expression(kernel, arguments)
-        listed = instances(source)
-        if name not in listed:
-            raise FcaffeError(f"sources/{source}.cu has no {name}; INSTANCES there lists {', '.join(listed) or 'none'}")
-        group = arguments[0] if arguments else ""
+    def of_formula(self, formula: Formula, operands: Mapping[str, Any], out: Any) -> None:
+        """Run CuPy's kernel of a formula for arrays of any types, and NumPy scalars of float32."""
+        scalars = [isinstance(each, numpy.generic) for each in operands.values()]
+        key = formula.c, *operands, *scalars
+        if key not in self._functions:
+            types = [
+                "float32" if is_scalar else letter for letter, is_scalar in zip(ascii_uppercase, scalars, strict=False)
+            ]
+            given = ", ".join(f"{kind} {name}_" for kind, name in zip(types, operands, strict=True))
+            floats = "".join(f"const float {name} = {name}_; " for name in operands)
+            self._functions[key] = self._cupy.ElementwiseKernel(
+                given, "Z result", f"{floats}result = {formula.c}", "pointwise", preamble=PREAMBLE
+            )
+        self._functions[key](*operands.values(), out)
+
+    def _compile(self, source: str, name: str) -> Any:
         try:
-            if (source, group) not in self._modules:
-                names = [each for each, first in listed.items() if first == group]
-                text = source_text(source)
-                self._modules[source, group] = self._cupy.RawModule(code=text, options=OPTIONS, name_expressions=names)
-            function = self._modules[source, group].get_function(name)
+            text = source_text(source)
+            return self._cupy.RawModule(code=text, options=OPTIONS, name_expressions=[name]).get_function(name)
         except Exception as error:  # CuPy's differ by the step that fails
             log = " | ".join(line.strip() for line in str(error).splitlines() if line.strip())
             raise FcaffeError(
                 f"CUDA kernel {name} of sources/{source}.cu cannot be compiled and loaded: {log}"
             ) from error
-        self._functions[source, kernel, types] = function
-        return function
 
 
 def blocks_for(count: int, threads: int = THREADS, per_thread: int = 1) -> int:
@@ -98,29 +91,7 @@ def source_text(source: str) -> str:
     return f'{TYPES.read_text()}\n#line 1 "{source}.cu"\n{(SOURCES / f"{source}.cu").read_text()}'
 
 
-@functools.cache
-def instances(source: str) -> dict[str, str]:
-    """The kernels that INSTANCES lists in sources/`source`.cu: C++ expressions, each with its first template argument
-    ("" if it has none)."""
-    found = {}
-    for content in re.findall(r"^INSTANCES\(([^)]*)\)", (SOURCES / f"{source}.cu").read_text(), re.MULTILINE):
-        kernel, *items = (item.strip() for item in re.split(r",(?![^<]*>)", content))
-        for item in items or [""]:
-            choices = [FLOATS if part.strip() == "FLOATS" else (part.strip(),) for part in item.strip("<>").split(",")]
-            for arguments in itertools.product(*choices):
-                found[expression(kernel, arguments)] = arguments[0]
-    return found
-
-
-def expression(kernel: str, arguments: Sequence[str]) -> str:
-    """The instance in C++."""
-    return f"{kernel}<{', '.join(arguments)}>" if any(arguments) else kernel
-
-
-def _spelling(argument: TemplateArgument) -> str:
-    """A template argument in C++."""
-    if isinstance(argument, (bool, numpy.bool_)):
-        return "true" if argument else "false"
-    if isinstance(argument, (int, numpy.integer)):
-        return str(argument)
-    return CPP_TYPES[numpy.dtype(argument).name]
+def expression(kernel: str, types: tuple[TemplateArgument, ...]) -> str:
+    """The instance of a kernel in C++, such as average_pool_forward<float, 4>."""
+    arguments = [str(each) if isinstance(each, int) else CPP_TYPES[numpy.dtype(each).name] for each in types]
+    return f"{kernel}<{', '.join(arguments)}>" if arguments else kernel

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fcaffe.engines.cuda.elementwise import finish_sums
-from fcaffe.engines.cuda.kernels import MOST_BLOCKS, THREADS, blocks_for
+from fcaffe.engines.cuda.kernels import MOST_BLOCKS, THREADS
 from fcaffe.engines.cuda.operands import FLOAT, NULL, Operands, common_type, pack_of
+from fcaffe.engines.formulas import Formula
 from fcaffe.engines.memory import Array
 from fcaffe.engines.normalization import Normalizer, PlainNormalization, Whole
 
@@ -18,7 +18,8 @@ SOURCE = "normalization"
 MULTIPROCESSORS = 132  # of an H100 or H200; on any device sums have as many parts, so that bits are the same
 FORWARD, BACKWARD = 4 * MULTIPROCESSORS, 3 * MULTIPROCESSORS  # blocks of batch normalisation, all running at once
 ROWS_AT_ONCE = 4  # that a thread loads at a time
-COLUMNS = 32  # channels of a block that finishes moments
+MEAN = Formula("shift + total / count")
+VARIANCE = Formula("max(squares / count - (total / count) ** 2, 0)")
 
 
 class Normalization(Operands, PlainNormalization):
@@ -57,18 +58,12 @@ class Normalization(Operands, PlainNormalization):
         x = self.operand(x, common_type(x))
         channels, pack = x.shape[1], pack_of(x.shape[1], x)
         split = _split(x, pack, FORWARD)
-        partial = self.xp.empty((split.parts, 2, channels), FLOAT)
-        self._launch("batch_norm_moments", (x.dtype, pack), split, x, partial, *split.sizes)
-        args = partial, mean, variance, *split.sizes, np.int32(split.parts)
-        blocks, threads = -(-channels // COLUMNS), (COLUMNS, 32)
-        self.kernels.launch(SOURCE, "batch_norm_finish_moments", (), blocks, threads, *args)
-
-    def add_to_statistics(
-        self, sums: tuple[Array, Array, Array], mean: Array, variance: Array, unbiased: float, fraction: float
-    ) -> None:
-        numbers = np.float32(unbiased), np.float32(fraction), np.int32(mean.size)
-        arrays = *sums, mean, variance
-        self.kernels.launch(SOURCE, "add_to_statistics", (), blocks_for(mean.size), THREADS, *arrays, *numbers)
+        partial, shift = self.xp.empty((split.parts, 2, channels), FLOAT), self.xp.empty(channels, FLOAT)
+        self._launch("batch_norm_moments", (x.dtype, pack), split, x, partial, shift, *split.sizes)
+        total, squares = partial.sum(axis=0)
+        sums = {"shift": shift, "total": total, "squares": squares, "count": np.float32(x.size // channels)}
+        self.pointwise(MEAN, sums, mean)
+        self.pointwise(VARIANCE, sums, variance)
 
     def batch_norm_apply(self, x: Array, y: Array, norm: Normalizer) -> None:
         self._apply([x], y, norm)
@@ -94,19 +89,19 @@ class Normalization(Operands, PlainNormalization):
         if not x.size:
             super().batch_norm_train_backward(x, dy, dx, norm, gradients, whole)
             return
-        dtype, channels, count = common_type(x, dy, dx), x.shape[1], float(x.size // x.shape[1])
+        dtype, channels, count = common_type(x, dy, dx), x.shape[1], x.size // x.shape[1]
         x, dy, out = self.operand(x, dtype), self.operand(dy, dtype), self.result(dx, dtype)
         pack = pack_of(channels, x, dy, out)
         split = _split(x, pack, BACKWARD)
         arguments = *_arguments(norm), *split.sizes
-        partial = self.xp.empty((split.parts, 2 * channels), FLOAT)
+        partial = self.xp.empty((split.parts, 2, channels), FLOAT)
         self._launch("batch_norm_gradient_sums", (dtype, pack), split, x, dy, partial, *arguments)
-        dscale, dshift = gradients or self.xp.empty((2, channels), FLOAT)
-        finish_sums(self.kernels, partial, dshift, dscale, add=False)
+        sums = partial.sum(axis=0)  # the gradients of shift and scale
+        for gradient, total in zip(gradients, (sums[1], sums[0]), strict=False):
+            gradient[...] = total
         if whole is not None:
-            count, (dscale, dshift) = whole.values, whole.sum(self.xp.stack([dscale, dshift]))
-        sums = dshift, dscale, np.float32(1 / max(1, count))
-        self._launch("batch_norm_gradient", (dtype, pack), split, x, dy, out, *sums, *arguments)
+            count, sums = whole.values, whole.sum(sums)
+        self._launch("batch_norm_gradient", (dtype, pack), split, x, dy, out, sums / count, *arguments)
         self.deliver(out, dx)
 
     def _launch(self, kernel: str, types: tuple[Any, ...], split: Split, *args: Any) -> None:

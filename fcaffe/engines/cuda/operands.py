@@ -41,21 +41,6 @@ class Operands(PlainElementwise):
         return self.xp.moveaxis(self.xp.empty((shape[0], *shape[2:], shape[1]), dtype), -1, 1)
 
 
-def is_flat(*arrays: Array) -> bool:
-    """Whether arrays of one shape are all in C order, or all channels-last, so that one loop over memory computes
-    all."""
-    if all(array.flags.c_contiguous for array in arrays):
-        return True
-    return arrays[0].ndim > 2 and all(map(is_channels_last, arrays))
-
-
-def rows_of_channels(array: Array) -> tuple[int, int] | None:
-    """(rows, channels) of a non-empty channels-last array (N, C, ...) as a matrix; None if it is none."""
-    if array.ndim < 2 or not array.size or not is_channels_last(array):
-        return None
-    return array.size // array.shape[1], array.shape[1]
-
-
 def common_type(*arrays: Array) -> np.dtype[Any]:
     """The arrays' type, or float32 if they do not have one in common."""
     first = arrays[0].dtype

@@ -1,4 +1,4 @@
-"""Adds rows at indices in a fixed order, by our own kernel. CuPy adds in any order, so last bits would differ.
+"""Adds rows at indices in their order, by our own kernel. CuPy adds in any order, so last bits would differ.
 
 CuPy also assigns in any order, so `scattered` selects the last value of equal indices first.
 """
@@ -8,9 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from fcaffe.engines.channels import is_channels_last
-from fcaffe.engines.cuda.kernels import MOST_BLOCKS, THREADS, Kernels
+from fcaffe.engines.cuda.kernels import THREADS, Kernels, blocks_for
 from fcaffe.engines.engine import PlainRows
 from fcaffe.engines.memory import Array
+
+MANY = 1 << 16  # threads, which keep a GPU busy
 
 
 class Rows(PlainRows):
@@ -26,11 +28,11 @@ class Rows(PlainRows):
             rows, target = self.xp.moveaxis(rows, 1, -1), self.xp.moveaxis(target, 1, -1)
         given, sums = self.xp.ascontiguousarray(rows), self.xp.ascontiguousarray(target)
         dense = self.xp.ascontiguousarray(indices)
-        count, width = indices.size, target.size // target.shape[0]
-        blocks = min(count, MOST_BLOCKS)
-        self.kernels.launch(
-            "rows", "add_rows", (), blocks, THREADS, given, dense, sums, np.int64(count), np.int64(width)
-        )
+        width = target.size // target.shape[0]
+        remainders = max(1, min(target.shape[0], MANY // width))
+        numbers = map(np.int64, (indices.size, width, remainders))
+        blocks = blocks_for(width * remainders)
+        self.kernels.launch("rows", "add_rows", (), blocks, THREADS, given, dense, sums, *numbers)
         if sums is not target:
             target[...] = sums
 

@@ -87,8 +87,17 @@ class LossScale:
 
     def adjust(self) -> None:
         """After the update: adapt the scale for the next iteration, and clear `overflow`."""
-        numbers = np.int32(self.patience), np.float32(SMALLEST), np.float32(LARGEST)
-        self.kernels.launch("update", "adjust_scale", (), 1, 1, self._scales, self._steps, self.overflow, *numbers)
+        good, skipped = self._steps[:1], self._steps[1:]
+        good += 1
+        good *= 1 - self.overflow
+        skipped += self.overflow
+        if self.patience:
+            grows = good == self.patience
+            good *= 1 - grows
+            factor = (1 + grows) * (1 - 0.5 * self.overflow)
+            self.scale[...] = (self.scale * factor).clip(SMALLEST, LARGEST)
+            self.inverse[...] = 1 / self.scale
+        self.overflow[...] = 0
 
 
 class Update(EngineBase):

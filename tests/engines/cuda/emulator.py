@@ -9,7 +9,6 @@ import ctypes
 import fcntl
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import tempfile
@@ -24,8 +23,7 @@ SHIM = Path(__file__).with_name("shim.h")
 FLAGS = ["-O1", "-std=gnu++17", "-shared", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off", "-w"]
 FLAGS += ["-U_FORTIFY_SOURCE"]  # or longjmp to another stack is taken for an error
 CACHE = Path(tempfile.gettempdir()) / f"fcaffe-emulated-kernels-{os.getuid()}"
-MOST_THREADS, MOST_SHARED, MOST_BLOCKS = 1024, 48 << 10, ((1 << 31) - 1, 65535, 65535)
-DYNAMIC_SHARED = re.compile(r"extern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w ]+?)\s+(\w+)\[\];")
+MOST_THREADS, MOST_BLOCKS = 1024, ((1 << 31) - 1, 65535, 65535)
 
 MAIN = """
 extern "C" const char* fcaffe_signature(int index) {
@@ -54,57 +52,40 @@ class LaunchError(Exception):
 
 
 class Emulated:
-    """The kernels of a source by name expressions such as "relu_forward<float>"; compiled when first asked for."""
+    """The kernels of a source by name expressions such as "add<float>"; compiled when first asked for."""
 
-    def __init__(
-        self, code: str, *, options: Sequence[str] = (), name_expressions: Sequence[str] = (), **_: Any
-    ) -> None:
-        self._code = code
-        self._options = [option.lstrip("-") for option in options if option.lstrip("-").startswith("D")]
-        self._names = list(name_expressions)
-        self._library: ctypes.CDLL | None = None
-
-    def compile(self) -> None:
-        if self._library is None:
-            self._library = ctypes.CDLL(str(_compiled(self._text(), self._options)))
-            self._library.fcaffe_signature.restype = ctypes.c_char_p
-            self._library.fcaffe_run.restype = ctypes.c_char_p
+    def __init__(self, code: str, *, name_expressions: Sequence[str], **_: Any) -> None:
+        self._code, self._names = code, list(name_expressions)
 
     def get_function(self, name: str) -> EmulatedKernel:
-        self.compile()
         if name not in self._names:
             raise CompileError(f"{name} is not among the name expressions {', '.join(self._names)}")
-        return EmulatedKernel(self._library, self._names.index(name), name)
+        library = compiled(self._text())
+        library.fcaffe_signature.restype = library.fcaffe_run.restype = ctypes.c_char_p
+        return EmulatedKernel(library, self._names.index(name), name)
 
     def _text(self) -> str:
-        code = DYNAMIC_SHARED.sub(r"\1* \2 = reinterpret_cast<\1*>(emulated::shared_memory);", self._code)
-        parts = {
-            "signatures": " ".join(
-                f"case {i}: text = emulated::signature(&{name}); break;" for i, name in enumerate(self._names)
-            ),
-            "runs": " ".join(
-                f"case {i}: emulated::run(&{name}, blocks, threads, arguments); break;"
-                for i, name in enumerate(self._names)
-            ),
+        cases = {
+            "signatures": "case {0}: text = emulated::signature(&{1}); break;",
+            "runs": "case {0}: emulated::run(&{1}, blocks, threads, arguments); break;",
         }
-        return f"{SHIM.read_text()}\n{code}\n{MAIN % parts}"
+        parts = {key: " ".join(map(case.format, range(len(self._names)), self._names)) for key, case in cases.items()}
+        return f"{SHIM.read_text()}\n{self._code}\n{MAIN % parts}"
 
 
 class EmulatedKernel:
-    """kernel(grid, block, args, shared_mem=0), as cupy.RawKernel; arrays may be NumPy's or have `.data.ptr`."""
+    """kernel(grid, block, args), as cupy.RawKernel; arrays may be NumPy's or have `.data.ptr`."""
 
     def __init__(self, library: Any, index: int, name: str) -> None:
         self._library, self._index, self.name = library, index, name
         self._types = library.fcaffe_signature(index).decode().split()
 
-    def __call__(self, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], *, shared_mem: int = 0) -> None:
+    def __call__(self, grid: Sequence[int], block: Sequence[int], args: Sequence[Any]) -> None:
         grid, block = (*grid, 1, 1)[:3], (*block, 1, 1)[:3]
         if min(*grid, *block) < 1 or numpy.prod(block) > MOST_THREADS:
             raise LaunchError(f"{self.name}: no GPU runs {grid} blocks of {block} threads")
         if any(size > most for size, most in zip(grid, MOST_BLOCKS, strict=True)):
             raise LaunchError(f"{self.name}: no GPU runs {grid} blocks")
-        if shared_mem > MOST_SHARED:
-            raise LaunchError(f"{self.name}: {shared_mem} bytes of shared memory are more than {MOST_SHARED}")
         given = [_code(arg) for arg in args]
         fits = len(given) == len(self._types) and all(map(_fits, given, self._types))
         if not fits:
@@ -118,23 +99,23 @@ class EmulatedKernel:
             raise LaunchError(f"{self.name}: {failure}")
 
 
-def _compiled(text: str, definitions: Sequence[str]) -> Path:
+def compiled(text: str) -> ctypes.CDLL:
     """The shared library of this text: from the cache, or newly made by the first of the processes that ask for it."""
-    name = hashlib.sha256("\n".join([text, *definitions, *FLAGS]).encode()).hexdigest()[:32]
+    name = hashlib.sha256("\n".join([text, *FLAGS]).encode()).hexdigest()[:32]
     path, source, made = (CACHE / f"{name}.{kind}" for kind in ("so", "cpp", "part"))
-    if path.exists():
-        return path
-    CACHE.mkdir(exist_ok=True)
-    with open(path.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not path.exists():
-            source.write_text(text)
-            command = ["g++", *FLAGS, *(f"-{each}" for each in definitions), str(source), "-o", str(made)]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                raise CompileError(done.stderr)
-            os.replace(made, path)
-    return path
+    if not path.exists():
+        CACHE.mkdir(exist_ok=True)
+        with open(path.with_suffix(".lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                source.write_text(text)
+                done = subprocess.run(
+                    ["g++", *FLAGS, str(source), "-o", str(made)], capture_output=True, text=True, check=False
+                )
+                if done.returncode:
+                    raise CompileError(done.stderr)
+                os.replace(made, path)
+    return ctypes.CDLL(str(path))
 
 
 def _code(arg: Any) -> str:

@@ -8,11 +8,6 @@ from fcaffe.engines import NumpyEngine
 from fcaffe.errors import NetError
 from tests import engine_choice
 from tests.conftest import make_net
-from tests.engines.cuda import stand_in_cupy
-from tests.engines.cuda.emulated_engine import DeviceEngine
-from tests.engines.cuda.emulator import has_compiler
-
-pytestmark = pytest.mark.skipif(not has_compiler, reason="no g++ to emulate kernels with")
 
 
 def run(shape, labels, scores, dtype):
@@ -59,11 +54,9 @@ layer { name: "right" type: "Accuracy" bottom: "x" bottom: "label" top: "right"
 
 
 @pytest.fixture
-def device_net(monkeypatch):
-    stand_in_cupy.install(monkeypatch)
-    monkeypatch.setattr(engine_choice, "chosen", DeviceEngine)
-    yield make_net(NET, "TEST")
-    stand_in_cupy.reset()
+def device_net(cuda_engine, monkeypatch):
+    monkeypatch.setattr(engine_choice, "chosen", cuda_engine)
+    return make_net(NET, "TEST")
 
 
 def run_net(net, scores, labels, forward):
@@ -76,7 +69,7 @@ def run_net(net, scores, labels, forward):
 
 def test_losses_and_accuracy_need_no_host(device_net, monkeypatch):
     random = np.random.default_rng(5)
-    stream = device_net.context.engine.xp.cuda.Stream(non_blocking=True).use()
+    stream = device_net.context.engine.stream
     nodes = [node for node in device_net.nodes if node.name in ("loss", "right")]
     for node in nodes:
         node.forward()

@@ -185,7 +185,8 @@ def test_variance_far_from_zero_and_of_outliers(gpu: Gpu, channels: int) -> None
         mean, variance = blank((channels,)), blank((channels,))
         gpu.batch_norm_moments(on_device(x), mean, variance)
         exact = x.astype(np.float64)
-        np.testing.assert_allclose(to_host(mean), exact.mean(axis=(0, 2, 3)), rtol=2e-6)
+        deviation = exact.std(axis=(0, 2, 3))
+        np.testing.assert_allclose(to_host(mean) / deviation, exact.mean(axis=(0, 2, 3)) / deviation, 2e-6, 1e-6)
         np.testing.assert_allclose(to_host(variance), exact.var(axis=(0, 2, 3)), rtol=2e-5)
 
 
@@ -195,18 +196,6 @@ def test_relu_of_no_number_is_none(gpu: Gpu) -> None:
     y, zero, one = blank(x.shape), cupy.zeros(8, np.float32), cupy.ones(8, np.float32)
     gpu.batch_norm_apply(on_device(x), y, Normalizer(zero, one, 0.0, relu=True))
     np.testing.assert_array_equal(to_host(y, np.float32), np.maximum(x, 0))
-
-
-@pytest.mark.parametrize("channels", [1, 3, 300])
-def test_one_kernel_adds_to_the_running_statistics(gpu: Gpu, channels: int) -> None:
-    arrays = [random((size,), seed=seed) for seed, size in enumerate((channels, channels, 1, channels, channels))]
-    there, expected = [on_device(each) for each in arrays], [each.astype(np.float64) for each in arrays]
-    launched()
-    for of, (*sums, mean, variance) in ((gpu, there), (PLAIN, expected)):
-        of.add_to_statistics(tuple(sums), mean, variance, 1.25, 0.999)
-    assert launched() == ["add_to_statistics"]
-    for ours, right in zip(there, expected, strict=True):
-        assert_near(ours, right)
 
 
 @every_dtype
@@ -238,6 +227,3 @@ def test_batch_norm_of_two_workers(gpu: Gpu, dtype: np.dtype) -> None:
         assert_near(dx, of.dx[part], dtype)
     for one, other, expected in zip(found[0][1:], found[1][1:], of.gradients, strict=True):
         assert_near(one + other, expected)
-
-
-# ---- long sums ------------------------------------------------------------------------------------------------------

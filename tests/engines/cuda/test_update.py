@@ -4,14 +4,11 @@ import numpy as np
 import pytest
 
 from fcaffe.engines import NumpyEngine
-from fcaffe.engines.cuda.update import CHUNK, RULES, LossScale, Part, Settings
+from fcaffe.engines.cuda import update
+from fcaffe.engines.cuda.update import CHUNK, RULES, Part, Settings
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers.rules.rule import _registry
-from tests.engines.cuda import stand_in_cupy
-from tests.engines.cuda.emulated_engine import DeviceEngine, EmulatedEngine
-from tests.engines.cuda.emulator import EmulatedKernel, has_compiler
-
-pytestmark = pytest.mark.skipif(not has_compiler, reason="no g++ to emulate kernels with")
+from tests.engines.cuda.device_arrays import launched
 
 SIZES = [3, 1, 5, 2 * CHUNK + 9, 0, 64, 7]  # of parameters, which so begin and end anywhere
 SETTINGS = Settings(momentum=0.9, momentum2=0.999, delta=1e-8, rms_decay=0.98)
@@ -48,116 +45,76 @@ def histories(rule):
 
 @pytest.mark.parametrize("regularization", ["L1", "L2"])
 @pytest.mark.parametrize("rule", RULES)
-def test_it_is_the_plain_rule_bit_for_bit(rule, regularization):
-    engine, steps = EmulatedEngine(), parts(0.004)
+def test_it_is_the_plain_rule_bit_for_bit(rule, regularization, cuda_engine):
+    engine, steps = cuda_engine(), parts(0.004)
     table = engine.prepare_update(steps)
     engine.set_step(RATE, GAIN)
-    data, history = numbers(1), histories(rule)
-    wanted, wanted_history = data.copy(), [h.copy() for h in history]
+    expected = [numbers(1), None, *histories(rule)]
+    there = [engine.xp.asarray(each if each is not None else numbers(1)) for each in expected]
     for seed in range(3):
-        diff = numbers(10 + seed)
-        wanted_diff = diff.copy()
+        expected[1] = numbers(10 + seed)
+        there[1][...] = engine.xp.asarray(expected[1])
+        data, diff, *history = there
         engine.update_all(rule, table, data, diff, history, SETTINGS, regularization == "L1")
+        data, diff, *history = expected
         for part in steps:
-            plain_update(rule, part, wanted, wanted_diff, wanted_history, regularization)
-        np.testing.assert_array_equal(data.view(np.uint32), wanted.view(np.uint32))
-        np.testing.assert_array_equal(diff.view(np.uint32), wanted_diff.view(np.uint32))
-        for found, expected in zip(history, wanted_history, strict=True):
-            np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
+            plain_update(rule, part, data, diff, history, regularization)
+        for ours, theirs in zip(there, expected, strict=True):
+            np.testing.assert_array_equal(ours.get().view(np.uint32), theirs.view(np.uint32))
 
 
-def loss_scale(engine, fixed=None):
-    return LossScale(engine.xp, engine.kernels, engine.overflow, fixed)
-
-
-def test_nothing_to_update_starts_no_kernel(monkeypatch):
+def test_nothing_to_update_starts_no_kernel(cuda_engine):
     """A launch of no blocks is an error in CUDA."""
-    engine, started = EmulatedEngine(), []
-    monkeypatch.setattr(EmulatedKernel, "__call__", lambda *_, **__: started.append(1))
-    for sizes in ((), SIZES):
-        count = sum(sizes)
-        data, diff, history = (np.zeros(count, np.float32) for _ in range(3))
-        table = engine.prepare_update([Part(slice(0, count), 0.0, 1.0)] if count else [])
-        engine.update_all("SGD", table, data, diff, [history], SETTINGS, False)
-        assert len(started) == bool(count)
+    engine = cuda_engine()
+    nothing = engine.xp.zeros(0, np.float32)
+    engine.update_all("SGD", engine.prepare_update([]), nothing, nothing, [nothing], SETTINGS, False)
+    assert not launched()
 
 
-@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
-@pytest.mark.parametrize("place", [0, 4097, sum(SIZES) - 1])
-def test_an_overflow_leaves_the_update_out_and_halves_the_scale(bad, place):
-    engine = EmulatedEngine()
-    engine.loss_scale = scale = loss_scale(engine)
+def test_the_scale_halves_after_an_overflow_and_grows_after_good_updates(cuda_engine, monkeypatch):
+    monkeypatch.setattr(update, "PATIENCE", 3)
+    engine = cuda_engine(math="fp16")
+    scale = engine.loss_scale
+    for bad, place, wanted, skipped in (
+        *((0, 0, factor, 0) for factor in (1, 1, 2)),
+        (np.inf, 0, 1, 1),
+        (-np.inf, 4097, 0.5, 2),
+        (np.nan, sum(SIZES) - 1, 0.25, 3),
+        *((0, 0, factor, 3) for factor in (0.25, 0.25, 0.5, 0.5)),
+    ):
+        gradients = numbers(2)
+        gradients[place] += np.float32(bad)
+        scale.check(engine.xp.asarray(gradients))
+        assert bool(engine.overflow.get()) == (bad != 0)
+        scale.adjust()
+        assert float(scale.scale[0]) == update.FIRST * wanted == 1 / float(scale.inverse[0])
+        assert int(scale._steps[1]) == skipped and not engine.overflow.get()
+
+
+def test_a_fixed_scale_stays(cuda_engine):
+    engine = cuda_engine(math="fp16", loss_scale=128.0)
+    engine.overflow[...] = 1
+    engine.loss_scale.adjust()
+    assert float(engine.loss_scale.scale[0]) == 128 and int(engine.loss_scale._steps[1]) == 1
+
+
+def test_a_recorded_update_takes_each_steps_rate_and_scale(cuda_engine):
+    """An overflow leaves it out."""
+    engine = cuda_engine(math="fp16")
     table = engine.prepare_update(parts(0.004))
-    engine.set_step(RATE, 1)
-    data, diff, history = numbers(1), numbers(2), histories("SGD")
-    before = data.copy()
-    scale.check(diff)
-    assert not engine.overflow[0]
-    diff[place] = bad
-    scale.check(diff)
-    assert engine.overflow[0]
-    engine.update_all("SGD", table, data, diff, history, SETTINGS, False)
-    scale.adjust()
-    np.testing.assert_array_equal(data, before)
-    assert not history[0].any()
-    assert (scale.scale[0], scale.inverse[0], scale._steps[1], engine.overflow[0]) == (2**15, 2.0**-15, 1, 0)
-
-
-def test_the_update_undoes_the_scale():
-    data, diff, history = numbers(1), numbers(2), histories("SGD")
-    wanted, wanted_diff, wanted_history = data.copy(), diff.copy(), histories("SGD")
-    for part in parts(0.004):
-        plain_update("SGD", part, wanted, wanted_diff, wanted_history, "L2")
-    engine = EmulatedEngine()
-    engine.loss_scale = loss_scale(engine, 1024)
-    engine.set_step(RATE, GAIN)
-    diff *= 1024
-    engine.update_all("SGD", engine.prepare_update(parts(0.004)), data, diff, history, SETTINGS, False)
-    np.testing.assert_array_equal(data, wanted)
-
-
-def test_the_scale_grows_after_good_updates_unless_it_is_fixed():
-    engine = EmulatedEngine()
-    grows, fixed = loss_scale(engine), loss_scale(engine, 128.0)
-    for _ in range(grows.patience - 1):
-        grows.adjust()
-    assert grows.scale[0] == 2**16
-    grows.adjust()
-    assert (grows.scale[0], grows.inverse[0]) == (2**17, 2.0**-17)
-    engine.overflow[0] = 1
-    fixed.adjust()
-    assert (fixed.scale[0], fixed._steps[1]) == (128, 1)
-    slope = np.zeros((), np.float32)
-    grows.apply([(slope, 0.5)])
-    assert slope == 2**16
-
-
-@pytest.fixture
-def device(monkeypatch):
-    stand_in_cupy.install(monkeypatch)
-    yield DeviceEngine()
-    stand_in_cupy.reset()
-
-
-def test_a_recorded_update_takes_each_steps_rate_and_scale(device):
-    device.loss_scale = scale = loss_scale(device)
-    table = device.prepare_update(parts(0.004))
-    data, diff, history = (device.xp.asarray(array) for array in (numbers(1), numbers(2), histories("SGD")[0]))
-    slope = device.xp.zeros((), np.float32)
-    stream = device.xp.cuda.Stream(non_blocking=True).use()
-    stream.begin_capture()
-    scale.apply([(slope, 1.0)])
-    scale.check(diff)
-    device.update_all("SGD", table, data, diff, [history], SETTINGS, False)
-    scale.adjust()
-    graph = stream.end_capture()
+    data, diff, history = (engine.xp.asarray(array) for array in (numbers(1), numbers(2), histories("SGD")[0]))
+    slope = engine.xp.zeros((), np.float32)
+    engine.stream.begin_capture()
+    engine.scale_losses([(slope, 1.0)])
+    engine.update_all("SGD", table, data, diff, [history], SETTINGS, False)
+    graph = engine.stream.end_capture()
 
     wanted, wanted_history, bad = numbers(1), histories("SGD"), numbers(4)
     bad[777] = np.inf
     for rate, gradients, loss in ((0.1, numbers(3), 2**16), (0.2, bad, 2**16), (0.3, numbers(5), 2**15)):
-        device.set_step(rate, 1)
-        diff[...] = device.xp.asarray(gradients * np.float32(loss))
-        graph.launch(stream)
+        engine.set_step(rate, 1)
+        diff[...] = engine.xp.asarray(gradients * np.float32(loss))
+        graph.launch(engine.stream)
         assert slope.get() == loss
         if gradients is not bad:
             for part in parts(0.004):

@@ -39,29 +39,3 @@ __global__ void draw_mask(unsigned char* mask, const uint64* counters, uint64 ke
         for (int k = 0; k < 8 && block * 8 + k < size; ++k) mask[row * size + block * 8 + k] = kept >> k & 1;
     }
 }
-INSTANCES(draw_mask)
-
-// y = x * mask * scale; all three in one order.
-template <typename T>
-__global__ void apply_mask(const T* x, const unsigned char* mask, T* y, float scale, int64 count) {
-    constexpr int N = PACK<T>;
-    const bool aligned = is_aligned(x) && is_aligned(y) && is_aligned(mask, 8);
-    const int64 eights = aligned ? count / 8 : 0;
-    const float dropped = 0.0f * scale;
-    GRID_STRIDE(int64, i, eights) {
-        const uint64 flags = *reinterpret_cast<const uint64*>(mask + 8 * i);
-#pragma unroll
-        for (int part = 0; part < 8; part += N) {
-            float values[N];
-            load(x + 8 * i + part, values);
-#pragma unroll
-            for (int k = 0; k < N; ++k) values[k] *= flags >> 8 * (part + k) & 1 ? scale : dropped;
-            store(y + 8 * i + part, values);
-        }
-    }
-    GRID_STRIDE(int64, i, count - 8 * eights) {
-        const int64 at = 8 * eights + i;
-        y[at] = from_float<T>(to_float(x[at]) * (mask[at] ? scale : dropped));
-    }
-}
-INSTANCES(apply_mask, FLOATS)

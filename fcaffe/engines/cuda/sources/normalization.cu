@@ -62,7 +62,6 @@ __global__ void __launch_bounds__(NORMALIZATION_THREADS)
             from_float<T>(to_float(values[mine.channel]) * powers_of(scale, beta).power);
     }
 }
-INSTANCES(lrn_forward, FLOATS)
 
 // dx = dy * scale^-beta - slope * x * the sum over 2 half + 1 channels of dy * y / scale; scale and y are computed again.
 template <typename T>
@@ -86,120 +85,69 @@ __global__ void __launch_bounds__(NORMALIZATION_THREADS)
         dx[row * channels + c] = from_float<T>(own - slope * to_float(values[c]) * sum);
     }
 }
-INSTANCES(lrn_backward, FLOATS)
 
 // ---- batch normalisation ----
 
-// How many values there are, their mean and the sum of squares of their distances from it.
-struct Moments {
-    float count, mean, squares;
-};
-
-// Of both sets of values together (Chan, Golub and LeVeque).
-__device__ __forceinline__ Moments merged(const Moments& a, const Moments& b) {
-    const float count = a.count + b.count;
-    if (count == 0.0f) return a;
-    const float share = b.count / count, distance = b.mean - a.mean;
-    return {count, a.mean + distance * share, a.squares + b.squares + distance * distance * a.count * share};
-}
-
-// Mean and squares of the block's rows go to `partial` (parts, 2, channels). A thread sums distances from the first
-// value that it meets, so that one reading of x gives variances with all digits, whatever the mean.
-template <typename T, int N>
-__global__ void __launch_bounds__(NORMALIZATION_THREADS, 4)
-    batch_norm_moments(const T* __restrict__ x, float* __restrict__ partial, int64 rows, int channels, int64 part) {
-    __shared__ float means[NORMALIZATION_THREADS * N], squares[NORMALIZATION_THREADS * N];
-    __shared__ float counts[NORMALIZATION_THREADS];
-    const Part mine = part_of_block<N>(rows, channels, part);
-    float shift[N] = {}, sums[N] = {}, square_sums[N] = {};
-    float count = 0.0f;
-    if (mine.is_inside && mine.first + threadIdx.y < mine.end) {
-        const T* column = x + mine.channel;
-        load<N>(column + (mine.first + threadIdx.y) * channels, shift);
-        ROWS_OF(mine) {
-            float value[N];
-            load(column + row * channels, value);
-            count += 1.0f;
-#pragma unroll
-            for (int n = 0; n < N; ++n) {
-                const float distance = value[n] - shift[n];
-                sums[n] += distance;
-                square_sums[n] += distance * distance;
-            }
-        }
-    }
+// The block's sums over its rows, from those of its threads, to `partial` (parts, 2, channels).
+template <int N>
+__device__ __forceinline__ void sum_of_block(const float (&plain)[N], const float (&weighted)[N], const Part& mine,
+                                             float* __restrict__ partial, int channels) {
+    __shared__ float sums[2][NORMALIZATION_THREADS * N];
     const int at = threadIdx.y * blockDim.x + threadIdx.x;
-    const float divisor = fmaxf(count, 1.0f);
-    counts[at] = count;
 #pragma unroll
     for (int n = 0; n < N; ++n) {
-        const float distance = sums[n] / divisor;
-        means[n * NORMALIZATION_THREADS + at] = shift[n] + distance;
-        squares[n * NORMALIZATION_THREADS + at] = fmaxf(square_sums[n] - distance * sums[n], 0.0f);
+        sums[0][n * NORMALIZATION_THREADS + at] = plain[n];
+        sums[1][n * NORMALIZATION_THREADS + at] = weighted[n];
     }
     for (int step = blockDim.y / 2; step > 0; step /= 2) {
         __syncthreads();
         if (threadIdx.y >= step) continue;
-        const int other = at + step * blockDim.x;
 #pragma unroll
         for (int n = 0; n < N; ++n) {
-            const int a = n * NORMALIZATION_THREADS + at, b = n * NORMALIZATION_THREADS + other;
-            const Moments both = merged({counts[at], means[a], squares[a]}, {counts[other], means[b], squares[b]});
-            means[a] = both.mean;
-            squares[a] = both.squares;
+            const int slot = n * NORMALIZATION_THREADS + at;
+            sums[0][slot] += sums[0][slot + step * blockDim.x];
+            sums[1][slot] += sums[1][slot + step * blockDim.x];
         }
-        counts[at] += counts[other];
     }
     if (threadIdx.y > 0 || !mine.is_inside) return;
     float* to = partial + (int64)blockIdx.x * 2 * channels + mine.channel;
 #pragma unroll
     for (int n = 0; n < N; ++n) {
-        to[n] = means[n * NORMALIZATION_THREADS + at];
-        to[channels + n] = squares[n * NORMALIZATION_THREADS + at];
+        to[n] = sums[0][n * NORMALIZATION_THREADS + at];
+        to[channels + n] = sums[1][n * NORMALIZATION_THREADS + at];
     }
 }
-INSTANCES(batch_norm_moments, <float, 4>, <float, 1>, <half_t, 8>, <half_t, 1>, <bfloat_t, 8>, <bfloat_t, 1>)
 
-// mean, variance (biased) of all rows from the moments of `parts` parts of `part` rows. Blocks of 32 x 32 threads: 32
-// channels and each 32nd part.
-__global__ void __launch_bounds__(1024)
-    batch_norm_finish_moments(const float* __restrict__ partial, float* __restrict__ mean, float* __restrict__ variance,
-                              int64 rows, int channels, int64 part, int parts) {
-    constexpr int SLICES = 32;
-    __shared__ Moments slices[SLICES][32];
-    const int channel = blockIdx.x * 32 + threadIdx.x;
-    Moments mine = {0.0f, 0.0f, 0.0f};
-    if (channel < channels) {
-#pragma unroll 4
-        for (int i = threadIdx.y; i < parts; i += SLICES) {
-            const float* from = partial + (int64)i * 2 * channels + channel;
-            const int64 left = rows - i * part;
-            mine = merged(mine, {(float)(left < part ? left : part), from[0], from[channels]});
+constexpr int SAMPLES = 8;  // rows, spread over all of them, whose mean is the shift
+
+// The block's sums of x - shift and of (x - shift)^2 to `partial` (parts, 2, channels), and each channel's shift. It is
+// near the mean, so that one reading of x gives variances with all digits, whatever the mean.
+template <typename T, int N>
+__global__ void __launch_bounds__(NORMALIZATION_THREADS, 4)
+    batch_norm_moments(const T* __restrict__ x, float* __restrict__ partial, float* __restrict__ shifts, int64 rows,
+                       int channels, int64 part) {
+    const Part mine = part_of_block<N>(rows, channels, part);
+    float plain[N] = {}, squares[N] = {};
+    if (mine.is_inside) {
+        float value[N], shift[N] = {};
+        for (int i = 0; i < SAMPLES; ++i) {
+            load(x + rows * i / SAMPLES * channels + mine.channel, value);
+#pragma unroll
+            for (int n = 0; n < N; ++n) shift[n] += value[n] / SAMPLES;
         }
+        ROWS_OF(mine) {
+            load(x + row * channels + mine.channel, value);
+#pragma unroll
+            for (int n = 0; n < N; ++n) {
+                const float distance = value[n] - shift[n];
+                plain[n] += distance;
+                squares[n] += distance * distance;
+            }
+        }
+        for (int n = 0; n < N && blockIdx.x == 0 && threadIdx.y == 0; ++n) shifts[mine.channel + n] = shift[n];
     }
-    slices[threadIdx.y][threadIdx.x] = mine;
-    for (int step = SLICES / 2; step > 0; step /= 2) {
-        __syncthreads();
-        if (threadIdx.y < step)
-            slices[threadIdx.y][threadIdx.x] =
-                merged(slices[threadIdx.y][threadIdx.x], slices[threadIdx.y + step][threadIdx.x]);
-    }
-    if (threadIdx.y > 0 || channel >= channels) return;
-    mean[channel] = slices[0][threadIdx.x].mean;
-    variance[channel] = slices[0][threadIdx.x].squares / rows;
+    sum_of_block(plain, squares, mine, partial, channels);
 }
-INSTANCES(batch_norm_finish_moments)
-
-// total = fraction * total + the new value, for the sums of means, of unbiased variances, and of weights (one value).
-__global__ void add_to_statistics(float* means, float* variances, float* weight, const float* mean, const float* variance,
-                                  float unbiased, float fraction, int channels) {
-    GRID_STRIDE(int, c, channels) {
-        means[c] = fraction * means[c] + mean[c];
-        variances[c] = fraction * variances[c] + unbiased * variance[c];
-        if (c == 0) *weight = fraction * *weight + 1.0f;
-    }
-}
-INSTANCES(add_to_statistics)
 
 // Of normalization.py's Normalizer.
 #define NORMALIZER                                                                                              \
@@ -244,37 +192,6 @@ __global__ void __launch_bounds__(NORMALIZATION_THREADS, 4) batch_norm_apply(con
         store(y + at, out);
     }
 }
-INSTANCES(batch_norm_apply, <float, 4>, <float, 1>, <half_t, 8>, <half_t, 1>, <bfloat_t, 8>, <bfloat_t, 1>)
-
-// The block's sums over its rows, from those of its threads, to `partial` (parts, 2, channels).
-template <int N>
-__device__ __forceinline__ void sum_of_block(const float (&plain)[N], const float (&weighted)[N], const Part& mine,
-                                             float* __restrict__ partial, int channels) {
-    __shared__ float sums[2][NORMALIZATION_THREADS * N];
-    const int at = threadIdx.y * blockDim.x + threadIdx.x;
-#pragma unroll
-    for (int n = 0; n < N; ++n) {
-        sums[0][n * NORMALIZATION_THREADS + at] = plain[n];
-        sums[1][n * NORMALIZATION_THREADS + at] = weighted[n];
-    }
-    for (int step = blockDim.y / 2; step > 0; step /= 2) {
-        __syncthreads();
-        if (threadIdx.y >= step) continue;
-#pragma unroll
-        for (int n = 0; n < N; ++n) {
-            const int slot = n * NORMALIZATION_THREADS + at;
-            sums[0][slot] += sums[0][slot + step * blockDim.x];
-            sums[1][slot] += sums[1][slot + step * blockDim.x];
-        }
-    }
-    if (threadIdx.y > 0 || !mine.is_inside) return;
-    float* to = partial + (int64)blockIdx.x * 2 * channels + mine.channel;
-#pragma unroll
-    for (int n = 0; n < N; ++n) {
-        to[n] = sums[0][n * NORMALIZATION_THREADS + at];
-        to[channels + n] = sums[1][n * NORMALIZATION_THREADS + at];
-    }
-}
 
 // The block's sums of dy, and of dy * (x - mean) / deviation, to `partial` (parts, 2, channels). With `relu`, dy counts
 // where y > 0.
@@ -302,21 +219,19 @@ __global__ void __launch_bounds__(NORMALIZATION_THREADS, 3)
     }
     sum_of_block(plain, weighted, mine, partial, channels);
 }
-INSTANCES(batch_norm_gradient_sums, <float, 4>, <float, 1>, <half_t, 8>, <half_t, 1>, <bfloat_t, 8>, <bfloat_t, 1>)
 
-// dx = gain * (dy - dshift / count - (x - mean) / deviation * dscale / count); dx may be dy.
+// dx = gain * (dy - mean of dshift - (x - mean) / deviation * mean of dscale); dx may be dy. `means` is (2, channels).
 template <typename T, int N>
 __global__ void __launch_bounds__(NORMALIZATION_THREADS, 3)
-    batch_norm_gradient(const T* x, const T* dy, T* dx, const float* __restrict__ dshift,
-                        const float* __restrict__ dscale, float inverse_count, NORMALIZER) {
+    batch_norm_gradient(const T* x, const T* dy, T* dx, const float* __restrict__ means, NORMALIZER) {
     const Part mine = part_of_block<N>(rows, channels, part);
     if (!mine.is_inside) return;
     const Coefficients<N> of(mean, variance, scale, shift, eps, mine.channel);
     float plain[N], weighted[N];
 #pragma unroll
     for (int n = 0; n < N; ++n) {
-        plain[n] = dshift[mine.channel + n] * inverse_count;
-        weighted[n] = dscale[mine.channel + n] * inverse_count * of.inverse[n];
+        plain[n] = means[mine.channel + n];
+        weighted[n] = means[channels + mine.channel + n] * of.inverse[n];
     }
     ROWS_OF(mine) {
         const int64 at = row * channels + mine.channel;
@@ -331,4 +246,3 @@ __global__ void __launch_bounds__(NORMALIZATION_THREADS, 3)
         store(dx + at, out);
     }
 }
-INSTANCES(batch_norm_gradient, <float, 4>, <float, 1>, <half_t, 8>, <half_t, 1>, <bfloat_t, 8>, <bfloat_t, 1>)

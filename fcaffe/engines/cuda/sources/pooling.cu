@@ -79,7 +79,6 @@ __global__ void __launch_bounds__(POOLING_THREADS)
         for (int n = 0; n < N; ++n) indices[(int64)i * N + n] = where[n];
     }
 }
-INSTANCES(max_pool_forward, <float, 4>, <float, 1>, <half_t, 8>, <half_t, 1>, <bfloat_t, 8>, <bfloat_t, 1>)
 
 // dx = the sum of dy over the windows whose maximum is here, by the indices of max_pool_forward.
 template <typename T, int N>
@@ -105,7 +104,6 @@ __global__ void __launch_bounds__(POOLING_THREADS)
         store<N>(dx + (int64)i * N, sums);
     }
 }
-INSTANCES(max_pool_backward, <float, 4>, <float, 1>, <half_t, 8>, <half_t, 1>, <bfloat_t, 8>, <bfloat_t, 1>)
 
 template <typename T, int N>
 __global__ void __launch_bounds__(POOLING_THREADS)
@@ -130,7 +128,6 @@ __global__ void __launch_bounds__(POOLING_THREADS)
         store<N>(y + (int64)i * N, sums);
     }
 }
-INSTANCES(average_pool_forward, <float, 4>, <float, 1>, <half_t, 8>, <half_t, 1>, <bfloat_t, 8>, <bfloat_t, 1>)
 
 template <typename T, int N>
 __global__ void __launch_bounds__(POOLING_THREADS)
@@ -154,7 +151,6 @@ __global__ void __launch_bounds__(POOLING_THREADS)
         store<N>(dx + (int64)i * N, sums);
     }
 }
-INSTANCES(average_pool_backward, <float, 4>, <float, 1>, <half_t, 8>, <half_t, 1>, <bfloat_t, 8>, <bfloat_t, 1>)
 
 // dx = dy added up at the positions in the plane that `mask` names, all in C order; others are ignored. A thread adds up a
 // plane in the order of its values.
@@ -171,4 +167,3 @@ __global__ void __launch_bounds__(POOLING_THREADS)
         }
     }
 }
-INSTANCES(scatter_to_plane, FLOATS)

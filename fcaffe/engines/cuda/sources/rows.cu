@@ -1,23 +1,12 @@
-// Rows added to those rows of a matrix that indices name, in a fixed order: the block of the first row with an index adds
-// up all that have it.
-
-__global__ void add_rows(const float* rows, const int64* indices, float* target, int64 count, int64 width) {
-    __shared__ int is_later;
-    for (int64 row = blockIdx.x; row < count; row += gridDim.x) {
-        const int64 index = indices[row];
-        if (threadIdx.x == 0) is_later = 0;
-        __syncthreads();
-        for (int64 other = threadIdx.x; other < row; other += blockDim.x)
-            if (indices[other] == index) is_later = 1;
-        __syncthreads();
-        if (!is_later)
-            for (int64 column = threadIdx.x; column < width; column += blockDim.x) {
-                float sum = target[index * width + column];
-                for (int64 other = row; other < count; ++other)
-                    if (indices[other] == index) sum += rows[other * width + column];
-                target[index * width + column] = sum;
-            }
-        __syncthreads();
+// target[indices] += rows, for matrices with `width` columns. Each thread adds, in their order, the values of one column
+// in the rows whose index leaves its remainder of a division by `remainders`, so no two threads write the same value.
+__global__ void add_rows(const float* rows, const int64* indices, float* target, int64 count, int64 width,
+                         int64 remainders) {
+    GRID_STRIDE(int64, i, width * remainders) {
+        const int64 column = i % width, remainder = i / width;
+        for (int64 row = 0; row < count; ++row) {
+            const int64 index = indices[row];
+            if (index % remainders == remainder) target[index * width + column] += rows[row * width + column];
+        }
     }
 }
-INSTANCES(add_rows)

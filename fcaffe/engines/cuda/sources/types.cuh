@@ -1,11 +1,6 @@
 // What stands in front of every source: number types, 16-byte accesses, reductions. It includes nothing, so that NVRTC
 // needs no header files. FCAFFE_EMULATED: compiled for the CPU, by the tests' emulator.
 
-// INSTANCES(kernel, float, half_t): the template arguments that a kernel is compiled for; kernels.py reads it. Several
-// arguments are written as <float, 4>, each of float, half_t and bfloat_t as FLOATS, a kernel without any as
-// INSTANCES(kernel).
-#define INSTANCES(...)
-
 typedef long long int64;
 typedef unsigned long long uint64;
 

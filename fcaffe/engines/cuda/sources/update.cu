@@ -1,6 +1,6 @@
-// The solvers' rules in one pass over the flat parameters, and what --math fp16 needs: the look for gradients that are
-// not finite, and the scale of the loss. Each operation is rounded to float32 by itself, in the order of the plain code,
-// so that the weights are those of the CPU engines bit for bit.
+// The solvers' rules in one pass over the flat parameters, and the check of --math fp16 for gradients that are not finite.
+// Each operation is rounded to float32 by itself, in the order of the plain code, so that the weights are those of the
+// CPU engines bit for bit.
 
 enum Rule { SGD, NESTEROV, ADAGRAD, RMSPROP, ADADELTA, ADAM };
 
@@ -72,7 +72,6 @@ __global__ void update(float* data, float* diff, float* first, float* second, co
         if constexpr (TWO) second[i] = s;
     }
 }
-INSTANCES(update, 0, 1, 2, 3, 4, 5)
 
 __device__ __forceinline__ bool is_finite(float value) { return fabsf(value) <= 3.4028234663852886e38f; }
 
@@ -88,23 +87,3 @@ __global__ void find_overflow(const float* values, int64 count, int* overflow) {
     GRID_STRIDE(int64, i, count % 4) found |= !is_finite(values[count / 4 * 4 + i]);
     if (found) *overflow = 1;  // all threads write the same value
 }
-INSTANCES(find_overflow)
-
-// After an update: scale[0], by which the loss is multiplied, is halved if there was an overflow, which is over then,
-// and doubled after `patience` updates without (0: it stays as it is). scale[1] is its inverse. steps[0] counts the
-// updates since the last overflow or change, steps[1] the skipped updates. One thread.
-__global__ void adjust_scale(float* scale, int* steps, int* overflow, int patience, float smallest, float largest) {
-    float now = scale[0];
-    if (*overflow) {
-        steps[0] = 0;
-        ++steps[1];
-        if (patience) now = fmaxf(now * 0.5f, smallest);
-    } else if (++steps[0] == patience) {
-        steps[0] = 0;
-        now = fminf(now * 2.0f, largest);
-    }
-    *overflow = 0;
-    scale[0] = now;
-    scale[1] = over(1.0f, now);
-}
-INSTANCES(adjust_scale)

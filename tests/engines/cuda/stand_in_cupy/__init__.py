@@ -99,6 +99,7 @@ cuda = _module(
 cupy = _module(
     "cupy",
     **functions.members,
+    ElementwiseKernel=raw_module.ElementwiseKernel,
     RawModule=raw_module.RawModule,
     __version__="14.2.0",
     cuda=cuda,
