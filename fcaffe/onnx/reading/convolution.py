@@ -87,7 +87,10 @@ def padding(step: Step, kernel: Sequence[int], strides: list[int]) -> tuple[list
     auto, pads = step.attribute("auto_pad"), list(step.attribute("pads", [0] * 2 * count))
     if auto in ("SAME_UPPER", "SAME_LOWER"):
         windows = zip(size, step.shape[2:], kernel, strides, strict=True)
-        return _divided([max(0, (more - 1) * s + k - n) for n, more, k, s in windows], auto == "SAME_UPPER")
+        totals = [(more - 1) * s + k - n for n, more, k, s in windows]
+        if min(totals) < 0 and step.op != "Conv":
+            raise step.refuse("runtimes differ in where its windows begin by auto_pad", "export it with pads")
+        return _divided([max(0, total) for total in totals], auto == "SAME_UPPER")
     if len(pads) != 2 * count:
         raise step.error(f"it has {len(pads)} pads for {count} spatial axes")
     return ([0] * count, [0] * count) if auto == "VALID" else (pads[:count], pads[count:])

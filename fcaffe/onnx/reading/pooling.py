@@ -17,7 +17,7 @@ from fcaffe.engines.elementwise import FLT_MAX
 from fcaffe.onnx.reading.arithmetic import combined, with_constant
 from fcaffe.onnx.reading.convolution import each, padding
 from fcaffe.onnx.reading.graph import Step, Value, sizes
-from fcaffe.onnx.reading.reorder import chosen, padded, permuted, weighted
+from fcaffe.onnx.reading.reorder import chosen, padded, permuted, weighted, windowed
 from fcaffe.onnx.writing.shape import REDUCTIONS
 
 
@@ -70,18 +70,18 @@ def pooling(step: Step) -> Value:
 def _over(step: Step, x: Value, windows: list[Window], counted: bool) -> Value:
     """The pooling of images; `counted` if areas include the padding."""
     maximum = step.op == "MaxPool"
-    _, kernel, strides, begins, ends, counts = (list(one) for one in zip(*windows, strict=True))
+    _, kernel, strides, begins, ends, _ = (list(one) for one in zip(*windows, strict=True))
     p = {"pool": "MAX" if maximum else "AVE", **sizes("kernel", kernel), **sizes("stride", strides)}
     areas = _areas([one.lengths(one.begin * counted, one.end * counted) for one in windows])
     y = None
     if all(one.begin < one.kernel <= one.size + 2 * one.begin for one in windows):
-        y = _pooled(step, x, {**p, **sizes("pad", begins)}, counts)
+        y = _pooled(step, x, {**p, **sizes("pad", begins)}, windows)
     if y is None:
         x = padded(step, x, [0, 0, *begins], [0, 0, *ends], -FLT_MAX if maximum else 0)
         windows = [one._replace(size=one.size + one.begin + one.end, begin=0, end=0) for one in windows]
-        y = _pooled(step, x, p, counts)
+        y = _pooled(step, x, p, windows)
     if y is None:
-        raise step.refuse(f"Caffe's windows do not give {counts} outputs", "pad symmetrically")
+        raise step.refuse(f"Caffe's windows do not give {step.shape[2:]} outputs", "pad symmetrically")
     if not maximum:
         step.net.take(areas.size)
         own = _areas([one.lengths(one.begin, one.begin) for one in windows])  # which Caffe divides by
@@ -94,26 +94,22 @@ def _areas(lengths: list[np.ndarray]) -> np.ndarray:
     return functools.reduce(np.multiply.outer, lengths).astype(np.float64)
 
 
-def _pooled(step: Step, x: Value, p: dict[str, Any], counts: list[int]) -> Value | None:
-    """A Pooling with so many windows, or None if Caffe has none.
+def _pooled(step: Step, x: Value, p: dict[str, Any], windows: list[Window]) -> Value | None:
+    """A Pooling with so many windows, rounded up or down, or None if Caffe has none.
 
-    If the target's toolchain cannot round down, a Convolution with weights 0 and 1 drops the last row and column.
+    If the target's toolchain cannot round down, the last row and column are dropped.
     """
     one = {name: value[0] for name, value in p.items() if isinstance(value, list) and len(value) == 1}
     p = {f"{name}_3d" if isinstance(value, list) else name: value for name, value in p.items() if name not in one} | one
-    rounding = step.net.target.rounding
+    rounding, counts = step.net.target.rounding, tuple(one.outputs for one in windows)
     for mode in ({}, {"round_mode": "FLOOR"}) if rounding else ({},):
         y = step.layer("Pooling", x, pooling_param={**p, **mode})
-        if list(y.shape[2:]) == counts:
+        if y.shape[2:] == counts:
             return y
-    surplus = [n - count for n, count in zip(y.shape[2:], counts, strict=True)]
-    gaps = any(p.get(f"stride_{a}", p.get("stride", 1)) > p.get(f"kernel_{a}", p.get("kernel_size")) for a in "hw")
-    if rounding or min(surplus) < 0 or (gaps and p["pool"] == "AVE"):  # the average of an empty window is no number
+    empty = p["pool"] == "AVE" and any(one.stride > one.kernel for one in windows)  # whose average is no number
+    if rounding or empty or len(counts) != 2 or any(n < count for n, count in zip(y.shape[2:], counts, strict=True)):
         return None
-    weights = step.zeros(y.shape[1], 1, *(n + 1 for n in surplus))
-    weights[..., 0, 0] = 1
-    p = {"num_output": y.shape[1], "group": y.shape[1], "bias_term": False, **sizes("kernel", weights.shape[2:])}
-    return step.layer("Convolution", y, blobs=[weights], fixed=True, convolution_param=p)
+    return windowed(step, y, {axis: range(count) for axis, count in enumerate(counts, 2)})
 
 
 # --- reductions ---
@@ -125,7 +121,7 @@ def reduction(step: Step) -> Value:
     if operator.startswith("Global"):
         given, operator = list(range(2, len(x.shape))), "ReduceMax" if "Max" in operator else "ReduceMean"
     if not given and step.attribute("noop_with_empty_axes", 0):
-        return _of_each(step, x, operator)
+        return _behind_sum(step, _before_sum(step, x, operator), operator)
     axes = sorted({step.axis(axis, x.shape) for axis in given or range(len(x.shape))})
     if operator in ("ReduceMax", "ReduceMin"):
         sign = -1 if operator == "ReduceMin" else 1
@@ -133,30 +129,22 @@ def reduction(step: Step) -> Value:
     if operator == "ReduceLogSumExp":
         largest = _largest(step, x, axes)
         return step.sum(largest, log_of_sum(step, x, axes)[1])
-    y = _summed(step, x, axes, _SUMS.get(operator, operator))
-    return (
-        step.layer("Log", y)
-        if operator == "ReduceLogSum"
-        else step.power(y, power=0.5)
-        if operator == "ReduceL2"
-        else y
-    )
+    return _behind_sum(step, _summed(step, x, axes, operator), operator)
 
 
-_SUMS = {"ReduceL2": "ReduceSumSquare", "ReduceLogSum": "ReduceSum"}
+_SUMS = {"ReduceL2": "ReduceSumSquare", "ReduceLogSum": "ReduceSum"}  # which a function of the sum follows
 
 
-def _of_each(step: Step, x: Value, operator: str) -> Value:
-    """A reduction over no axes."""
-    if operator in ("ReduceL1", "ReduceL2"):
+def _before_sum(step: Step, x: Value, operator: str) -> Value:
+    if operator == "ReduceL1":
         return step.layer("AbsVal", x)
-    return (
-        step.power(x, power=2)
-        if operator == "ReduceSumSquare"
-        else step.layer("Log", x)
-        if operator == "ReduceLogSum"
-        else x
-    )
+    return step.power(x, power=2) if operator in ("ReduceL2", "ReduceSumSquare") else x
+
+
+def _behind_sum(step: Step, y: Value, operator: str) -> Value:
+    if operator == "ReduceLogSum":
+        return step.layer("Log", y)
+    return step.power(y, power=0.5) if operator == "ReduceL2" else y
 
 
 def log_of_sum(step: Step, x: Value, axes: list[int]) -> tuple[Value, Value]:
@@ -173,25 +161,21 @@ def _summed(step: Step, x: Value, axes: list[int], operator: str) -> Value:
         return step.layer("Pooling", x, pooling_param={"pool": "AVE", "global_pooling": True})
     if len(x.shape) != 4 or axes != [1]:
         kept = [axis for axis in range(len(x.shape)) if axis not in axes]
-        p = {"operation": REDUCTIONS[operator], "axis": len(kept)}
+        p = {"operation": REDUCTIONS[_SUMS.get(operator, operator)], "axis": len(kept)}
         return step.layer("Reduction", permuted(step, x, [*kept, *axes]), reduction_param=p)
-    x = step.layer("AbsVal", x) if operator == "ReduceL1" else x
-    x = step.power(x, power=2) if operator == "ReduceSumSquare" else x
+    x = _before_sum(step, x, operator)
     return weighted(step, x, 1, np.full((1, x.shape[1]), 1 / x.shape[1] if operator == "ReduceMean" else 1))
 
 
 def _largest(step: Step, x: Value, axes: list[int]) -> Value:
     """The maxima over axes, which then have the length 1, by a pooling of images (N, kept, 1, reduced)."""
-    one, pooled = (
-        tuple(1 if axis in axes else n for axis, n in enumerate(x.shape)),
-        {"pool": "MAX", "global_pooling": True},
-    )
+    one = tuple(1 if axis in axes else n for axis, n in enumerate(x.shape))
     if len(x.shape) != 4 or axes != [2, 3]:
         kept = [axis for axis in range(len(x.shape)) if axis not in axes]
         x = permuted(step, x, [*kept, *axes])
         images, rows = x.shape[0] if kept else 1, math.prod(x.shape[: len(kept)])
         x = step.reshape(x, (images, rows // images, 1, math.prod(x.shape[len(kept) :])))
-    return step.reshape(step.layer("Pooling", x, pooling_param=pooled), one)
+    return step.reshape(step.layer("Pooling", x, pooling_param={"pool": "MAX", "global_pooling": True}), one)
 
 
 def argmax(step: Step) -> Value:

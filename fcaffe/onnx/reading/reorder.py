@@ -8,7 +8,7 @@ computed, and every transposition is a sequence of such moves.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -168,24 +168,24 @@ def _picked(step: Step, x: Value, axis: int, indices: Sequence[int]) -> Value:
     """As `chosen`, by weights of 0 and 1, where pieces are too many, or are not taken by the target."""
     gaps = {b - a for a, b in pairwise(indices)} or {1}
     if len(x.shape) == 4 and axis >= 2 and len(gaps) == 1 and min(gaps) > 0:
-        return windowed(step, x, axis, indices[0], len(indices), min(gaps))
+        return windowed(step, x, {axis: range(indices[0], indices[-1] + 1, min(gaps))})
     matrix = step.zeros(len(indices), x.shape[axis])
     matrix[np.arange(len(indices)), indices] = 1
     return weighted(step, x, axis, matrix)
 
 
-def windowed(step: Step, x: Value, axis: int, start: int, count: int, stride: int = 1) -> Value:
-    """So many pixels along an axis of images, from `start` on, with zeros beyond both ends; by a fixed convolution."""
-    n, last = x.shape[axis], start + (count - 1) * stride
-    pad = max(0, -start, last - n + 1)
-    kernel = step.zeros(n + 2 * pad - (count - 1) * stride)
-    kernel[start + pad] = 1
-    weights = np.tile(kernel.reshape((-1, 1) if axis == 2 else (1, -1)), (x.shape[1], 1, 1, 1))
-    both = {"pad": [0, 0], "stride": [1, 1]}
-    both["pad"][axis - 2], both["stride"][axis - 2] = pad, stride
+def windowed(step: Step, x: Value, parts: Mapping[int, range]) -> Value:
+    """The pixels of images in these ranges of axes, with zeros beyond both ends; by a fixed convolution."""
+    kernels, pads, strides = [], [], []
+    for axis, n in enumerate(x.shape[2:], 2):
+        part = parts.get(axis, range(n))
+        pads.append(max(0, -part[0], part[-1] - n + 1))
+        strides.append(part.step)
+        kernels.append(step.zeros(n + 2 * pads[-1] - part[-1] + part[0]))
+        kernels[-1][part[0] + pads[-1]] = 1
+    weights = np.tile(np.multiply.outer(*kernels), (x.shape[1], 1, 1, 1))
     p = {"num_output": x.shape[1], "group": x.shape[1], "bias_term": False, **sizes("kernel", weights.shape[2:])}
-    for field, values in both.items():
-        p.update(sizes(field, values))
+    p.update(sizes("pad", pads), **sizes("stride", strides))
     return step.layer("Convolution", x, blobs=[weights], fixed=True, convolution_param=p)
 
 
@@ -307,7 +307,7 @@ def padded(step: Step, x: Value, begins: Sequence[int], ends: Sequence[int], val
     """x with a constant around it, or with less of it where a number is negative."""
     for axis, (begin, end) in enumerate(zip(begins, ends, strict=True)):
         if value == 0 and len(x.shape) == 4 and axis >= 2 and max(begin, end) > 0 and not step.takes("DummyData"):
-            x = windowed(step, x, axis, -begin, begin + x.shape[axis] + end)
+            x = windowed(step, x, {axis: range(-begin, x.shape[axis] + end)})
             continue
         x = chosen(step, x, axis, range(max(0, -begin), x.shape[axis] + min(0, end)))
         before, behind = (
