@@ -28,7 +28,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -45,7 +44,6 @@ GUESS = 5  # steps that tell how long one takes
 WARM = 6  # steps after the first; graphs are captured in them
 LONGEST = 240  # seconds that an answer may take
 FIRST_ESTIMATE = 40.0  # seconds of a cell, until one has been measured
-PREPARED = 4  # nets that torch.compile compiles at a time, and its threads for each
 
 
 # --- the race ---------------------------------------------------------------------------------------------------------
@@ -127,12 +125,11 @@ class Bench:
         first = max(self.taken.values(), default=min(FIRST_ESTIMATE, self.words.seconds_budget))
         return self.taken.get(cell.net, first)
 
-    def competitor(self, who: str, cell: Cell, **variables: str) -> Competitor:
+    def competitor(self, who: str, cell: Cell) -> Competitor:
         words = ["--who", who, "--net", cell.net, "--batch", str(cell.batch), "--step", cell.step]
         words += ["--math", cell.math, "--device", self.words.device]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
         environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(self.folder / "inductor"))
-        environment |= variables
         number = len(list(self.folder.glob("*.log")))
         log = self.folder / f"{number}-{who}-{cell.net}.log"
         log.touch()
@@ -201,24 +198,6 @@ class Bench:
             racer.ask(5, self.limit)
             racer.end()
         return racer.report.get("tflops")
-
-    def prepare(self) -> None:
-        """Fill torch.compile's cache, several nets at a time. It keeps no autotuning results of this time."""
-
-        def one(cell: Cell) -> None:
-            if self.left < 0:
-                return
-            racer = self.competitor("compile", cell, TORCHINDUCTOR_COMPILE_THREADS=str(PREPARED))
-            with contextlib.suppress(CompetitorError):
-                racer.ask(1, self.limit)
-                racer.end()
-            say(f"prepared {cell}: {racer.failure or 'done'}")
-
-        with ThreadPoolExecutor(PREPARED) as threads:
-            list(threads.map(one, self.cells if "compile" in self.words.peers else []))
-        cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or str(self.folder / "inductor")
-        for choice in Path(cache).rglob("*.best_config"):  # autotuned while other nets were running
-            choice.unlink()
 
 
 def numbers_of(racer: Competitor, cell: Cell, found: dict[str, Any]) -> None:
@@ -292,7 +271,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="turns of each competitor (default: %(default)s)")
     parser.add_argument("--seconds-budget", type=float, default=0, help="stop after about so many (default: no limit)")
     parser.add_argument("--recompute", action="store_true", help=f"also {' and '.join(RECOMPUTED)} with --recompute")
-    parser.add_argument("--prepare", action="store_true", help="only fill $TORCHINDUCTOR_CACHE_DIR")
     parser.add_argument("--json", default="", help="write the results to this file too")
     parser.add_argument("--table", nargs="+", metavar="JSON", help="measure nothing: print the tables of these files")
     for name in ("who", "net", "step"):
@@ -323,9 +301,6 @@ def main() -> None:
     log.set_minimum(1)
     with tempfile.TemporaryDirectory(prefix="fcaffe-bench-") as folder:
         bench = Bench(words, Path(folder))
-        if words.prepare:
-            bench.prepare()
-            return
         try:
             bench.run()
         finally:

@@ -1,10 +1,11 @@
-"""Commands that end: each one has a time limit, leaves no process behind, and writes its output as it comes."""
+"""Steps of a check: each one has a time limit, leaves no process behind, and writes its output as it comes."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,16 @@ OVER = "the time for tests is over"  # why tests were skipped; see deadline.py
 TIMED_OUT = 124  # as of timeout(1)
 GRACE = 5  # seconds from SIGTERM to SIGKILL
 LAST_TEST = 30  # seconds that the tests which run at their deadline may take
+PROCESSES = 6  # for tests
+REPORTING = 15  # seconds that the race has for its tables
+MACHINE = """
+import importlib.metadata, platform
+names = "cupy", "nvidia", "cudnn", "torch", "triton", "numpy", "protobuf", "pytest", "mpi4py", "dtypes", "lmdb", "click"
+print("Python", platform.python_version())
+for package in sorted(importlib.metadata.distributions(), key=lambda package: package.name):
+    if any(name in package.name for name in names):
+        print(package.name, package.version)
+"""
 
 
 def has(module: str) -> bool:
@@ -80,3 +91,61 @@ def run_tests(
     ends = time.time() + seconds - min(last, seconds)
     variables = {"PYTHONPATH": plugins, "FCAFFE_TESTS_END": str(ends), "FCAFFE_TESTS_FAILED": str(failed.resolve())}
     return run(command, seconds, output, **variables)
+
+
+class Run:
+    """Steps on a device within some seconds. Each step writes to a file of its name, and its end to steps.txt."""
+
+    def __init__(self, device: int, out: Path, seconds: float) -> None:
+        self.device, self.out = device, out
+        out.mkdir(parents=True, exist_ok=True)
+        self.began, self.ends = time.monotonic(), time.monotonic() + seconds
+        self.failed = False
+
+    @property
+    def left(self) -> float:
+        return self.ends - time.monotonic()
+
+    def file(self, name: str) -> Path:
+        return self.out / f"{name}.txt"
+
+    def say(self, text: str) -> None:
+        line = f"{time.monotonic() - self.began:6.1f} s  {text}"
+        print(line, flush=True)
+        with open(self.file("steps"), "a") as file:
+            file.write(line + "\n")
+
+    def fail(self, text: str) -> None:
+        self.failed = True
+        self.say(text)
+
+    def step(self, name: str, seconds: float, *words: str) -> int:
+        """Run a command of this Python, for no longer than these seconds and what is left of the whole."""
+        return self._noted(name, run([sys.executable, "-u", *words], min(seconds, self.left), self.file(name)))
+
+    def _noted(self, name: str, code: int) -> int:
+        last = self.file(name).read_text(errors="replace").strip().splitlines()[-1:]
+        what = {0: "done", TIMED_OUT: "TIME IS UP"}.get(code, f"FAILED with exit code {code}")
+        (self.fail if code else self.say)(f"{name}: {what}; {' '.join(last)[:160]}")
+        return code
+
+    def machine(self) -> None:
+        if shutil.which("nvidia-smi"):
+            run(["nvidia-smi"], min(20, self.left), self.file("machine"))
+        self.step("machine", 20, "-c", MACHINE)
+
+    def tests(self, name: str, seconds: float, words: Sequence[str]) -> None:
+        """Run the tests marked gpu of these files. One that is not reached counts as a failure."""
+        output, failures = self.file(name), self.file("failures")
+        code = run_tests([*words, "-m", "gpu"], min(seconds, self.left), output, failures, PROCESSES)
+        self._noted(name, code or int(OVER in output.read_text(errors="replace")))
+
+    def race(self, *words: str) -> None:
+        """Training and inference against PyTorch, in the time that is left."""
+        flags = ["--device", str(self.device), "--rounds", "3", "--json", str(self.out.resolve() / "race.json")]
+        flags += ["--seconds-budget", f"{max(1, self.left - REPORTING):.0f}", *words]
+        self.step("race", self.left, str(ROOT / "scripts" / "bench" / "gpu.py"), *flags)
+
+    def end(self) -> int:
+        self.say("the end")
+        return int(self.failed)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fcaffe.errors import UsageError
 from fcaffe.plan.explain import explain
-from fcaffe.plan.machine import DEVICES, FCAFFE, MACHINES, TITAN, Device, Link, Machine
+from fcaffe.plan.machine import DEVICES, FCAFFE, MACHINES, TITAN, Device, Machine
 from fcaffe.plan.prediction import Prediction
 from fcaffe.plan.reductions import COMPARED, sum_of
 from fcaffe.plan.work import compute_of, work_of_net
@@ -36,16 +36,6 @@ def test_a_row_is_the_sum_of_its_parts(googlenet, machine, name, workers, batch,
     without = replace(plan, overlap=False, bucket=4 << 20).row(workers, name)
     with_overlap = replace(plan, bucket=4 << 20).row(workers, name)
     assert with_overlap.seconds <= without.seconds * (1 + 1e-9)
-
-
-@relaxed
-@given(names, st.integers(2, 4096), st.floats(1e-7, 1e-4), st.floats(1e8, 1e11))
-def test_more_bandwidth_is_never_slower(googlenet, name, workers, latency, bandwidth):
-    def seconds(factor: float) -> float:
-        machine = replace(TITAN, between=Link("link", latency, bandwidth * factor, ""))
-        return Prediction(googlenet, machine, 1024).row(workers, name).seconds
-
-    assert seconds(2) <= seconds(1)
 
 
 def test_the_best_is_the_fastest_of_all(googlenet):

@@ -8,26 +8,13 @@ from fcaffe.net import Context
 from fcaffe.net.registry import create_layer
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import forks, parse_text, read_net, read_solver, write_binary
-from fcaffe.proto.forks import _ENUM_VALUES, _FORKS, fork_of_layer_type, forks_of_number, without_fork_fields
+from fcaffe.proto.forks import _ENUM_VALUES, _FORKS, forks_of_number, without_fork_fields
 from fcaffe.rng import CaffeRandom
 
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch):
     monkeypatch.setattr(forks, "_warned", set())
-
-
-@pytest.mark.parametrize(
-    ("type", "fork"),
-    [("VideoData", "weiliu89/caffe"), ("TRT", "NVIDIA/caffe"), ("MKLBatchNorm", "intel/caffe"), ("BoxOutput", "mscnn")],
-)
-def test_layer_types_of_forks(type, fork):
-    assert fork in fork_of_layer_type(type)
-
-
-def test_other_types_are_of_no_fork():
-    assert fork_of_layer_type("Convolution") is None
-    assert fork_of_layer_type("") is None
 
 
 def messages():

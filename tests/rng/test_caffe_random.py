@@ -245,6 +245,3 @@ def test_a_damaged_state_is_refused(state: bytes) -> None:
     with pytest.raises(SnapshotError, match="2500 bytes"):
         random.set_state(state)
     assert random.draw() == CaffeRandom(1).draw()
-
-
-# --- sanity ---

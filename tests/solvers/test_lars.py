@@ -75,19 +75,6 @@ def test_the_ratio_goes_with_lr_mult_the_norm_of_the_mean_gradient_and_the_whole
     assert bias == [1]
 
 
-@pytest.mark.parametrize("kind", ["SGD", "Nesterov"])
-@pytest.mark.parametrize("fields", [{}, {"local_lr_auto": False, "larc": True, "larc_eta": 0.1}])
-def test_resumes_bit_for_bit(solver_from: Callable[..., Solver], kind: str, fields: dict[str, Any]) -> None:
-    straight, resumed, plain = (solver_from(NET, type=kind, **fields) for _ in range(3))
-    straight.step(5)
-    resumed.restore(resumed.param.snapshot_prefix + "_iter_2.solverstate")
-    resumed.step(3)
-    assert np.array_equal(resumed.data, straight.data)
-    plain.param.local_lr_auto = plain.param.larc = False
-    plain.step(5)
-    assert not np.allclose(plain.data, straight.data)
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

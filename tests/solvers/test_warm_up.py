@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from fcaffe.errors import SolverError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
-from fcaffe.solvers import Solver
 from fcaffe.solvers.learning_rate import learning_rate, next_step, scale_rate
 
 POLICY = 'base_lr: 0.5 gamma: 0.5 max_iter: 100 lr_policy: "multistep" stepvalue: 2 stepvalue: 6 stepvalue: 90 '
@@ -62,12 +59,3 @@ def test_scaled_for_a_larger_batch(scale: str, factor: float, text: str, base: f
     solver = param(text)
     scale_rate(solver, scale, factor)
     assert (solver.base_lr, learning_rate(solver, 0)) == (base, start)
-
-
-def test_resumed_within_warm_up(interop: Callable[..., Solver]) -> None:
-    fields = {"warmup_iter": 6, "snapshot_prefix": "ours", "snapshot": 3}
-    straight, resumed = interop(**fields), interop(**fields)
-    straight.step(8)
-    resumed.restore("ours_iter_3.solverstate")
-    resumed.step(5)
-    assert np.array_equal(resumed.data, straight.data)
