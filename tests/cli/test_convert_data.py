@@ -14,8 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fcaffe.cli.commands import COMMANDS
-from fcaffe.interruption import PROGRAMS
 from fcaffe.proto import caffe_pb2 as pb
 from tests.cli.conftest import Result, records
 
@@ -153,15 +151,6 @@ def test_create_mnist_siamese(mnist: dict[str, tuple[np.ndarray, np.ndarray]]) -
             assert (datum.channels, datum.height, datum.width) == (2, 4, 5)
             first, second = datum.data[:20], datum.data[20:]
             assert datum.label == (label_of[first] == label_of[second])
-
-
-@pytest.mark.parametrize("tool", PROGRAMS)
-def test_each_program_also_with_bin(tool: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", [f"build/tools/{tool}.bin"])
-    if tool in COMMANDS:
-        assert run("--help").out.startswith(f"Usage: {tool} ")
-    else:
-        assert run("version").out.startswith(f"{tool} version ")
 
 
 def test_gzipped_files_and_other_databases(mnist: dict[str, tuple[np.ndarray, np.ndarray]], run: Run) -> None:

@@ -30,48 +30,33 @@ def solver(old: str, new: str) -> None:
     Path("solver.prototxt").write_text(SOLVER.replace(old, new))
 
 
+HDF5 = 'type: "HDF5Data" hdf5_data_param { source: "list" batch_size: 2 }'
+
+
+@pytest.mark.parametrize(
+    ("change", "old", "new", "message"),
+    [
+        (solver, "net.prototxt", "none.prototxt", "none.prototxt does not exist"),
+        (solver, 'net: "net.prototxt"', "", ".*training net by exactly one of net, net_param"),
+        (net, '"lmdb"', '"none"', r'layer "data" \(Data\): .*"none" does not exist \(looked for /.*/none\)'),
+        (net, '"lmdb"', '"lmdb/data.mdb"', r'layer "data" \(Data\): .*"lmdb/data\.mdb" is a file.*give "lmdb"'),
+        (net, "InnerProduct", "InnerProdukt", 'layer "ip": unknown layer type "InnerProdukt".*InnerProduct[?]'),
+        (net, 'bottom: "data"', 'bottom: "dta"', ".*'dta' .layer 'ip', .*'data'"),
+        (net, '"lmdb"', '"labelled"', r'layer "(loss|accuracy)" \(\w+\): label 7 .*0 to 2'),
+        (net, 'type: "Data"', HDF5, ".*list:1: this line has a NUL"),
+    ],
+)
+def test_wrong_nets_and_solvers(change: Callable[[str, str], None], old: str, new: str, message: str, run: Run) -> None:
+    write_records("labelled", [0, 1, 2, 7])
+    Path("list").write_bytes(b"a.h5\0.png\n")
+    change(old, new)
+    fatal = run(TRAIN).fatal
+    assert re.match(message, fatal), fatal
+
+
 def test_missing_solver(run: Run) -> None:
     assert run("train").fatal == "Need a solver definition to train. Give it as --solver FILE"
     assert run("train -solver none.prototxt").fatal.startswith("none.prototxt does not exist (looked for /")
-
-
-def test_missing_net(run: Run) -> None:
-    solver("net.prototxt", "none.prototxt")
-    assert run(TRAIN).fatal.startswith("none.prototxt does not exist")
-
-
-def test_no_net_in_the_solver(run: Run) -> None:
-    solver('net: "net.prototxt"', "")
-    assert "training net by exactly one of net, net_param" in run(TRAIN).fatal
-
-
-def test_missing_database(run: Run) -> None:
-    net('"lmdb"', '"none"')
-    assert re.match(r'layer "data" \(Data\): .*"none" does not exist \(looked for /.*/none\)', run(TRAIN).fatal)
-
-
-def test_file_of_the_database_for_its_folder(run: Run) -> None:
-    net('"lmdb"', '"lmdb/data.mdb"')
-    assert re.match(r'layer "data" \(Data\): .*"lmdb/data\.mdb" is a file.*give "lmdb"', run(TRAIN).fatal)
-
-
-def test_unknown_layer_type(run: Run) -> None:
-    net("InnerProduct", "InnerProdukt")
-    fatal = run(TRAIN).fatal
-    assert fatal.startswith('layer "ip": unknown layer type "InnerProdukt"') and "InnerProduct?" in fatal
-
-
-def test_missing_bottom(run: Run) -> None:
-    net('bottom: "data"', 'bottom: "dta"')
-    fatal = run(TRAIN).fatal
-    assert "ip" in fatal and "dta" in fatal and "data" in fatal
-
-
-def test_label_that_is_no_class(run: Run) -> None:
-    write_records("labelled", [0, 1, 2, 7])
-    net('"lmdb"', '"labelled"')
-    fatal = run(TRAIN).fatal
-    assert re.match(r'layer "(loss|accuracy)" \(\w+\): label 7 ', fatal) and "0 to 2" in fatal
 
 
 def test_prefix_that_cannot_be_written(run: Run) -> None:
@@ -141,9 +126,3 @@ def test_strings_of_a_file_do_no_harm_to_a_terminal(run: Run, field: str, text: 
     assert not [c for c in result.err if not c.isprintable() and c not in "\n\t"]
     if result.code:
         assert len(result.fatal) < 3000
-
-
-def test_a_list_with_a_nul(run: Run) -> None:
-    Path("list").write_bytes(b"a.h5\0.png\n")
-    net('type: "Data"', 'type: "HDF5Data" hdf5_data_param { source: "list" batch_size: 2 }')
-    assert "list:1: this line has a NUL" in run(TRAIN).fatal

@@ -66,11 +66,15 @@ def test_flags_as_gflags_reads_them(words: str, spelled: str) -> None:
         ("-nosolver", "unknown command line flag 'nosolver'"),
         ("--x=1 -y", "unknown command line flag 'x'\nunknown command line flag 'y'"),
         ("--d --undefok=a", "unknown command line flag 'd'"),
+        ("--lvel=1", "unknown command line flag 'lvel' (did you mean --level?)"),
     ],
 )
-def test_wrong_flags(words: str, message: str) -> None:
+@pytest.mark.parametrize("from_file", [False, True])
+def test_wrong_flags(words: str, message: str, from_file: bool, tmp_path: Path) -> None:
+    file = tmp_path / "flags"
+    file.write_text("\n".join(words.split()))
     with pytest.raises(click.UsageError) as raised:
-        read(words.split())
+        read([f"--flagfile={file}"] if from_file else words.split())
     assert raised.value.format_message().startswith(message)
 
 
@@ -81,25 +85,6 @@ def test_flags_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     spelled = ["--solver=a b", "--json", "--level=3", "--note=y"]
     assert read(["--flagfile=flags", "train"]) == [*spelled, "train"]
     assert read(["-flagfile", "flags,more", "-level=4"]) == [*spelled, "--level=3", "--level=4"]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("\n--solver", "flag 'solver' is missing its argument"),
-        ("--solver\n-json", "flag 'solver' is missing its argument"),
-        ("--json=maybe", "Invalid value for '--json': 'maybe' is not a valid boolean."),
-        ("--lvel=1", "unknown command line flag 'lvel' (did you mean --level?)"),
-    ],
-)
-def test_files_of_flags_that_are_wrong(
-    content: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("flags").write_text(content)
-    with pytest.raises(click.UsageError) as raised:
-        read(["--flagfile=flags"])
-    assert raised.value.format_message().startswith(message)
 
 
 def test_a_file_of_flags_that_is_missing(run: Run) -> None:
@@ -147,14 +132,6 @@ def test_words_too_many_and_a_verb_that_is_missing(run: Run, words: str, error: 
     assert (code, out) == (1, "") and err.startswith(f"ERROR: {error}") and err.count("\n") == 1
 
 
-@pytest.mark.parametrize("words", ["", "--", "help", "--help"])
-def test_usage_without_a_verb(run: Run, words: str) -> None:
-    code, out, err = run(*words.split())
-    assert (code, err) == (0, "")
-    assert "usage: fcaffe <command>" in out
-    assert all(f"\n  {verb} " in out for verb in ("train", "test", "time", "device_query", "summary", "solver"))
-
-
 def test_an_unknown_verb_lists_the_known_ones(run: Run) -> None:
     result = run("foo")
     assert result.fatal == "Unknown action: foo"
@@ -171,16 +148,6 @@ def test_a_value_that_is_no_number(run: Run) -> None:
     code, _, err = run("time -iterations many")
     assert code == 1
     assert re.fullmatch(r"ERROR: .*--iterations.*many.*\n", err)
-
-
-@pytest.mark.parametrize("flag", ["--help", "-help", "-helpshort", "--helpfull", "--helpmatch=x"])
-def test_help(run: Run, flag: str) -> None:
-    code, out, _ = run(flag)
-    assert code == 0 and "usage: fcaffe <command>" in out
-    for words in (["train", flag], [flag, "train"], ["help", "train"]):
-        code, out, _ = run(*words)
-        assert code == 0 and "--on-nan" in out
-    assert run("help nonsense").fatal == "Unknown action: nonsense"
 
 
 def test_version_by_the_name_it_was_called_by(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

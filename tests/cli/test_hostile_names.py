@@ -130,13 +130,14 @@ def inputs(folder: Path) -> None:
     from fcaffe.pycaffe.net import Net
 
     monkeypatch.setattr(session, "_on_gpu", False)
+    session.set_random_seed(1)
     for name, text in (("net", TRAINING), ("deploy", DEPLOY), ("boxes", DETECTION)):
         param = hostile(parse_text(text, pb.NetParameter))
         write_text(f"{name}.prototxt", param)
         Net(f"{name}.prototxt", session.TEST).save(f"{name}.caffemodel")
     solver = pb.SolverParameter(net="net.prototxt", base_lr=0.1, lr_policy="fixed", max_iter=2, display=1)
     solver.test_iter.append(1)
-    solver.test_interval, solver.snapshot_prefix = 1, "small"
+    solver.test_interval, solver.snapshot_prefix, solver.random_seed = 1, "small", 1
     write_text("solver.prototxt", solver)
     write_text("map.prototxt", hostile(parse_text(LABEL_MAP, pb.LabelMap)))
     image = np.zeros((3, 8, 8), np.uint8)

@@ -286,3 +286,17 @@ def test_a_page_is_html(run: Run) -> None:
     assert "the name of a page about a training ends in .html or .htm" in run("report train.log other.log").fatal
     assert "ends in .html" in run("train --solver solver.prototxt --report made/page").fatal
     assert run("report train.log /dev/null").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--trace none/trace.json", "cannot write none/trace.json: the folder {}/none does not exist"),
+        ("--trace .", "cannot write .: Is a directory"),
+        ("--report none/page.html", "cannot write none/page.html"),
+        ("--tensorboard net.prototxt/events", "--tensorboard net.prototxt/events: cannot write there"),
+    ],
+)
+def test_what_cannot_be_written_is_told_before_a_training(words: str, message: str, run: Run, tmp_path: Path) -> None:
+    assert run(f"train --solver solver.prototxt {words}").fatal.startswith(message.format(tmp_path))
+    assert not list(tmp_path.glob("small_iter*"))

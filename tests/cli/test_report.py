@@ -161,11 +161,6 @@ def test_after_an_error_it_says_which(run: Run, monkeypatch: pytest.MonkeyPatch)
     assert "Ended by an error: <the> disk is full" in words_of(page) and "const refresh = 0," in page
 
 
-def test_a_page_that_cannot_be_written_is_told_at_the_start(run: Run) -> None:
-    result = run("train -solver solver.prototxt -report none/page.html")
-    assert result.code == 134 and "cannot write none/page.html" in result.fatal
-
-
 def test_a_disk_that_fills_up_ends_no_training(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "EVERY", 0)
     write, written = recorder.write_page, []

@@ -34,12 +34,3 @@ def test_after_an_error_there_is_what_was(run: Run, folder: Path) -> None:
     assert "not finite" in run("train", "--solver", "solver.prototxt", "--trace", "trace.json").fatal
     events = json.loads((folder / "trace.json").read_text())["traceEvents"]
     assert "forward" in {event["name"] for event in events}
-
-
-@pytest.mark.parametrize(
-    ("path", "why"), [("none/trace.json", "the folder {} does not exist"), (".", "Is a directory")]
-)
-def test_a_path_that_cannot_be_written(run: Run, folder: Path, path: str, why: str) -> None:
-    result = run("train", "--solver", "solver.prototxt", "--trace", path)
-    assert result.fatal.startswith(f"cannot write {path}: {why.format(folder / 'none')}; ")
-    assert not list(folder.glob("*.caffemodel"))

@@ -239,12 +239,16 @@ def test_fields_that_are_lost_make_the_exit_code_1(run: Run) -> None:
     assert upgrade_net(read_text("new.prototxt", pb.NetParameter), "new")
 
 
-@pytest.mark.parametrize("tool", PROGRAMS[2:])
+@pytest.mark.parametrize("tool", PROGRAMS)
 def test_a_tool_by_its_own_name(tool: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", [f"/usr/bin/{tool}"])
-    code, out, _ = run("--gray" if tool == "convert_imageset" else "--minloglevel=0")
-    assert code == 1 and out.startswith(f"Usage: {tool} ") and f"\nExample:\n  {tool} " in out
-    assert run("--help").code == 0
+    for path in (f"/usr/bin/{tool}", f"build/tools/{tool}.bin"):
+        monkeypatch.setattr("sys.argv", [path])
+        if tool in PROGRAMS[:2]:
+            assert run("version").out.startswith(f"{tool} version ")
+            continue
+        code, out, _ = run("--gray" if tool == "convert_imageset" else "--minloglevel=0")
+        assert code == 1 and out.startswith(f"Usage: {tool} ") and f"\nExample:\n  {tool} " in out
+        assert run("--help").code == 0
 
 
 def test_programs_are_those_of_the_package() -> None:

@@ -31,11 +31,17 @@ def test_help_has_an_example_that_names_flags_of_the_command(name: str, run: Run
     assert {word.partition("=")[0] for word in example if word.startswith("--")} <= flags
 
 
-@pytest.mark.parametrize("words", ["-h", "--h", "train -h", "-h train", "help", "--help", "train --helpshort"])
-def test_every_way_to_ask_for_help(words: str, run: Run) -> None:
-    code, out, err = run(words)
-    assert code == 0 and not err
-    assert out.lower().startswith("usage: fcaffe " + ("train" if "train" in words else "<command>"))
+@pytest.mark.parametrize("flag", ["-h", "--h", "-help", "--help", "-helpshort", "--helpfull", "--helpmatch=x", "help"])
+def test_every_way_to_ask_for_help(flag: str, run: Run) -> None:
+    for words in ([flag], ["train", flag], [flag, "train"]):
+        if words == ["train", "help"]:
+            continue
+        code, out, err = run(*words)
+        assert code == 0 and not err
+        assert out.lower().startswith("usage: fcaffe " + ("train" if "train" in words else "<command>"))
+        assert ("--on-nan" if "train" in words else "\n  device_query ") in out
+    assert run("").out == run("--").out == run("help").out
+    assert run("help nonsense").fatal == "Unknown action: nonsense"
 
 
 def test_flags_are_in_groups_and_in_the_order_of_use(run: Run) -> None:
