@@ -28,7 +28,7 @@ from fcaffe.cli import gflags, glog, last_words, streams
 from fcaffe.cli.commands import CAFFE_COMMANDS, COMMANDS, FLOW, OTHERS, TOOLS, module_of
 from fcaffe.errors import FcaffeError, RankError
 from fcaffe.interruption import INTERRUPTED
-from fcaffe.jobs.started import CHANNEL, FATAL, started_as, wait_for_turn
+from fcaffe.jobs.started import FATAL, started_as, wait_for_turn
 from fcaffe.onednn_library import find_onednn
 
 RUNS = ("train", "test", "time")  # commands whose results are in the log: they outlive standard output
@@ -55,23 +55,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from fcaffe.cli.completion import answer
 
             return answer(tool, _load)
-        if arguments is None and words == ["rank"] and CHANNEL in os.environ:
-            return _run_rank()
         code = _run(_command_first(words))
         sys.stdout.flush()
         return code
-    except RankError as failed:
-        assert failed.__cause__ is not None
-        world, error = failed.world, failed.world.judged(failed.__cause__)
-        wait_for_turn(world.rank)
-        trace = trace or bool(world.order and world.order["traceback"])
-        world.abort(_tell(error, trace, world))
-        return FATAL
     except BaseException as error:
-        return _tell(error, trace)
+        return _failed(error, trace)
     finally:
         interruption.end()
         log.close_files()
+
+
+def _failed(error: BaseException, trace: bool) -> int:
+    """Print the error, and return the exit code. An error of a rank ends all ranks."""
+    if not isinstance(error, RankError):
+        return _tell(error, trace)
+    assert error.__cause__ is not None
+    world, cause = error.world, error.world.judged(error.__cause__)
+    wait_for_turn(world.rank)
+    world.abort(_tell(cause, trace, world))
+    return FATAL
 
 
 def _tell(error: BaseException, trace: bool, world: Any = None) -> int:
@@ -139,30 +141,6 @@ def _invoke(command: click.Command, context: click.Context, **values: Any) -> in
         code = command.invoke(context) or 0
         log.end_command()
         return code
-
-
-def _run_rank() -> int:
-    """Run the command of the launcher's order, as one of the ranks."""
-    from fcaffe.jobs.world import join
-
-    world = join()
-    try:
-        order = world.order
-        assert order is not None, "fcaffe's launcher has sent no order"
-        if order["params"].get("reproducible"):
-            threads.compute_with_one_thread()
-        from fcaffe import plugins
-
-        plugins.load(order["imports"])
-        command = _load(order["command"])
-        code = _invoke(command, click.Context(command, info_name=order["command"]), **order["params"])
-        sys.stdout.flush()
-    except RankError:
-        raise
-    except BaseException as error:
-        raise RankError(world) from error
-    world.ended(code)
-    return code
 
 
 def _command_first(words: list[str]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,8 +27,8 @@ from fcaffe.jobs.hosts import (
     read_hostfile,
 )
 from fcaffe.jobs.nodes import nodes_of
-from fcaffe.jobs.started import CHANNEL, started_as
-from fcaffe.jobs.world import World
+from fcaffe.jobs.started import started_as
+from fcaffe.jobs.world import World, has_joined
 from fcaffe.net.build.shards import MOST as MOST_SHARDS
 from fcaffe.net.build.shards import nodes_of_workers
 from fcaffe.threads import VARIABLES, has_one_thread
@@ -140,7 +139,7 @@ class LaunchFlags(HostFlags):
         """These flags with the hosts on which srun or mpiexec has started one process each for fcaffe's agents. None in
         all of these processes but the first; the flags as they are if that is not asked for. Raises UsageError."""
         start = started_as()
-        if start is None or CHANNEL in os.environ or not (self.restarts or self.workers_per_host or self.elastic):
+        if start is None or has_joined() or not (self.restarts or self.workers_per_host or self.elastic):
             return self
         if self.hosts or self.hostfile:
             raise UsageError(f"{start}: it says on which hosts; leave out --hosts and --hostfile")

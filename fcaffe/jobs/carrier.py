@@ -11,11 +11,13 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
+from subprocess import PIPE
 
-from fcaffe.jobs.frames import END, SIGN, frame, message
+from fcaffe.jobs.frames import END, SIGN, first_message, frame, message
 from fcaffe.jobs.loop import Loop, Stream, own
 from fcaffe.jobs.processes import AGENT, FOLDER
 from fcaffe.jobs.silences import CALL
@@ -94,20 +96,21 @@ def remote_command(host: str, command: str, shell: str = "") -> list[str]:
 
 
 def carry_to(host: str, folder: str, shell: str, silence: float) -> int:
-    """Be the launcher's carrier to the agent of another host; returns the exit code of the remote shell."""
+    """Be the launcher's carrier to the agent of another host, which gets the environment of this process; returns the
+    exit code of the remote shell."""
     variables = [f"PYTHONPATH={FOLDER}"]
     variables += [f"{name}={os.environ[name]}" for name in ("LD_LIBRARY_PATH",) if name in os.environ]
-    agent = [*variables, *AGENT, json.dumps({"folder": folder, "silence": silence})]
-    command = remote_command(host, f"cd / && exec env {shlex.join(agent)}", shell)
+    words = [*variables, *AGENT, json.dumps({"folder": folder, "silence": silence})]
+    command = remote_command(host, f"cd / && exec env {shlex.join(words)}", shell)
     # srun would take the variables of this process's own step for options.
     environment = {n: value for n, value in os.environ.items() if n == "SLURM_CONF" or not n.startswith("SLURM_")}
-    pipe = subprocess.PIPE
     try:
-        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, bufsize=0)
+        process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, env=environment, bufsize=0)
     except OSError as problem:
         print(f"{command[0]}: {problem.strerror}", file=sys.stderr)
         return 127
     carrier = Carrier((os.dup(0), os.dup(1)), (own(process.stdout), own(process.stdin)), CALL, silence)
+    carrier.far.put(message(**os.environ))
     is_cut = carrier.run()
     carrier.far.close()
     try:
@@ -117,19 +120,14 @@ def carry_to(host: str, folder: str, shell: str, silence: float) -> int:
         return process.wait()
 
 
-def carry_from(silence: float) -> bool:
-    """Fork the agent of this host, and be its carrier; returns True in the agent, and False after its end."""
-    orders, frames = os.pipe(), os.pipe()
-    if not (agent := os.fork()):
-        for source, target in ((orders[0], 0), (frames[1], 1)):
-            os.dup2(source, target)
-        for descriptor in (*orders, *frames):
-            os.close(descriptor)
-        return True
-    os.close(orders[0])
-    os.close(frames[1])
-    carrier = Carrier((frames[0], orders[1]), (0, 1), CALL, silence)
+def carry_from(folder: str, silence: float) -> int:
+    """Start the agent of this host with the environment that comes first, and be its carrier."""
+    signal.alarm(int(CALL))  # which ends this process if the link is cut before
+    environment = first_message(0)
+    signal.alarm(0)
+    words = [*AGENT, json.dumps({"folder": folder})]
+    process = subprocess.Popen(words, stdin=PIPE, stdout=PIPE, env=environment, cwd="/", bufsize=0)
+    carrier = Carrier((own(process.stdout), own(process.stdin)), (0, 1), CALL, silence)
     carrier.run()
     carrier.near.close()
-    os.waitpid(agent, 0)
-    return False
+    return process.wait()

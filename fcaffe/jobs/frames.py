@@ -8,6 +8,7 @@ it starts an agent.
 from __future__ import annotations
 
 import json
+import os
 import struct
 from typing import Any
 
@@ -58,6 +59,16 @@ class Frames:
             found.append((kind, bytes(self._rest[start:end])))
             del self._rest[:end]
         return found
+
+
+def first_message(descriptor: int) -> Message:
+    """Wait for the first message of a stream, and read nothing that comes behind it. Raises FrameError."""
+    frames, parts = Frames(), list[Part]()
+    while not parts:
+        if not (data := os.read(descriptor, 1)):
+            raise FrameError("the stream ended before its first message")
+        parts = frames.feed(data)
+    return dict(json.loads(parts[0][1]))
 
 
 class Lines:

@@ -19,7 +19,7 @@ from fcaffe.jobs.hosts import Plan, Snapshots
 from fcaffe.jobs.launcher import Launcher
 from fcaffe.jobs.mpi_start import load_mpi
 from fcaffe.jobs.pool import Pool
-from fcaffe.jobs.ranks import TO_END
+from fcaffe.jobs.processes import TO_END
 from fcaffe.jobs.started import Start
 
 

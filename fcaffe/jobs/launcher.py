@@ -19,9 +19,8 @@ from fcaffe.jobs.output import Output
 from fcaffe.jobs.processes import AGENT, FOLDER, JOB, LAUNCHER
 from fcaffe.jobs.silences import KILLING, silence_of
 from fcaffe.jobs.started import outside_environment
-from fcaffe.python_path import python
 
-RANK = python("-m", "fcaffe", "rank")  # the words that start a rank, which reads its order
+MODULE = "fcaffe.cli.rank"  # has the functions that an agent calls: `load` before it forks ranks, and `run` in each
 
 
 class Launcher:
@@ -53,13 +52,9 @@ class Launcher:
     def take_signal(self, number: int, _: FrameType | None) -> None:
         self.signals.append(number)
 
-    def environment(self) -> dict[str, str]:
-        """That of the ranks of one run."""
-        return {**self._environment, JOB: secrets.token_hex(8)}
-
     def call(self, host: str) -> Member:
         """Start the agent of a host. An agent on this host outlives this process, to say so and end the ranks."""
-        stderr = os.dup(2)
+        stderr, name = os.dup(2), secrets.token_hex(8)
         try:
             setting = {"host": host, "folder": os.getcwd(), "stderr": stderr, "shell": self.plan.shell}
             words = [*AGENT, json.dumps({**setting, "silence": silence_of(self.plan.timeout)})]
@@ -69,14 +64,14 @@ class Launcher:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=self._environment,
+                env={**self._environment, JOB: name},  # that of the ranks
                 cwd=FOLDER,
                 pass_fds=[stderr],
                 start_new_session=True,  # Ctrl-C is for us alone
             )
         finally:
             os.close(stderr)
-        self.members.append(Member(self.loop, process, self.output, bare(host)))
+        self.members.append(Member(self.loop, process, self.output, bare(host), name))
         return self.members[-1]
 
     def turn(self, seconds: float = TURN) -> None:

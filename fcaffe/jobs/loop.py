@@ -21,12 +21,18 @@ LATE = 4  # periods of a tick that count at most: this process may have been sto
 
 class Loop:
     def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
+        self._selector = selectors.PollSelector()  # epoll's list would be shared with forked processes
+        self.streams: set[Stream] = set()
         self._ticks: list[list[Any]] = []  # period, function, time of the last call
 
     def every(self, seconds: float, call: Callable[[float], object]) -> None:
         """Call this function again and again, with the seconds that have passed."""
         self._ticks.append([seconds, call, time.monotonic()])
+
+    def close(self) -> None:
+        """Close all streams, in a forked process its copies of them."""
+        for stream in list(self.streams):
+            stream.close()
 
     def watch(self, descriptor: int, event: int, call: Callable[[], object]) -> None:
         with contextlib.suppress(KeyError):  # it is watched
@@ -72,6 +78,7 @@ class Stream:
         for descriptor in (source, target):
             if descriptor is not None:
                 os.set_blocking(descriptor, False)
+        loop.streams.add(self)
         loop.watch(source, selectors.EVENT_READ, self.read)
 
     @property
@@ -132,6 +139,7 @@ class Stream:
     def close(self) -> None:
         self.open = False
         self._queue.clear()
+        self.loop.streams.discard(self)
         for descriptor in {self.source, self.target} - {None}:
             assert descriptor is not None
             self.loop.forget(descriptor)

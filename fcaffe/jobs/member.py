@@ -23,6 +23,7 @@ class Member:
     Attributes:
         state: CALLING until the agent is READY for an order; GONE after the end of the process.
         host: Where the ranks run.
+        name: Marks all processes of the agent (`processes.JOB`).
         here: The agent is on this host.
         problem: Why the agent cannot start ranks.
         cut: Seconds without a sign of the host, after which the link counts as cut.
@@ -32,8 +33,8 @@ class Member:
         unheard: Seconds since its last message.
     """
 
-    def __init__(self, loop: Loop, process: subprocess.Popen[bytes], output: Output, host: str) -> None:
-        self.process, self.host, self.output = process, host, output
+    def __init__(self, loop: Loop, process: subprocess.Popen[bytes], output: Output, host: str, name: str) -> None:
+        self.process, self.host, self.output, self.name = process, host, output, name
         self.state = CALLING
         self.here = self.quiet = False
         self.problem = ""

@@ -1,4 +1,4 @@
-"""Reads /proc for the processes of a run and their state, and removes the shared memory that they leave."""
+"""Forks processes, reads /proc for those of an agent and their state, and removes the shared memory that they leave."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from fcaffe.python_path import python
 
-JOB = "FCAFFE_JOB"  # in the environment of every process that a launcher has started: the name of the run
+JOB = "FCAFFE_JOB"  # in the environment of every process of an agent: the agent's name
 LAUNCHER = "FCAFFE_LAUNCHER"  # the process number of fcaffe's own launcher
 AGENT = python("-m", "fcaffe.jobs.agent")  # the words that start one, before its settings in JSON
 FOLDER = str(Path(__file__).parents[2])  # of the package
 DAEMONS = ("hydra_pmi_proxy", "pmi_proxy", "orted", "prted")  # of mpiexecs, on each host
 STOPPED, ON_DISK = "Tt", "D"  # states of a process: stopped by a signal or a debugger, and in a wait for a disk
+TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # signals that ask for the end
 SHARED = "/dev/shm"
 # MPICH's segments, those of its shared windows, and UCX's: of these MPICH removes the first only when it ends in order.
 OF_MPI = re.compile(r"mpich_shm_|mpich_shar_tmp|ucx_shm_posix_")
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 PAUSE = 0.02  # seconds between two polls
 PATIENCE = 0.3  # seconds in which memory may become free
 
@@ -46,15 +46,49 @@ def state_of(pid: int) -> str:
     return _read(pid, "stat").rpartition(")")[2].strip()[:1]
 
 
-def dies_with(parent: int) -> Callable[[], None]:
-    """For the child's side of a fork by process `parent`: the kernel kills the child when the parent dies."""
+def die_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent, of this number, dies."""
+    _libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:  # it died before
+        os._exit(1)
 
-    def prepare() -> None:
-        _libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
-        if os.getppid() != parent:  # it died before
-            os._exit(1)
 
-    return prepare
+class Child:
+    """A process that this one has forked.
+
+    Attributes:
+        returncode: As that of a Popen; None until `poll` has found that the process has ended.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+def fork(name: str) -> Child | None:
+    """Fork this process. Returns None in the child, which gets this name, and signals' default handlers; it is the
+    leader of a session, so that the terminal's Ctrl-C goes to others, and dies with this process."""
+    parent = os.getpid()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, TO_END)  # until the child has handlers of its own
+    pid = os.fork()
+    if not pid:
+        die_with(parent)
+        os.setsid()
+        _libc.prctl(PR_SET_NAME, name.encode())
+        for number in TO_END:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return Child(pid) if pid else None
 
 
 def waited_for_core(pid: int) -> float:
@@ -64,10 +98,14 @@ def waited_for_core(pid: int) -> float:
 
 
 def processes_of(name: str) -> list[int]:
-    """The processes of this host that belong to the run of that name, or to a part of it, `name`.`part`."""
-    wanted = re.compile(rf"(^|\0){JOB}={re.escape(name)}(\.\d+)?\0".encode())
+    """The processes of this host that belong to the agent of that name, but for this process and those above it."""
+    wanted = re.compile(rf"(^|\0){JOB}={re.escape(name)}\0".encode())
+    above, pid = set[str](), str(os.getpid())
+    while pid.strip("0"):
+        above.add(pid)
+        pid = "".join(_read(int(pid), "stat").rpartition(")")[2].split()[1:2])
     found = []
-    for process in filter(str.isdecimal, os.listdir("/proc")):
+    for process in set(filter(str.isdecimal, os.listdir("/proc"))) - above:
         with contextlib.suppress(OSError), open(f"/proc/{process}/environ", "rb") as file:
             if wanted.search(file.read()):
                 found.append(int(process))
@@ -75,7 +113,7 @@ def processes_of(name: str) -> list[int]:
 
 
 def kill_processes(name: str) -> list[int]:
-    """Kill the processes of this host that belong to a run. Returns those that are still there."""
+    """Kill the processes of this host that belong to an agent. Returns those that are still there."""
     for process in (left := processes_of(name)):
         with contextlib.suppress(OSError):
             os.kill(process, signal.SIGKILL)

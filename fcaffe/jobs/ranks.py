@@ -2,7 +2,7 @@
 
 | state    | begins when                            | may be quiet for             | after that                       |
 |----------|----------------------------------------|------------------------------|----------------------------------|
-| loading  | the agent has started the process      | -                            | -                                |
+| loading  | the agent has forked the process       | -                            | -                                |
 | training | the training begins its first batch    | the time-out (`causes.py`)   | the job ends                     |
 | done     | the rank has reported the end          | LEAVE, at least the time-out | the rank is killed, without blame |
 
@@ -15,21 +15,19 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fcaffe.interruption import INTERRUPTED
 from fcaffe.jobs import processes
+from fcaffe.jobs.channel import Channel
 from fcaffe.jobs.frames import Lines, Message
 from fcaffe.jobs.loop import Link, Loop, Stream, two_of
-from fcaffe.jobs.started import CHANNEL
 from fcaffe.jobs.status import Status
 from fcaffe.parallel.watchdog import DONE, LOADING, Doing
 
 LEAST = 0.1  # the share of the time that always counts: a rank that hangs in a loop waits for cores, too
-TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # signals that ask for the end
 
 
 class Slot(NamedTuple):
@@ -58,7 +56,7 @@ class Rank:
     """
 
     number: int
-    process: subprocess.Popen[bytes]
+    process: processes.Child
     link: Link
     pmi: Stream
     status: Status
@@ -79,9 +77,9 @@ class Rank:
 
     def cause_of_death(self, who: str) -> Message:
         """The cause of the job's end, if this rank has ended too early."""
-        code, loading = self.process.returncode, self.doing.state == LOADING
+        code, loading = self.process.poll() or 0, self.doing.state == LOADING
         asked = signal.SIGINT if loading and code == INTERRUPTED else -code
-        if asked in TO_END:
+        if asked in processes.TO_END:
             return {"signal": int(asked)}
         if loading:
             how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
@@ -90,42 +88,36 @@ class Rank:
         return {"fault": True, "message": f"{who} died in {self.doing}: {how}"}
 
 
-def start_rank(
+def fork_rank(
     loop: Loop,
     number: int,
-    program: Sequence[str],
-    environment: Mapping[str, str],
-    folder: str,
+    variables: Mapping[str, str],
     output: tuple[int, int],
     hear: Callable[[int, int, bytes], object],
     hear_pmi: Callable[[int, int, bytes], object],
-) -> Rank:
-    """Start a process as this rank, which writes into the descriptors `output`.
+) -> Rank | Channel:
+    """Fork this process into a rank with these environment variables besides, which prints into the pipes `output`.
 
-    `hear` and `hear_pmi` are called with the rank and each part of what it sends to the agent and to the PMI server.
+    Returns the rank's Channel in the new process, where the loop is closed. The agent's `hear` and `hear_pmi` are
+    called with the rank and each part of what it sends to the agent and to the PMI server.
     """
-    ours, theirs = zip(socket.socketpair(), socket.socketpair(), strict=True)
-    memory = Status.create()
-    channel, pmi = (one.fileno() for one in theirs)
-    try:
-        process = subprocess.Popen(
-            program,
-            env={**environment, "PMI_FD": str(pmi), CHANNEL: f"{channel},{memory}"},
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=output[0],
-            stderr=output[1],
-            pass_fds=[channel, pmi, memory],
-            start_new_session=True,  # the terminal's Ctrl-C goes to the launcher alone
-            preexec_fn=processes.dies_with(os.getpid()),
-        )
-        link = Link(loop, *two_of(ours[0]), lambda kind, content: hear(number, kind, content))
-        server = Stream(loop, *two_of(ours[1]), lambda kind, content: hear_pmi(number, kind, content), Lines())
-        return Rank(number, process, link, server, Status(memory))
-    finally:
-        for one in (*ours, *theirs):
-            one.close()
-        os.close(memory)
+    (ours, channel), (server, pmi) = socket.socketpair(), socket.socketpair()
+    status = Status()
+    process = processes.fork(f"fcaffe rank {number}")
+    if process is None:
+        loop.close()
+        for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (output[0], 1), (output[1], 2)):
+            os.dup2(source, target)
+            os.close(source)
+        ours.close()
+        server.close()
+        os.environ |= {**variables, "PMI_FD": str(pmi.detach())}
+        return Channel(channel, status)
+    channel.close()
+    pmi.close()
+    link = Link(loop, *two_of(ours), lambda kind, content: hear(number, kind, content))
+    stream = Stream(loop, *two_of(server), lambda kind, content: hear_pmi(number, kind, content), Lines())
+    return Rank(number, process, link, stream, status)
 
 
 class Clock:

@@ -12,7 +12,6 @@ A fault is the death of a rank or an agent, a link that is cut (`carrier.py`), o
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable, Sequence
 from signal import SIGTERM, Signals
@@ -23,10 +22,9 @@ from fcaffe.jobs import processes
 from fcaffe.jobs.causes import Cause, hang_message
 from fcaffe.jobs.frames import Message
 from fcaffe.jobs.hosts import Hosts, bare
-from fcaffe.jobs.launcher import RANK, Launcher
+from fcaffe.jobs.launcher import MODULE, Launcher
 from fcaffe.jobs.member import GONE, Member
 from fcaffe.jobs.pmi import process_mapping
-from fcaffe.jobs.processes import JOB
 from fcaffe.jobs.ranks import Slot
 from fcaffe.jobs.silences import KILLING, SILENCE
 from fcaffe.jobs.started import FATAL
@@ -62,23 +60,20 @@ class Run:
         self.trained = self.fault = self.ended_early = self.asked_to_end = False
         self.iteration, self.advanced, self.code = -1, 0.0, FATAL
         self.state = LOADING
-        self.name = ""
         self._signal = 0  # which ends the run
         self._lost: tuple[float, Cause] | None = None  # when it was told
         self._asked = time.monotonic()  # when `ends_early` was called last
         where = f" on {','.join(f'{name}:{count}' for name, count in hosts)}" if launcher.plan.hosts else ""
-        log.info(f"Starting the ranks: {len(self.hosts)} x {shlex.join(RANK)}{where}")
+        log.info(f"Starting the ranks: {len(self.hosts)}{where}")
         self._order([count for _, count in hosts], path)
 
     def _order(self, counts: Sequence[int], path: str | None) -> None:
         self.launcher.output.closed = False
-        environment = self.launcher.environment()
-        self.name = environment[JOB]
         for index, member in enumerate(self.members):
             member.listener, member.quiet = self._hear, False
             member.link.tell(
-                program=RANK,
-                environment={**environment, "PMI_HOSTNAME": member.host},
+                module=MODULE,
+                name=self.members[0].name,
                 order=self.launcher.order(path),
                 hosts=self.hosts,
                 first=sum(counts[:index]),
@@ -104,7 +99,7 @@ class Run:
     def _clean_up(self) -> None:
         """End what is left of the run on this host."""
         end = time.monotonic() + KILLING
-        while left := processes.kill_processes(self.name):
+        while left := [pid for member in self.members for pid in processes.kill_processes(member.name)]:
             if time.monotonic() > end:
                 raise UsageError(
                     f"process {left[0]} of this job cannot be killed: end it before training goes on "

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from fcaffe.threads import environment_of_others
 
-CHANNEL = "FCAFFE_CHANNEL"  # set for the ranks of fcaffe's launcher to the descriptor of their socket
 # Set by a rank for its children, which inherit the launcher's variables, to the process number of the rank.
 RANK_PROCESS = "FCAFFE_RANK_PROCESS"
 
@@ -28,7 +27,7 @@ LAUNCHERS = [
 # Set by mpiexec for its ranks; an mpiexec that finds them believes that it is one.
 OF_A_RANK = re.compile(
     r"PMI_(RANK|SIZE|FD|PORT|ID|HOSTNAME)$|PMIX_(RANK|NAMESPACE|HOSTNAME|SERVER_)|MPI_LOCAL|HYDI_|"
-    r"OMPI_COMM_WORLD_|MV2_COMM_WORLD_|FCAFFE_(CHANNEL|RANK_PROCESS)$"
+    r"OMPI_COMM_WORLD_|MV2_COMM_WORLD_|FCAFFE_RANK_PROCESS$"
 )
 HOST_NAMES = ("PMI_HOSTNAME", "PMIX_HOSTNAME", "SLURMD_NODENAME")
 REMEDY = (

@@ -1,9 +1,8 @@
-"""What a rank does, in memory that it shares with its agent. The rank writes, and neither waits for the other."""
+"""What a rank does, in memory that a fork shares. The rank writes, its agent reads, and neither waits for the other."""
 
 from __future__ import annotations
 
 import mmap
-import os
 import struct
 
 from fcaffe.parallel.watchdog import STATES, Doing
@@ -12,17 +11,9 @@ LAYOUT = struct.Struct("<QBBq96sQ")  # number of changes, state, waits, iteratio
 
 
 class Status:
-    """The memory behind a descriptor. `create` returns one for a new rank."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._memory = mmap.mmap(descriptor, LAYOUT.size)
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, LAYOUT.size)
         self.changes = 0
-
-    @staticmethod
-    def create() -> int:
-        descriptor = os.memfd_create("fcaffe-rank")
-        os.ftruncate(descriptor, LAYOUT.size)
-        return descriptor
 
     def write(self, doing: Doing) -> None:
         self.changes += 1

@@ -14,12 +14,13 @@ from typing import Any
 from fcaffe import log
 from fcaffe.errors import LostRankError, RankError
 from fcaffe.jobs import processes
-from fcaffe.jobs.channel import Channel, open_channel
+from fcaffe.jobs.channel import Channel
 from fcaffe.jobs.frames import Message
 from fcaffe.jobs.hosts import DEFAULT_TIMEOUT
 from fcaffe.jobs.mpi_start import comm_world, load_mpi, prepare_environment
 from fcaffe.jobs.nodes import shorten_values
-from fcaffe.jobs.ranks import LEAST, TO_END
+from fcaffe.jobs.processes import TO_END
+from fcaffe.jobs.ranks import LEAST
 from fcaffe.jobs.silences import NEWS
 from fcaffe.jobs.started import FATAL, RANK_PROCESS, Start, host_name, started_as
 from fcaffe.parallel.watchdog import TRAINING, Watchdog
@@ -139,22 +140,27 @@ class World:
 _joined: list[World] = []  # at most one
 
 
-def join(timeout: float = DEFAULT_TIMEOUT) -> World:
+def has_joined() -> bool:
+    """Whether this process is one of the ranks of a job."""
+    return bool(_joined)
+
+
+def join(timeout: float = DEFAULT_TIMEOUT, channel: Channel | None = None, order: Message | None = None) -> World:
     """Make this process one of the ranks. MPI is imported only if a launcher says that there are several.
 
-    `timeout` in seconds: how long an operation may take before the job is ended; 0 for ever. Raises UsageError.
+    `timeout` in seconds: how long an operation may take before the job is ended; 0 for ever. `channel` and `order` are
+    those of a rank that an agent has forked. Raises UsageError.
 
     From here on SIGTERM, SIGHUP and SIGINT end this rank at once, and so all, unless other handlers are set.
     """
     if _joined:
         return _joined[0]
-    start, channel = started_as(), open_channel()
+    start = started_as()
     if start is None and channel is None:
         return World()
-    world = World(rank=start.rank if start else 0, channel=channel)
+    world = World(rank=start.rank if start else 0, channel=channel, order=order)
     _joined.append(world)
     if channel is not None:
-        world.order = channel.order()
         world.watchdog = Watchdog(channel.report)
     os.environ[RANK_PROCESS] = str(os.getpid())
     _handle_signals(signal.SIG_DFL)
@@ -168,7 +174,7 @@ def join(timeout: float = DEFAULT_TIMEOUT) -> World:
 def _without_agent(world: World, timeout: float) -> None:
     """What a rank of MPI's own launcher must do for itself."""
     if processes.process_name(os.getppid()) in processes.DAEMONS:
-        processes.dies_with(os.getppid())()
+        processes.die_with(os.getppid())
     processes.remove_memory()  # of jobs before this one
     if {"SLURM_STEP_ID", "PMI_FD"} <= os.environ.keys():
         shorten_values()

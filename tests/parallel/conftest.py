@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -91,13 +92,20 @@ class Job:
                 found[int(path.name)] = variables
         return found
 
+    def named(self) -> dict[str, int]:
+        """The processes of the ranks and of the agents, by `rank 0`, `rank 1` and `agent`."""
+        found = {}
+        for process, variables in self.processes().items():
+            with contextlib.suppress(OSError):
+                name, words = (Path(f"/proc/{process}/{file}").read_text() for file in ("comm", "cmdline"))
+                kind = "agent" if "fcaffe.jobs.agent" in words else f"rank {variables.get('PMI_RANK')}"
+                found[name.strip().removeprefix("fcaffe ") if name.startswith("fcaffe rank") else kind] = process
+        return found
+
     def rank(self, number: int) -> int:
         """The process of a rank."""
-        for process, variables in self.processes().items():
-            is_agent = "fcaffe.jobs.agent" in Path(f"/proc/{process}/cmdline").read_text()
-            if variables.get("PMI_RANK") == str(number) and not is_agent:
-                return process
-        raise AssertionError(f"no rank {number}: {self.text[-2000:]}")
+        assert f"rank {number}" in self.named(), self.text[-2000:]
+        return self.named()[f"rank {number}"]
 
     def kill(self) -> None:
         for process in (self.process.pid, *self.processes()):

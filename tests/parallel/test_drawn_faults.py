@@ -75,7 +75,7 @@ class User(Slow):
 CODES = {
     "a thread that stays": "threading.Thread(target=time.sleep, args=(4,)).start()",
     "an error beside a thread": """
-        wait = 99 if "FCAFFE_CHANNEL" in os.environ else 1
+        wait = 99 if "FCAFFE_JOB" in os.environ else 1
         threading.Thread(target=time.sleep, args=(wait,)).start()
         raise ValueError("no good")""",
     "a process that stays": "subprocess.Popen(['sleep', '99'], start_new_session=True)",
@@ -151,13 +151,8 @@ def terminals() -> Iterator[list[int]]:
 def hit(job: Job, fault: str, rank: int) -> list[int]:
     """The process that was killed or stopped, if it was there."""
     victim = STOPPED.get(fault, fault)
-    if victim in ("launcher", "SIGTERM"):
-        targets = [job.process.pid]
-    elif victim == "agent":
-        targets = [pid for pid in job.processes() if "jobs.agent" in Path(f"/proc/{pid}/cmdline").read_text()]
-    else:
-        ranks = {int(own["PMI_RANK"]): pid for pid, own in job.processes().items() if "FCAFFE_CHANNEL" in own}
-        targets = [ranks[rank]] if rank in ranks else []
+    name = f"rank {rank}" if victim == "rank" else victim
+    targets = [job.process.pid] if victim in ("launcher", "SIGTERM") else [*filter(None, [job.named().get(name)])]
     number = signal.SIGSTOP if fault in STOPPED else signal.SIGTERM if fault == "SIGTERM" else signal.SIGKILL
     try:
         for target in targets[:1]:

@@ -22,9 +22,10 @@ from fcaffe.jobs import launch, processes
 from fcaffe.jobs import run as runs
 from fcaffe.jobs.causes import hang_message
 from fcaffe.jobs.hosts import Plan
+from fcaffe.jobs.processes import Child
 from fcaffe.jobs.ranks import Clock, Rank, Slot
 from fcaffe.parallel.watchdog import LOADING, TRAINING, Doing
-from tests.parallel.conftest import FCAFFE, MPIEXEC, Job, needs_mpi, until
+from tests.parallel.conftest import FCAFFE, MPIEXEC, ROOT, Job, needs_mpi, until
 from tests.parallel.test_emulated_cluster import Cluster, why_not
 
 pytestmark = pytest.mark.jobs
@@ -191,7 +192,7 @@ def test_no_rank_outlives_the_launcher(start: Start, number: signal.Signals) -> 
 @pytest.mark.parametrize(
     ("flags", "under", "victim", "message"),
     [
-        (["--workers", "2"], [], "fcaffe.jobs.agent", r"the agent \(process {}\) on \S+ died, .*"),
+        (["--workers", "2"], [], "agent", r"the agent \(process {}\) on \S+ died, .*"),
         ([], [MPIEXEC, "-n", "2"], "hydra_pmi_proxy", ""),
     ],
 )
@@ -200,10 +201,8 @@ def test_whoever_of_a_job_is_killed_all_end(
 ) -> None:
     job = start(*flags, under=under, solver="long.prototxt")
     job.wait_for("Iteration 0 (")
-    commands = {process: Path(f"/proc/{process}/cmdline").read_text() for process in job.processes()}
-    (killed,) = [
-        process for process, command in commands.items() if victim in command.split("-n")[0].split("\0train")[0]
-    ]
+    commands = {Path(f"/proc/{process}/comm").read_text().strip(): process for process in job.processes()}
+    killed = (commands | job.named())[victim]
     os.kill(killed, signal.SIGKILL)
     assert job.wait() == (134 if flags else job.process.returncode) != 0
     until(lambda: not job.processes(), SOON)
@@ -322,7 +321,7 @@ def test_a_rank_that_waits_for_a_core_or_a_disk_is_not_quiet(monkeypatch: pytest
     monkeypatch.setattr(processes, "state_of", lambda pid: state[0])
     for share, looks in ((0.0, 20), (0.9, 180), (1.5, 180)):
         nothing = SimpleNamespace(read=lambda: None)
-        rank = Rank(0, SimpleNamespace(pid=1), *[nothing] * 3, doing=Doing(TRAINING, waits))  # type: ignore[arg-type]
+        rank = Rank(0, Child(1), *[nothing] * 3, doing=Doing(TRAINING, waits))  # type: ignore[arg-type]
         clock = Clock()
         for look in range(looks + 4):
             waited[0] += share * 0.25
@@ -340,30 +339,24 @@ def test_a_rank_that_waits_for_a_core_or_a_disk_is_not_quiet(monkeypatch: pytest
 # --- the launcher's ---------------------------------------------------------------------------------------------------
 
 
-DIES_OF_SIGINT = f"""
-trap '' INT; echo run >> runs
-{sys.executable} -c "
-from fcaffe.jobs.channel import open_channel, Doing
-open_channel().report(Doing('training', False, 'forward', 0))"
-sleep 1.5; kill -INT $FCAFFE_LAUNCHER; sleep 0.3; kill -9 $$
-"""
-
-
 @pytest.fixture
 def launched_shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int]:
     """launched_shell(script, ...) launches one rank that is a shell's script; returns the exit code."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(runs, "MODULE", "tests.parallel.shell_rank")
 
-    def run(script: str, restarts: int = 0, stops: Sequence[int] = ()) -> int:
-        monkeypatch.setattr(runs, "RANK", ["bash", "-c", script])
-        return launch.launch(Plan(1, restarts=restarts), lambda path: {}, stops=stops)
+    def run(script: str, trains: bool = False, restarts: int = 0, stops: Sequence[int] = ()) -> int:
+        order = {"script": script, "trains": trains}
+        return launch.launch(Plan(1, restarts=restarts), lambda path: order, stops=stops)
 
     return run
 
 
 def test_nothing_starts_again_that_was_told_to_end(launched_shell: Callable[..., int]) -> None:
     """It dies before it can end as it was told."""
-    assert launched_shell(DIES_OF_SIGINT, restarts=1, stops=[signal.SIGINT]) == 134
+    script = "trap '' INT; echo run >> runs; sleep 1.5; kill -INT $FCAFFE_LAUNCHER; sleep 0.3; kill -9 $$"
+    assert launched_shell(script, trains=True, restarts=1, stops=[signal.SIGINT]) == 134
     assert Path("runs").read_text() == "run\n"
 
 

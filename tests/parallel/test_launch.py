@@ -130,6 +130,36 @@ def test_the_thread_level_that_mpi_provides_is_looked_at(provided: int, expected
         assert mpi_start.comm_world(start, mpi) == (mpi.COMM_WORLD, expected)
 
 
+LOADED = """
+import os, sys
+from fcaffe.cli import rank
+from fcaffe.jobs import processes
+
+rank.load({"command": "train", "params": {}})
+child = processes.fork("a rank")
+if child is None:
+    import numpy
+    from mpi4py import MPI
+
+    threads, ones = len(os.listdir("/proc/self/task")), numpy.ones((700, 700), numpy.float32)
+    assert threads == 1 and not MPI.Is_initialized() and "cupy" not in sys.modules and (ones @ ones == 700).all()
+    assert open("/proc/self/comm").read() == "a rank\\n" and os.getsid(0) == os.getpid()
+    os._exit(7)
+while child.poll() is None:
+    pass
+sys.exit(child.returncode != 7)
+"""
+
+
+@needs_mpi
+def test_nothing_starts_before_ranks_are_forked() -> None:
+    """Threads of libraries have ended, and come back where they are needed."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PMI_RANK": "0", "PMI_SIZE": "2", "OMP_NUM_THREADS": "4"}
+    words = [sys.executable, "-W", "error", "-c", LOADED]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_words_of_the_remote_shell() -> None:
     assert remote_command("h", "x y")[0] == "ssh" and remote_command("h", "x y")[-2:] == ["h", "x y"]
     assert remote_command("h", "x y", "my shell") == ["my", "shell", "h", "x y"]

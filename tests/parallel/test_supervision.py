@@ -70,6 +70,14 @@ if self.calls == 3 and self.rank == "1" and not os.path.exists("ended"):
 
 
 @needs_mpi
+def test_user_code_draws_other_numbers_in_each_rank(start: Start, folder: Path, user: Callable[[str], None]) -> None:
+    user("import numpy; open(f'drawn{self.rank}', 'a').write(str(numpy.random.rand()))")
+    job = start("--workers", "2")
+    assert job.wait() == 0, job.text[-3000:]
+    assert (folder / "drawn0").read_text() != (folder / "drawn1").read_text()
+
+
+@needs_mpi
 def test_lines_like_fatal_ones_end_nothing(start: Start, user: Callable[[str], None]) -> None:
     """Nor do they hide an error that comes later."""
     user("""
@@ -185,7 +193,7 @@ def test_any_choice_of_ucx_transports_starts(start: Start, transports: str) -> N
 def test_a_rank_that_is_told_to_end_before_it_listens_ends_the_job(start: Start) -> None:
     """Its agent is told nothing by that, and what the agent does about signals is not inherited."""
     job = start("--workers", "2", "--restarts", "2", solver="long.prototxt")
-    until(lambda: any(one.get("PMI_RANK") == "1" for one in job.processes().values()), pause=0)
+    until(lambda: "rank 1" in job.named(), pause=0)
     os.kill(job.rank(1), signal.SIGTERM)
     assert job.wait() == 143, job.text[-2000:]
     assert "Restart 1" not in job.text and not job.fatal

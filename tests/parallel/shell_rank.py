@@ -1,0 +1,20 @@
+"""Stands in for `fcaffe.cli.rank`: a rank that is a shell's script."""
+
+from __future__ import annotations
+
+import os
+
+from fcaffe.jobs.channel import Channel
+from fcaffe.jobs.frames import Message
+from fcaffe.parallel.watchdog import TRAINING, Doing
+
+
+def load(order: Message) -> None:
+    """There is nothing to import."""
+
+
+def run(channel: Channel, order: Message) -> int:
+    """Run the script, behind the begin of a training if the order says so."""
+    if order["trains"]:
+        channel.report(Doing(TRAINING, False, "forward", 0))
+    os.execvp("bash", ["bash", "-c", order["script"]])
