@@ -30,7 +30,7 @@ class Normalizer(NamedTuple):
 class Whole(NamedTuple):
     """The batch of all workers, if x is a part of it."""
 
-    values: float  # of each channel in it
+    values: float | Array  # of each channel in it: their number, which may be an array of one on a GPU
     sum: Callable[[Array], Array]  # sums dy * normalized x and dy, (2, C), over the workers
 
 
@@ -164,7 +164,8 @@ class PlainNormalization(PlainElementwise):
         if norm.scale is not None:  # one worker computes, bit for bit, what BatchNorm and Scale compute one by one
             dy = dy * self._along_channels(norm.scale, x)
             sums = sums_of(dy) if whole is None else sums * norm.scale
-        mean_product, mean_dy = (self._along_channels(each, x) for each in sums / xp.float32(max(1, values)))
+        means = sums / xp.maximum(values, 1).astype(xp.float32)
+        mean_product, mean_dy = (self._along_channels(each, x) for each in means)
         dx[...] = (dy - mean_dy - mean_product * normalized) / deviation
 
     def batch_norm_add_relu(self, x: Array, other: Array, y: Array, norm: Normalizer) -> None:

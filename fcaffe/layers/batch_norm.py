@@ -32,10 +32,11 @@ class RunningStatistics:
         self._sums = sums
         self._fraction = fraction
 
-    def add(self, mean: Blob, variance: Blob, count: float) -> None:
-        """Those of one more batch, with `count` values for each channel."""
-        if count and self._sums:
-            unbiased = count / (count - 1) if count > 1 else 1.0
+    def add(self, mean: Blob, variance: Blob, count: float | Array) -> None:
+        """Those of one more batch, with `count` values for each channel: a number, or an array of one on a GPU."""
+        on_device = isinstance(count, self._engine.xp.ndarray)
+        if self._sums and (on_device or count):
+            unbiased = count / (self._engine.xp.maximum if on_device else max)(count - 1, 1)
             sums = tuple(blob.mutable_data for blob in self._sums)
             self._engine.add_to_statistics(sums, mean.data, variance.data, unbiased, self._fraction)
 
@@ -127,7 +128,8 @@ class BatchNorm(Layer):
             if self.context.workers.in_shards and not self.context.sync_batch_norm:
                 self.refuse_split("takes mean and variance over each worker's samples (--bn local)")
             self.workers.run_shards_in_step()
-            self.traits = replace(self.traits, needs_host=self._workers().size > 1)  # sums go through the host
+            workers = self._workers()
+            self.traits = replace(self.traits, needs_host=workers.size > 1 and not workers.sums_on_streams)
         self.channels = bottom.shape[1] if len(bottom.shape) > 1 else 1
         self.mean, self.variance = Blob(self.xp, (self.channels,)), Blob(self.xp, (self.channels,))
 
@@ -142,7 +144,7 @@ class BatchNorm(Layer):
         if len(shape) > 1 and shape[1] != self.channels:
             raise self.error(f"has statistics for {self.channels} channels, but its bottom has the shape {shape}")
         top[0].reshape(*shape)
-        self.count: float = bottom[0].count // max(1, self.channels)
+        self.count: float | Array = bottom[0].count // max(1, self.channels)
 
     @property
     def running_statistics(self) -> list[Blob]:
@@ -202,10 +204,8 @@ class BatchNorm(Layer):
         own = self.xp.concatenate([self.xp.full(1, count, mean.dtype), mean, variance])
         everyones = workers.gather_array(own)
         self.engine.merge_moments(everyones, mean, variance)
-        if self.engine.asynchronous:  # without waiting for it
-            self.count = workers.sum(count)
-        else:
-            self.count = float(everyones[:, 0].sum(dtype=self.xp.float64))
+        counts = everyones[:, 0]
+        self.count = counts.sum() if self.engine.asynchronous else float(counts.sum(dtype=self.xp.float64))
         return self._add_to_statistics()
 
     def _add_to_statistics(self) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.engines.cuda import stand_in_cupy
+from tests.engines.cuda import emulator, stand_in_cupy
+from tests.parallel.conftest import needs_mpi, run_ranks
 
 if importlib.util.find_spec("mpi4py") is None:
     pytest.skip("needs the extra fcaffe[mpi]", allow_module_level=True)
@@ -62,3 +63,10 @@ def test_the_sums_join_the_capture_and_leave_it(stream: Any, overlap: bool) -> N
         graph.launch()
     assert not waited and not copied
     assert np.all(weights.get() == 26)  # each time w becomes w + 2 (w + 1)
+
+
+@needs_mpi
+@pytest.mark.skipif(not emulator.has_compiler, reason="the emulator of kernels needs g++")
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_step_with_batch_norm_over_all_gpus_is_recorded(ranks: int) -> None:
+    run_ranks(ranks, "graph_ranks.py")
