@@ -130,7 +130,7 @@ class BatchNorm(Layer):
             self.workers.run_shards_in_step()
             workers = self._workers()
             self.traits = replace(self.traits, needs_host=workers.size > 1 and not workers.sums_on_streams)
-        self.channels = bottom.shape[1] if len(bottom.shape) > 1 else 1
+        self.channels = channels_of(bottom.shape)
         self.mean, self.variance = Blob(self.xp, (self.channels,)), Blob(self.xp, (self.channels,))
 
     def add_affine(self, shape: tuple[int, ...], p: Any, scale: str, shift: str) -> None:
@@ -141,7 +141,7 @@ class BatchNorm(Layer):
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         shape = bottom[0].shape
-        if len(shape) > 1 and shape[1] != self.channels:
+        if not shape or channels_of(shape) != self.channels:
             raise self.error(f"has statistics for {self.channels} channels, but its bottom has the shape {shape}")
         top[0].reshape(*shape)
         self.count: float | Array = bottom[0].count // max(1, self.channels)
@@ -251,6 +251,10 @@ class BatchNorm(Layer):
 def has_scale_and_bias(p: Any) -> bool:
     """Whether a layer with this BatchNormParameter has the two parameters of NVIDIA's fork."""
     return bool(p.scale_bias or p.HasField("scale_filler") or p.HasField("bias_filler"))
+
+
+def channels_of(shape: tuple[int, ...]) -> int:
+    return shape[1] if len(shape) > 1 else 1
 
 
 def with_channels(x: Array) -> Array:

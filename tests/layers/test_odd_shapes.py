@@ -5,14 +5,17 @@ An error names the layer, also if the shapes change after the layer has been set
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
 from fcaffe import log
+from fcaffe.engines import Engine, cpu_engine, find_onednn
 from fcaffe.errors import LayerError, NetError
 from tests import engine_choice
 from tests.cases import case, each_of
@@ -26,6 +29,8 @@ Outcome = dict[str, np.ndarray] | str
 SHAPES = [(2, 3, 4, 5, 1, 2)[:axes] for axes in range(7)] + [(2, 3, *(1,) * (axes - 3), 2) for axes in (12, 13, 32)]
 SHAPES += [(1,), (1, 1, 1, 1), (0,), (0, 3), (2, 0), (0, 3, 4, 5), (2, 0, 4, 5), (2, 3, 0, 5), (2, 3, 4, 0), (2, 0, 1)]
 SHAPES += [(2, 3, 0, *(1,) * 10)]
+OF_PRODUCTS = {"Convolution", "Deconvolution", "InnerProduct"}  # whose operators each math has of its own
+NEAR = {"fp32": 2e-5, "bf16": 3e-2} | ({"winograd": 2e-4} if find_spec("numba") else {})  # of the largest value
 LARGE = [(2,) * 13, (2, 3, 4, *(2,) * 9), (8192,), (2, 3, 4, 4, 4, 24)]  # that are not left to NumPy
 
 
@@ -56,28 +61,32 @@ def outcome(kind: str, example: Example, before: Example | None, in_c_order: boo
         raise AssertionError(f"an error without a layer: {problem}") from problem
 
 
-def same(found: Outcome, expected: Outcome) -> None:
+def same(found: Outcome, expected: Outcome, near: float) -> None:
     if isinstance(found, str) or isinstance(expected, str):
         assert found == expected
         return
     assert found.keys() == expected.keys()
     for what, right in expected.items():
         largest = np.abs(right[np.isfinite(right)]).max(initial=1)
-        np.testing.assert_allclose(found[what], right, rtol=0, atol=2e-5 * largest, err_msg=what)
+        np.testing.assert_allclose(found[what], right, rtol=0, atol=near * largest, err_msg=what)
 
 
-@each_of((kind, example) for kind, examples in EXAMPLES.items() for example in examples if example.bottoms)
-def test_any_shape(kind: str, example: Example, monkeypatch: pytest.MonkeyPatch) -> None:
-    fast = [name for name in engine_choice.ENGINES if name != "numpy"]
+def compare(kind: str, example: Example, engines: dict[str, Engine], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines, by their math, with NumPy's."""
     with log.quiet(3), np.errstate(all="ignore"):
-        for odd in variants(example):
-            for before in (None, example):
-                outcomes = []
-                for name, in_c_order in (
-                    ("numpy", False),
-                    *((name, order) for name in fast for order in (False, True)),
-                ):
-                    monkeypatch.setattr(engine_choice, "chosen", name)
-                    with case(name, odd.bottoms, "reshaped" if before else ""):
-                        outcomes.append(outcome(kind, odd, before, in_c_order))
-                        same(outcomes[-1], outcomes[0])
+        for odd, before in itertools.product(variants(example), (None, example)):
+            monkeypatch.setattr(engine_choice, "chosen", "numpy")
+            expected = outcome(kind, odd, before, in_c_order=False)
+            for (math, engine), in_c_order in itertools.product(engines.items(), (False, True)):
+                monkeypatch.setattr(engine_choice, "chosen", lambda engine=engine: engine)
+                with case(math, odd.bottoms, "reshaped" if before else ""):
+                    same(outcome(kind, odd, before, in_c_order), expected, NEAR[math])
+
+
+ODD = [(kind, example) for kind, examples in EXAMPLES.items() for example in examples if example.bottoms]
+
+
+@each_of(ODD)
+def test_any_shape(kind: str, example: Example, monkeypatch: pytest.MonkeyPatch) -> None:
+    maths = (NEAR if kind in OF_PRODUCTS else ["fp32"]) if find_onednn() else []
+    compare(kind, example, {math: cpu_engine(math) for math in maths}, monkeypatch)

@@ -10,7 +10,9 @@ import pytest
 
 from fcaffe.engines import Engine
 from tests import engine_choice
+from tests.cases import each_of
 from tests.engines.cuda import stand_in_cupy
+from tests.layers.example import Example
 from tests.layers.test_contract import (  # noqa: F401
     test_batch_size_changes,
     test_c_order_gives_the_same,
@@ -21,6 +23,7 @@ from tests.layers.test_contract import (  # noqa: F401
     test_parameter_gradients_add_up,
 )
 from tests.layers.test_golden import test_layer  # noqa: F401
+from tests.layers.test_odd_shapes import ODD, compare
 from tests.net.test_golden_nets import case, test_values  # noqa: F401
 from tests.solvers.conftest import interop  # noqa: F401
 from tests.solvers.test_hdf5_snapshot import (  # noqa: F401
@@ -52,3 +55,9 @@ def on_stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     stand_in_cupy.install(monkeypatch)
     yield
     stand_in_cupy.reset()
+
+
+@each_of(ODD)
+def test_any_shape(kind: str, example: Example, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind != "Tile":  # works on an axis more than the bottom has, and CuPy's arrays have 32 at most
+        compare(kind, example, {"fp32": PlainOnDevice()}, monkeypatch)
