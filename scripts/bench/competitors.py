@@ -23,6 +23,11 @@ from typing import Any
 LAST_LINES = 3  # of a dead competitor's log, for the error message
 
 
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
+
+
 class CompetitorError(Exception):
     """A competitor failed, exited or did not answer in time."""
 

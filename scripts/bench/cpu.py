@@ -16,7 +16,7 @@ the net does not fit its one batch, since it would then multiply denormal number
 
 The competitors take turns in slices of many steps, with a pause between them, after the steps in which some record or
 compile. `ms` is the median over the slices of their median steps; `of the fastest` compares the fastest steps. The JSON
-file has the minimum and the median of each slice. Prints the tables of docs/benchmarks.md.
+file has the minimum and the median of each slice. Prints the table of docs/benchmarks.md.
 
 `pycaffe`, in float32 only, is fcaffe as scripts use it: a solver of get_solver or a Net, whose blobs and parameters the
 script has all read once. In each step it writes the inputs, calls step(1) or forward(), and reads the outputs and an
@@ -35,7 +35,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from competitors import Competitor, Slices, fastest_step, serve, take_slices
+from competitors import Competitor, Slices, fastest_step, markdown, serve, take_slices
 from cpu_racers import PYTORCH, RUNTIMES, racer, runs, threads
 from nets import NETS, flops
 
@@ -92,39 +92,20 @@ def gemm_peak() -> float:
 
 
 def table(results: list[dict[str, Any]], peak: float) -> str:
-    peers = [peer for peer in OTHERS if any(peer in result for result in results)]
+    peers = [peer for peer in (*OTHERS, "pycaffe") if any(peer in result for result in results)]
     names = [NAMES.get(peer, peer) for peer in peers]
     head = ["net", "batch", "step", "math", "fcaffe ms", *(f"{name} ms" for name in names)]
-    head += ["ratio", "of the fastest", "GFLOP/s", "of peak"]
+    head += ["ratio", "of the fastest", "pycaffe / fcaffe", "GFLOP/s", "of peak"]
     head += ["fcaffe MB", *(f"{name} MB" for name in names)]
-    lines = [_row(head), "|---" * len(head) + "|"]
+    rows = []
     for r in results:
         cells = [r["net"], str(r["batch"]), r["step"], r["math"]]
         cells += [f"{r[who]['ms']:.2f}" if who in r else "" for who in ("fcaffe", *peers)]
-        cells += [f"{r[ratio]:.2f}" if ratio in r else "" for ratio in ("ratio", "fastest_ratio")]
+        cells += [f"{r[ratio]:.2f}" if ratio in r else "" for ratio in ("ratio", "fastest_ratio", "pycaffe_ratio")]
         cells += [f"{r['gflops']:.0f}", f"{100 * r['gflops'] / peak:.0f} %"]
         cells += [f"{r[who]['memory_mb']:.0f}" if who in r else "" for who in ("fcaffe", *peers)]
-        lines.append(_row(cells))
-    return "\n".join(lines)
-
-
-def _row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def pycaffe_table(results: list[dict[str, Any]]) -> str:
-    lines = [
-        "| net | batch | step | fcaffe ms | pycaffe ms | ratio | of the fastest |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for r in results:
-        if "pycaffe" in r:
-            ours, script = r["fcaffe"], r["pycaffe"]
-            lines.append(
-                f"| {r['net']} | {r['batch']} | {r['step']} | {ours['ms']:.2f} | {script['ms']:.2f} "
-                f"| {r['pycaffe_ratio']:.2f} | {script['fastest_ms'] / ours['fastest_ms']:.2f} |"
-            )
-    return "\n".join(lines)
+        rows.append(cells)
+    return markdown(head, rows)
 
 
 def machine() -> str:
@@ -174,8 +155,6 @@ def main() -> None:
     versions = ", ".join(f"{package} {importlib.metadata.version(package)}" for package in packages)
     print(f"{machine()}, {threads()} threads, {versions}; peak {peak:.0f} GFLOP/s\n")
     print(table(results, peak))
-    if any("pycaffe" in result for result in results):
-        print(f"\nFrom Python:\n\n{pycaffe_table(results)}")
     if words.json:
         Path(words.json).write_text(json.dumps({"machine": machine(), "threads": threads(), "results": results}))
 

@@ -7,6 +7,7 @@ import math as numbers
 from pathlib import Path
 from typing import Any
 
+from competitors import markdown
 from gpu_racers import PEERS
 from nets import NETS, Cell
 
@@ -38,7 +39,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     names = ["fcaffe", *peers]
     head = ["net", "batch", "step", "math", *(f"{name} img/s" for name in names), "ratio", "TFLOP/s", "of peak"]
     head += [*(f"{name} MiB" for name in names), *(f"{name} first s" for name in names)]
-    lines = [head, ["---"] * len(head)]
+    lines = []
     for row in rows:
         cells = [row["net"], str(row["batch"]), row["step"], row["math"]]
         cells += [shown(row.get(name), "images_per_s", "{:.0f}") for name in names]
@@ -48,7 +49,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         cells += [shown(row.get(name), "device_mib", "{:.0f}") for name in names]
         cells += [shown(row.get(name), "first_step_s", "{:.1f}") for name in names]
         lines.append(cells)
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown(head, lines)
 
 
 def shown(one: dict[str, Any] | None, key: str, form: str) -> str:
@@ -89,7 +90,7 @@ def recompute_table(rows: list[dict[str, Any]]) -> str:
     """Time and memory with --recompute. Activations are all memory besides parameters, gradients and histories."""
     head = ["net", "batch", "math", "ms", "ms with --recompute", "time", "activations MiB", "with --recompute", "saved"]
     head += ["saved as planned", "same gradients"]
-    lines = [head, ["---"] * len(head)]
+    lines = []
     for row in rows:
         times = [shown(row[who], "ms", "{:.1f}") or "failed" for who in ("fcaffe", "recompute")]
         memory = [f"{mib:.0f}" for mib in row.get("activations_mib", ())] or ["", ""]
@@ -97,7 +98,7 @@ def recompute_table(rows: list[dict[str, Any]]) -> str:
         more = f"{row['time']:.2f}" if "time" in row else ""
         same = {True: "yes", False: "no", None: ""}[row.get("same_gradients")]
         lines.append([row["net"], str(row["batch"]), row["math"], *times, more, *memory, *saved, same])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown(head, lines)
 
 
 def merged(files: list[str]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import math
 import statistics
 from typing import Any
 
+from competitors import markdown
 from emulated import bits_per_second
 
 HEAD = (
@@ -96,7 +97,7 @@ def median_of(turns: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    lines = [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
+    rows = []
     for r in results:
         ms = {name.removeprefix("fcaffe-"): f"{value:.1f}" for name, value in r["ms"].items()}
         ddp, in_16_bits = (
@@ -113,5 +114,5 @@ def table(results: list[dict[str, Any]]) -> str:
         cells += [ms.get(name, "") for name in REDUCTIONS]
         others = (name for name in ms if name not in REDUCTIONS and not name.startswith("ddp"))
         cells.append(", ".join(f"{ms[name]} ({name})" for name in others))
-        lines.append(f"| {' | '.join([*cells, ddp, *numbers])} |")
-    return "\n".join(lines)
+        rows.append([*cells, ddp, *numbers])
+    return markdown(HEAD, rows)

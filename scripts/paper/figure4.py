@@ -27,6 +27,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
 
+from competitors import markdown
 from emulated import hosts, nominal
 
 from fcaffe.plan.machine import DEVICES, FCAFFE, TEXTBOOK, Link, Machine
@@ -106,13 +107,13 @@ def with_formulas(results: list[Point], rate: str) -> list[Point]:
 
 
 def table(points: list[Point]) -> str:
-    lines = ["| reduction | hosts | measured, ms | formula, ms | of books, ms | measured / formula |"]
-    lines.append("|---|---|---|---|---|---|")
+    head = ("reduction", "hosts", "measured, ms", "formula, ms", "of books, ms", "measured / formula")
+    rows = []
     for point in points:
         numbers = [f"{point[key]:.0f}" for key in ("measured", "formula", "book")]
         ratio = f"{point['measured'] / point['formula']:.2f}"
-        lines.append(f"| {' | '.join([point['reduction'], str(point['hosts']), *numbers, ratio])} |")
-    return "\n".join(lines)
+        rows.append([point["reduction"], str(point["hosts"]), *numbers, ratio])
+    return markdown(head, rows)
 
 
 def draw(points: list[Point], rate: str, path: str) -> None:
