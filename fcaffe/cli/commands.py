@@ -35,7 +35,7 @@ FLOW = {  # from a folder of pictures to predictions
     "deploy": "write the deploy net of a train_val net: TRAIN_VAL OUT",
 }
 OTHERS = {
-    "summary": "show layers, shapes and costs of a net: NET [--phase TRAIN|TEST] [--json]",
+    "summary": "show layers, shapes and costs of a net, a model or a solver: NET [--phase TRAIN|TEST] [--json]",
     "solver": "show a solver's fields and learning rate: SOLVER [--json]",
     "detect-objects": "find objects in pictures: --model FILE --weights FILE [--out FOLDER] IMAGE...",
     "report": "write a page about a training: LOG PAGE.html [--solver FILE [--weights FILE]]",
@@ -60,7 +60,7 @@ _SHARED = {  # modules of several commands, or under other names
     "cli.net_files": [name for name in TOOLS if name.startswith("upgrade")] + ["draw_net", "merge-bn"],
     "cli.pictures": ["classify", "detect"],
     "cli.run_net": ["extract_features", "test", "time"],
-    "cli.summary": ["summarize"],
+    "cli.summary": ["solver", "summarize"],
     "deep_compression.command": ["compress"],
 }
 

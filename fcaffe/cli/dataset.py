@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import dataclass
 
 import click
 
-from fcaffe.cli.flags import command, required
+from fcaffe.cli.flags import OWN, command, flag, required, with_flags
 from fcaffe.cli.progress import counted
 from fcaffe.cli.table import print_table, say
 from fcaffe.data.form import MODES, Form, read_labels
@@ -19,6 +20,24 @@ SAMPLES = ["digits"]
 LARGE = 48  # pixels from which squeezenet_v1.1 is proposed
 
 
+@dataclass(frozen=True)
+class DatasetFlags:
+    size: str = flag("HxW", "Height and width of the stored pictures (theirs, if equal).")
+    resize: str = flag(
+        MODES,
+        "How a picture gets this size: squash changes its aspect ratio, crop cuts it, fill adds a border (squash).",
+        default=MODES[0],
+    )
+    gray: bool = flag(None, "Store grey values instead of blue, green and red.", default=False)
+    test: str = flag("N%", "Share of each class to hold out for tests (20%).", default="20%")
+    seed: int = flag("N", "Seed of the split and of the order (1).", default=1)
+    classes: str = flag("FILE", "Names of the classes, in the order of their numbers.")
+    label_column: str = flag("NAME", "The column of a table with the class.", "--label-column")
+    encode: str | None = flag(["png", "jpg"], "Store picture files instead of pixels.", default=None)
+    limit: int = flag("N", "Take at most N pictures of each class, for a try.", default=0)
+    sample: str | None = flag(SAMPLES, "Instead, write sample pictures to OUT, by classes.", default=None)
+
+
 @command(
     example="dataset pictures/ data --size 96x96",
     help="Build the data set OUT of the pictures in PICTURES: a folder with a folder for each class; or folders train "
@@ -26,50 +45,24 @@ LARGE = 48  # pixels from which squeezenet_v1.1 is proposed
     "new folder OUT gets train_lmdb, test_lmdb, mean.binaryproto, labels.txt, info.json, train.txt and test.txt.",
 )
 @click.argument("words", nargs=-1, metavar="PICTURES OUT")
-@click.option("--size", default="", metavar="HxW", help="Height and width of the stored pictures (theirs, if equal).")
-@click.option(
-    "--resize",
-    type=click.Choice(MODES),
-    default=MODES[0],
-    help="How a picture gets this size: squash changes its aspect ratio, crop cuts it, fill adds a border (squash).",
-)
-@click.option("--gray", is_flag=True, help="Store grey values instead of blue, green and red.")
-@click.option("--test", "share", default="20%", metavar="N%", help="Share of each class to hold out for tests (20%).")
-@click.option("--seed", default=1, metavar="N", help="Seed of the split and of the order (1).")
-@click.option("--classes", default="", metavar="FILE", help="Names of the classes, in the order of their numbers.")
-@click.option("--label-column", default="", metavar="NAME", help="The column of a table with the class.")
-@click.option("--encode", type=click.Choice(["png", "jpg"]), help="Store picture files instead of pixels.")
-@click.option("--limit", default=0, metavar="N", help="Take at most N pictures of each class, for a try.")
-@click.option("--sample", type=click.Choice(SAMPLES), help="Instead, write sample pictures to OUT, by classes.")
-def dataset(
-    words: tuple[str, ...],
-    size: str,
-    resize: str,
-    gray: bool,
-    share: str,
-    seed: int,
-    classes: str,
-    label_column: str,
-    encode: str | None,
-    limit: int,
-    sample: str | None,
-) -> int:
-    if sample:
+@with_flags("flags", DatasetFlags, OWN)
+def dataset(words: tuple[str, ...], flags: DatasetFlags) -> int:
+    if flags.sample:
         (out,) = required(words, 1)
-        count = unpack_sample(sample, out)
+        count = unpack_sample(flags.sample, out)
         say(f"{out}: {count:,} pictures in 10 folders")
         say(f"Next: fcaffe dataset {shlex.quote(out)} data --size 32x32")
         return 0
     source, out = required(words, 2)
-    form = Form(1 if gray else 3, size_of(size), resize)
-    held_out = _share(share)
-    listing = list_pictures(source, read_labels(classes) if classes else (), label_column)
-    if limit:
-        listing.shuffle(seed)
-        listing.limit(limit)
-    listing.split(held_out, seed)
-    listing.shuffle(seed)
-    seen = build(out, listing, form, encode or "", counted)
+    form = Form(1 if flags.gray else 3, size_of(flags.size), flags.resize)
+    held_out = _share(flags.test)
+    listing = list_pictures(source, read_labels(flags.classes) if flags.classes else (), flags.label_column)
+    if flags.limit:
+        listing.shuffle(flags.seed)
+        listing.limit(flags.limit)
+    listing.split(held_out, flags.seed)
+    listing.shuffle(flags.seed)
+    seen = build(out, listing, form, flags.encode or "", counted)
     print_table(out, COLUMNS, list(rows(listing, seen)), numbers_from=1)
     for line in told(listing, seen):
         say(line)

@@ -136,7 +136,7 @@ class Flags:
     model: str = flag("FILE", "Net prototxt (test, time).", *MODEL)
     weights: str = flag("FILE,...", "Models to copy weights from, in this order (train, test, time).", *WEIGHTS)
     snapshot: str = flag("FILE", "Solver state to resume from; 'auto': the newest whole one, if any (train).")
-    iterations: int = flag("N", "Batches to run (test, time; 50).", default=50)
+    iterations: int = flag("N", "Batches to run (test, time; 50).", default=50, least=1)
     gpu: str = flag("ID,...", "GPUs to use, or all: to train, one worker on each; else the first (the CPU).")
     phase: str = flag("TRAIN|TEST", "Phase of the net (time; TRAIN).")
     level: int = flag("N", "Level of the net, for its include and exclude rules.", default=0)
@@ -150,11 +150,6 @@ class Flags:
     def stages(self) -> list[str]:
         """The stages, split as in Caffe: without --stage there is one, which is empty."""
         return self.stage.split(",")
-
-    def checked_iterations(self) -> int:
-        if self.iterations < 1:
-            raise UsageError(f"--iterations must be 1 or more, not {self.iterations}")
-        return self.iterations
 
 
 def phase_number(phase: str) -> int:

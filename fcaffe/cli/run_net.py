@@ -58,7 +58,6 @@ def test(flags: Flags, engines: EngineFlags, ap_version: str | None, per_class: 
         raise UsageError("Need a model definition to score. Give it as --model FILE")
     if not flags.weights:
         raise UsageError("Need model weights to score. Give them as --weights FILE")
-    iterations = flags.checked_iterations()
     gpu = first_gpu(flags.gpu)
     require_inputs(flags.weights)
     if gpu:
@@ -74,7 +73,7 @@ def test(flags: Flags, engines: EngineFlags, ap_version: str | None, per_class: 
         if per_class and not (detects or Confusion(net).classes):
             raise UsageError(f"--per-class is for nets with classes, and {flags.model} scores none: leave it out")
         load(net, flags.weights)
-        score(net, iterations, ap_version or AP_VERSIONS[0], per_class)
+        score(net, flags.iterations, ap_version or AP_VERSIONS[0], per_class)
     return 0
 
 
@@ -103,7 +102,6 @@ def time(flags: Flags, engines: EngineFlags, profiled: bool, scaling: bool, inpu
     if input_shape:
         raise UsageError("--input-shape is for --scaling: leave it out")
     phase = phase_number(flags.phase)
-    iterations = flags.checked_iterations()
     require_inputs(flags.weights)
     if gpu := first_gpu(flags.gpu):
         log.use_gpu_to_time(gpu[0])
@@ -115,11 +113,11 @@ def time(flags: Flags, engines: EngineFlags, profiled: bool, scaling: bool, inpu
         if flags.weights:
             load(net, flags.weights)
         if profiled:
-            rows, totals = profile(net, iterations)
+            rows, totals = profile(net, flags.iterations)
             print_table(f"Layers of {net.name or 'the net'}", COLUMNS, rows, numbers_from=2)
             click.echo(totals)
         else:
-            benchmark(net, iterations)
+            benchmark(net, flags.iterations)
     return 0
 
 

@@ -1,89 +1,96 @@
-"""`fcaffe summary` shows the layers of a net or the contents of a model; `fcaffe summarize` a table as Caffe's."""
+"""`fcaffe summary` shows a net, model or solver; `solver` is a part of it, and `summarize` is Caffe's program."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
 import numpy as np
+from google.protobuf import json_format
 
 from fcaffe import log
-from fcaffe.cli.flags import command, numbers_of_shape, phase_number, required
-from fcaffe.cli.table import print_table, say
+from fcaffe.cli.flags import OWN, command, flag, numbers_of_shape, phase_number, required, with_flags
+from fcaffe.cli.table import bar, print_table, say
 from fcaffe.engines.memory import obtainable_bytes
-from fcaffe.errors import UsageError
+from fcaffe.errors import ProtoError
 from fcaffe.model_files import Model, read_model
-from fcaffe.proto import read_net
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto import read_net, read_solver
 from fcaffe.proto.binary import file_start, is_text
+from fcaffe.proto.text import read_text
 from fcaffe.shown import shown
+from fcaffe.solvers.learning_rate import learning_rate, warm_up_end
 from fcaffe.tools.summary import COLUMNS, OF_WORKERS, Summary, model_to_json, shape_text, total_params
 from fcaffe.tools.summary import summarize as summary_of
 from fcaffe.tools.target import misfits_of_file, read_target
 
 MODEL_COLUMNS = ("layer", "type", "blobs", "parameters")
+SAMPLES = 16
+FIRST_OWN_NUMBER = 100000  # of the fields that BVLC Caffe's schema does not have
+
+
+@dataclass(frozen=True)
+class SummaryFlags:
+    phase: str = flag("TRAIN|TEST", "Phase of the net (TRAIN).")
+    level: int = flag("N", "Level of the net, for its include and exclude rules.", default=0)
+    stage: str = flag("NAME,...", "Stages of the net, for its include and exclude rules.")
+    input_shape: str = flag("C,H,W", "Shape of the records of a data set that is missing.", "--input-shape")
+    workers: int = flag("N", "Show the share of the first of N workers, and what they send.", default=1, least=1)
+    parallel: str = flag(["data", "hybrid"], "As --parallel of train (data).", default="data")
+    as_json: bool = flag(None, "Print JSON.", "--json", default=False)
+    target: str | None = flag(
+        "NAME|FILE", "Only name the layers that this toolchain does not read, if any.", default=None
+    )
+
+    @property
+    def stages(self) -> list[str]:
+        return self.stage.split(",") if self.stage else []
 
 
 @command(
     example="summary train_val.prototxt --phase TEST",
     help="Show the layers, shapes, parameters, multiply-adds and memory of the net NET (a prototxt), for one batch. "
-    "Its data sets need not exist. NET may also be a model, in any of its forms: what it holds is shown.",
+    "Its data sets need not exist. NET may also be a model, in any of its forms: what it holds is shown; or a solver, "
+    "which is shown as by the command solver.",
 )
 @click.argument("net")
-@click.option("--phase", default="", metavar="TRAIN|TEST", help="Phase of the net (TRAIN).")
-@click.option("--level", default=0, metavar="N", help="Level of the net, for its include and exclude rules.")
-@click.option("--stage", default="", metavar="NAME,...", help="Stages of the net, for its include and exclude rules.")
-@click.option("--input-shape", default="", metavar="C,H,W", help="Shape of the records of a data set that is missing.")
-@click.option("--workers", default=1, metavar="N", help="Show the share of the first of N workers, and what they send.")
-@click.option(
-    "--parallel", default="data", type=click.Choice(["data", "hybrid"]), help="As --parallel of train (data)."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--target", metavar="NAME|FILE", help="Only name the layers that this toolchain does not read, if any.")
-def summary(
-    net: str,
-    phase: str,
-    level: int,
-    stage: str,
-    input_shape: str,
-    workers: int,
-    parallel: str,
-    as_json: bool,
-    target: str | None,
-) -> int:
-    stages = stage.split(",") if stage else []
-    if workers < 1:
-        raise UsageError(f"--workers {workers}: the number of workers must be at least 1")
-    if target:
-        return _check(net, target, phase_number(phase or "TEST"), level, stages)
-    if not is_text(file_start(net)):
-        with log.quiet():
-            model = read_model(net)
-        if as_json:
-            print(json.dumps(model_to_json(model), indent=2))
-        else:
-            _print_model(net, model)
-        return 0
+@with_flags("flags", SummaryFlags, OWN)
+def summary(net: str, flags: SummaryFlags) -> int:
+    if flags.target:
+        return _check(net, flags)
+    is_net = is_text(file_start(net))
+    if is_net and is_solver(net):
+        return show_solver(net, flags.as_json)
+    made: Model | Summary
     with log.quiet():
-        shape, split_below = numbers_of_shape(input_shape), float(parallel == "hybrid")
-        made = summary_of(net, phase_number(phase), level, stages, shape, workers, split_below)
-    if as_json:
-        print(json.dumps(made.to_json(), indent=2))
-    else:
+        if is_net:
+            shape, split_below = numbers_of_shape(flags.input_shape), float(flags.parallel == "hybrid")
+            phase = phase_number(flags.phase)
+            made = summary_of(net, phase, flags.level, flags.stages, shape, flags.workers, split_below)
+        else:
+            made = read_model(net)
+    if flags.as_json:
+        print(json.dumps(made.to_json() if isinstance(made, Summary) else model_to_json(made), indent=2))
+    elif isinstance(made, Summary):
         _print(made)
+    else:
+        _print_model(net, made)
     return 0
 
 
-def _check(net: str, name: str, phase: int, level: int, stages: Sequence[str]) -> int:
-    """Print the layers that do not fit a target. Returns 1 if there are any."""
-    target = read_target(name)
-    problems = misfits_of_file(net, target, phase, level, stages)
+def _check(net: str, flags: SummaryFlags) -> int:
+    """Print the layers that do not fit --target. Returns 1 if there are any."""
+    target = read_target(flags.target or "")
+    problems = misfits_of_file(net, target, phase_number(flags.phase or "TEST"), flags.level, flags.stages)
     for problem, layers in problems.items():
         for layer in layers:
             say(f"{layer}: {problem}")
-    say(f"{name} takes {', '.join(sorted(target.types))}" if problems else f"{net} fits {name}")
+    say(f"{flags.target} takes {', '.join(sorted(target.types))}" if problems else f"{net} fits {flags.target}")
     return 1 if problems else 0
 
 
@@ -119,6 +126,96 @@ def _print_model(path: str, model: Model) -> None:
     print_table(f"{model.param.name or 'model'} ({path})", MODEL_COLUMNS, rows, numbers_from=3)
     say(f"Layers          {len(model.layers):,}")
     say(f"Parameters      {total_params(model):,}")
+
+
+@command(
+    example="solver solver.prototxt",
+    help="Show every field of the solver SOLVER (a prototxt) with upgrades and defaults, and its learning rate over "
+    "the iterations.",
+)
+@click.argument("solver")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def solver(solver: str, as_json: bool) -> int:
+    return show_solver(solver, as_json)
+
+
+def is_solver(path: str) -> bool:
+    """Whether a prototxt is a solver's, which has no field of a net."""
+    try:
+        return bool(read_text(path, pb.SolverParameter).ListFields())
+    except ProtoError:
+        return False
+
+
+def show_solver(path: str, as_json: bool) -> int:
+    with log.quiet():
+        param = read_solver(path)
+    fields = solver_fields(param)
+    if as_json:
+        print(json.dumps(fields, indent=2))
+    else:
+        curve = rates(param)  # first, since it may refuse the policy
+        width = max(map(len, fields))
+        for name, value in fields.items():
+            given = isinstance(value, list) or param.HasField(name)
+            text = value if isinstance(value, str) else json.dumps(value)
+            say(f"{name:{width}}  {text}{'' if given else '  (default)'}")
+        _print_rates(param, curve)
+    return 0
+
+
+def _print_rates(param: Any, curve: list[tuple[int, float]]) -> None:
+    if not curve:
+        return
+    print()
+    say(f"Learning rate ({param.lr_policy}), up to iteration {param.max_iter}:")
+    width = max(len("iteration"), len(str(param.max_iter)))
+    say(f"{'iteration':>{width}}  {'rate':12}")
+    largest = max((rate for _, rate in curve if math.isfinite(rate)), default=0)
+    for iteration, rate in curve:
+        share = rate / largest if largest > 0 and math.isfinite(rate) else 0
+        say(f"{iteration:>{width}}  {log.number(rate):12}  {bar(share)}".rstrip())
+
+
+def solver_fields(param: Any) -> dict[str, Any]:
+    """Field name to value, in the order of the schema, as JSON has it.
+
+    Fields that are not given are there with their default, if they are numbers, booleans or enums, or have one in the
+    schema. Of the fields that BVLC Caffe lacks, only given ones are there.
+    """
+    whole = type(param)()
+    for field in param.DESCRIPTOR.fields:
+        plain = field.has_default_value or field.cpp_type not in (field.CPPTYPE_STRING, field.CPPTYPE_MESSAGE)
+        if plain and field.number < FIRST_OWN_NUMBER and not hasattr(getattr(whole, field.name), "extend"):
+            setattr(whole, field.name, field.default_value)
+    whole.MergeFrom(param)
+    whole.ClearField("solver_type")  # reading a solver turns it into `type`
+    found = json_format.MessageToDict(whole, preserving_proto_field_name=True)
+    found["random_seed"] = int(found["random_seed"])  # JSON's numbers have no 64 bits
+    return {field.name: found[field.name] for field in param.DESCRIPTOR.fields if field.name in found}
+
+
+def rates(param: Any) -> list[tuple[int, float]]:
+    """(iteration, rate) at each change of the rate, or at SAMPLES even distances if it changes more often than that."""
+    last, warm = param.max_iter - 1, warm_up_end(param)
+    drops = list(_drops(param.stepvalue, warm))
+    changes: Iterable[int] = {param.max_iter * k // SAMPLES for k in range(SAMPLES)} | {last}
+    if param.lr_policy in ("fixed", "multistep", "multifixed"):
+        at = {"multistep": drops, "multifixed": [end + 1 for end in param.stageiter[:-1]]}
+        changes = at.get(param.lr_policy, ())
+    elif param.lr_policy == "step" and last // max(param.stepsize, 1) < SAMPLES:
+        changes = range(0, last + 1, max(param.stepsize, 1))
+    rising = {warm * k // SAMPLES for k in range(SAMPLES)}
+    iterations = sorted(rising | {warm, *(change for change in changes if change > warm)})
+    return [(one, learning_rate(param, one, bisect_right(drops, one))) for one in iterations if one <= last]
+
+
+def _drops(step_values: Iterable[int], warm: int) -> Iterator[int]:
+    """The iterations at which `multistep` lowers the rate. It passes one step value an iteration at most."""
+    iteration = warm - 1
+    for value in step_values:
+        iteration = max(iteration + 1, value)
+        yield iteration
 
 
 @command(

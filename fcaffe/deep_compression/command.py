@@ -13,7 +13,7 @@ import click
 from fcaffe import log
 from fcaffe.cli.engine import GpuFlags, gpu_flags
 from fcaffe.cli.flags import command, flag, with_flags
-from fcaffe.cli.solver import rates
+from fcaffe.cli.summary import rates
 from fcaffe.cli.table import print_table, say
 from fcaffe.deep_compression import dcmodel, pruning
 from fcaffe.engines import Engine

@@ -95,6 +95,7 @@ def test_solver_in_human_form(run: Run) -> None:
     assert lines["Learning"] == ["rate", "(step),", "up", "to", "iteration", "8:"]
     assert lines["0"][0] == "0.01" and lines["6"][0] == "0.001"
     assert len(lines["0"][1]) == 10 * len(lines["6"][1])
+    assert run("summary solver.prototxt") == (code, out, err)
 
 
 def test_solver_as_json(run: Run) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fcaffe.cli.solver import _print_rates, rates
+from fcaffe.cli.summary import _print_rates, rates
 from fcaffe.errors import SolverError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text

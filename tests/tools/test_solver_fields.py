@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fcaffe.cli.solver import rates, solver_fields
+from fcaffe.cli.summary import rates, solver_fields
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.proto.upgrade import upgrade_solver
