@@ -94,6 +94,8 @@ FUNCTIONS = {
         "power_param { power: 3 scale: -2 shift: 1 }",
     ),
     "ReLU": Function(leaky(0), leaky_slope(0)),
+    "ReLU, leaky": Function(leaky(0.1), None, "relu_param { negative_slope: 0.1 }"),
+    "ReLU, turned": Function(leaky(-0.5), None, "relu_param { negative_slope: -0.5 }"),
     "ReLU6": Function(
         lambda x: smallest(largest(x, 0), 6) + np.float32(0.1) * smallest(x, 0),
         lambda x, y: ((x > 0) & (x < 6)) + np.float32(0.1) * (x <= 0),
@@ -122,26 +124,31 @@ def assert_as_exact(found: Any, caffe: Any, exact: Any, what: str) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 64])
-@pytest.mark.parametrize("kind", FUNCTIONS)
-def test_functions(kind: str, times: int, net_from: Callable[..., Net]) -> None:
-    function, x = FUNCTIONS[kind], np.tile(X, (times, 1))
-    text = f'layer {{ name: "f" type: "{kind}" bottom: "x" top: "y" {function.text} }}'
-    net = net_from("force_backward: true " + input_layer(x.shape) + text)
-    net.blob("x").data[...] = x
-    net.forward()
-    y = np.array(net.blob("y").data)
-    with np.errstate(all="ignore"):
-        assert_as_exact(y, function.of(x), function.of(x.astype(np.longdouble)), kind)
-        for dy in GRADIENTS if function.slope else []:
-            net.blob("y").diff[...] = dy
-            net.backward()
-            wanted = np.float32(dy) * np.asarray(function.slope(x, y), np.float32)
-            assert_as_exact(net.blob("x").diff, wanted, wanted, f"gradient of {kind} for {dy}")
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name: str, times: int, net_from: Callable[..., Net]) -> None:
+    function, kind = FUNCTIONS[name], name.split(",")[0]
+    for channels_last, top in itertools.product([False, True], "xy"):
+        if top == "x" and not registry.registered(kind).traits.in_place:
+            continue
+        shape = (times, len(X) // 3, 3, 1) if channels_last else (times, len(X))
+        x = np.resize(X, shape)
+        text = f'layer {{ name: "f" type: "{kind}" bottom: "x" top: "{top}" {function.text} }}'
+        net = net_from("force_backward: true " + input_layer(shape) + text)
+        net.blob("x").data[...] = x
+        net.forward()
+        y = np.array(net.blob(top).data)
+        with np.errstate(all="ignore"):
+            assert_as_exact(y, function.of(x), function.of(x.astype(np.longdouble)), name)
+            for dy in GRADIENTS if function.slope and top == "y" else []:
+                net.blob("y").diff[...] = dy
+                net.backward()
+                wanted = np.float32(dy) * np.asarray(function.slope(x, y), np.float32)
+                assert_as_exact(net.blob("x").diff, wanted, wanted, f"gradient of {name} for {dy}")
 
 
 def test_every_function_has_its_formula() -> None:
     of_several_values = {"Dropout", "MVN", "Normalize", "Softmax"}
-    assert types_of(Activation) - of_several_values == {*FUNCTIONS}
+    assert types_of(Activation) - of_several_values == {name.split(",")[0] for name in FUNCTIONS}
 
 
 @dataclass

@@ -31,10 +31,6 @@ def smallest(a: Any, b: Any) -> Any:
     return np.where(b < a, b, a)
 
 
-def relu(x: Any, slope: float = 0.0) -> Any:
-    return largest(x, 0) + np.float32(slope) * smallest(x, 0)
-
-
 def softmax(x: Any) -> Any:
     highest = x[:, :1]
     for index in range(x.shape[1]):
@@ -43,21 +39,7 @@ def softmax(x: Any) -> Any:
     return values / values.sum(axis=1, keepdims=True)
 
 
-FUNCTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "ReLU": ("", relu),
-    "leaky": ('type: "ReLU" relu_param { negative_slope: 0.1 }', lambda x: relu(x, 0.1)),
-    "turned": ('type: "ReLU" relu_param { negative_slope: -0.5 }', lambda x: relu(x, -0.5)),
-    "PReLU": ("", lambda x: relu(x, 0.25)),
-    "ELU": ("", lambda x: largest(x, 0) + (np.exp(smallest(x, 0)) - 1)),
-    "BNLL": ("", lambda x: np.where(x > 0, x + np.log(1 + np.exp(-x)), np.log(1 + np.exp(x)))),
-    "Sigmoid": ("", lambda x: 0.5 * np.tanh(0.5 * x) + 0.5),
-    "TanH": ("", np.tanh),
-    "AbsVal": ("", np.abs),
-    "Clip": ("clip_param { min: -2 max: 3 }", lambda x: largest(-2, smallest(x, 3))),
-    "Threshold": ("", lambda x: x > 0),
-    "Power": ("power_param { power: 2 }", lambda x: x * x),
-    "Exp": ("", np.exp),
-    "Log": ("", np.log),
+FUNCTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {  # others are in test_extreme_values.py
     "Softmax": ("", softmax),
     "by NaN": ('type: "Scale" scale_param { filler { value: nan } }', lambda x: x * np.float32("nan")),
     "Dropout": ("dropout_param { dropout_ratio: 0 }", lambda x: x),
@@ -81,8 +63,6 @@ def input_layer(shape: tuple[int, ...], name: str = "x") -> str:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(name: str, in_place: bool, shape: tuple[int, ...], net_from: Callable[..., Net]) -> None:
     text, function = FUNCTIONS[name]
-    if in_place and name == "AbsVal":
-        return
     kind = "" if "type:" in text else f'type: "{name}"'
     top = "x" if in_place else "y"
     net = net_from(input_layer(shape) + f'layer {{ name: "f" {kind} bottom: "x" top: "{top}" {text} }}')
@@ -91,49 +71,6 @@ def test_functions(name: str, in_place: bool, shape: tuple[int, ...], net_from: 
     net.forward()
     with np.errstate(all="ignore"):
         np.testing.assert_allclose(net.blob(top).data, function(x), rtol=1e-5, atol=1e-6)
-
-
-def softmax_loss(x: Any) -> Any:
-    return -np.log(largest(softmax(x)[:, 0], np.finfo(np.float32).tiny)).mean()
-
-
-def sigmoid_loss(x: Any) -> Any:
-    positive = x >= 0
-    return (np.log(1 + np.exp(x - 2 * x * positive)) - x * (1 - positive)).sum() / len(x)
-
-
-def hinge_loss(x: Any) -> Any:
-    signs = np.where(np.arange(x.shape[1]) == 0, -1, 1)
-    return largest(0, 1 + signs * x).sum() / len(x)
-
-
-LOSSES: dict[str, Callable[[Any], Any]] = {
-    "SoftmaxWithLoss": softmax_loss,
-    "SigmoidCrossEntropyLoss": sigmoid_loss,
-    "EuclideanLoss": lambda x: ((x - 1) ** 2).sum() / (2 * len(x)),
-    "HingeLoss": hinge_loss,  # which passes over NaN
-}
-
-
-@pytest.mark.parametrize("bad", SPECIAL[:3], ids=str)
-@pytest.mark.parametrize("size", [4, 40])
-@pytest.mark.parametrize("kind", LOSSES)
-def test_losses(kind: str, size: int, bad: np.float32, net_from: Callable[..., Net]) -> None:
-    """Wherever a score is not finite; labels are class 0, or targets 1."""
-    with_targets = kind in ("SigmoidCrossEntropyLoss", "EuclideanLoss")
-    net = net_from(
-        input_layer((3, size))
-        + input_layer((3, size) if with_targets else (3,), "t")
-        + f'layer {{ name: "loss" type: "{kind}" bottom: "x" bottom: "t" top: "loss" }}'
-    )
-    net.blob("t").data[...] = with_targets
-    for index in range(size):
-        x = np.random.default_rng(2).standard_normal((3, size)).astype(np.float32)
-        x[1, index] = bad
-        net.blob("x").data[...] = x
-        loss = net.forward()
-        with np.errstate(all="ignore"):
-            np.testing.assert_allclose(loss, LOSSES[kind](x), rtol=1e-5, err_msg=f"score {index}")
 
 
 @pytest.mark.parametrize("shape", [SMALL, LARGE], ids=str)

@@ -81,14 +81,3 @@ def test_what_backward_reads(layer: str, net_from: Callable[..., Net]) -> None:
 
     same = all(map(np.array_equal, gradients(True), gradients(False)))
     assert same is not reads_again
-
-
-def test_forward_of_hinge_loss_leaves_the_gradient_alone(net_from: Callable[..., Net]) -> None:
-    net = net_from(
-        INPUT.format(4, 3, 1, 1)
-        + 'layer { name: "l" type: "Input" top: "l" input_param { shape { dim: 4 } } } '
-        + 'layer { name: "loss" type: "HingeLoss" bottom: "x" bottom: "l" top: "loss" }'
-    )
-    net.blob("x").diff[...] = 7
-    net.forward()
-    assert (net.blob("x").diff == 7).all()

@@ -18,8 +18,6 @@ from tests.layers.test_contract import (  # noqa: F401
     test_c_order_gives_the_same,
     test_empty_batch,
     test_in_place_equals_out_of_place,
-    test_in_place_in_c_order,
-    test_only_wanted_gradients_are_written,
     test_parameter_gradients_add_up,
 )
 from tests.layers.test_golden import test_layer  # noqa: F401
