@@ -18,6 +18,25 @@ from fcaffe.net import Context, layer_types
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.rng import CaffeRandom
 
+__all__ = [  # of Caffe's interface
+    "TEST",
+    "TRAIN",
+    "Timer",
+    "has_nccl",
+    "init_log",
+    "layer_type_list",
+    "set_device",
+    "set_mode_cpu",
+    "set_mode_gpu",
+    "set_multiprocess",
+    "set_random_seed",
+    "set_rng",
+    "set_solver_count",
+    "set_solver_rank",
+    "solver_count",
+    "solver_rank",
+]
+
 TRAIN: int = pb.TRAIN
 TEST: int = pb.TEST
 

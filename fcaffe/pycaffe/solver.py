@@ -17,6 +17,18 @@ from fcaffe.pycaffe.net import Net
 from fcaffe.solvers import Observer
 from fcaffe.solvers.learning_rate import learning_rate
 
+__all__ = [
+    "NCCL",
+    "AdaDeltaSolver",
+    "AdaGradSolver",
+    "AdamSolver",
+    "NesterovSolver",
+    "RMSPropSolver",
+    "SGDSolver",
+    "Solver",
+    "get_solver",
+]
+
 
 class Callbacks(solvers.Observer):
     """A script's functions, which may read and write any array."""
