@@ -11,19 +11,14 @@ from fcaffe.proto import caffe_pb2 as pb
 PIXELS = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
 
 
-def test_bytes_come_back():
-    datum = array_to_datum(PIXELS, 7)
-    assert (datum.channels, datum.height, datum.width, datum.label) == (2, 3, 4, 7)
+@pytest.mark.parametrize("values", [PIXELS, PIXELS.astype(np.float32) / 3])
+@pytest.mark.parametrize("label", [7, None])
+def test_values_come_back(values, label):
+    datum = array_to_datum(values, label)
+    assert (datum.channels, datum.height, datum.width, datum.label) == (2, 3, 4, label or 0)
+    assert datum.HasField("label") == (label is not None) and bool(datum.data) == (values.dtype == np.uint8)
     back = datum_to_array(parse_datum(b"k", datum.SerializeToString()))
-    assert back.dtype == np.uint8
-    assert np.array_equal(back, PIXELS)
-
-
-def test_floats_come_back():
-    values = PIXELS.astype(np.float32) / 3
-    datum = array_to_datum(values)
-    assert not datum.HasField("label") and not datum.data
-    assert np.array_equal(datum_to_array(datum), values)
+    assert back.dtype == values.dtype and np.array_equal(back, values)
 
 
 def test_a_datum_needs_three_axes():

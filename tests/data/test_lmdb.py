@@ -22,12 +22,6 @@ def test_a_file_that_is_no_lmdb(tmp_path, content):
     refused(tmp_path, "cannot be read", "damaged or of another kind", backend=LMDB)
 
 
-def test_a_file_cut_short_is_an_error_and_not_the_end_of_the_process(tmp_path):
-    content = Path(GRAY, "data.mdb").read_bytes()
-    (tmp_path / "data.mdb").write_bytes(content[: len(content) // 2])
-    refused(tmp_path, "is cut short", f"{len(content) // 2} of {len(content)} bytes", backend=LMDB)
-
-
 def test_damaged_pages(tmp_path):
     content = bytearray(Path(GRAY, "data.mdb").read_bytes())
     content[8192:] = b"\xff" * (len(content) - 8192)

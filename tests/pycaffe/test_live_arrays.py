@@ -163,13 +163,6 @@ def test_a_cleared_gradient_is_zero_in_an_array_that_is_held(solver: Any) -> Non
     np.testing.assert_allclose(held + 1, once, rtol=1e-5)
 
 
-def test_values_keep_their_places_when_a_script_reshapes(solver: Any) -> None:
-    blob = solver.net.blobs["x"]
-    blob.data[...] = np.arange(972).reshape(4, 3, 9, 9)
-    blob.reshape(2, 5, 4, 6)
-    np.testing.assert_array_equal(blob.data.ravel(), np.arange(240))
-
-
 @pytest.mark.parametrize("part", ["data", "diff"])
 def test_values_come_back_when_a_blob_is_reshaped_smaller_and_larger_again(solver: Any, part: str) -> None:
     """As in Caffe, where a blob is one stretch of memory that never shrinks."""

@@ -349,22 +349,6 @@ def test_layers_in_place_of_a_net_that_goes_backward(path: Path, layer_by_layer:
     twice(lambda: scripts(path, dict.fromkeys(range(6), text), lambda seed: True), layer_by_layer)
 
 
-def test_a_blob_keeps_its_values_when_the_input_is_reshaped(path: Path, layer_by_layer: Callable[[], None]) -> None:
-
-    def script() -> Seen:
-        caffe.set_random_seed(1)
-        net = caffe.Net(str(path), caffe.TEST)
-        net.blobs["x"].data[...] = values((3, 3, 12, 12), 1)
-        net.forward()
-        net.blobs["x"].reshape(2, 3, 12, 12)
-        net.blobs["label"].reshape(2)
-        seen = [("before", net.blobs["conv"].data.copy())]
-        net.reshape()
-        return [*seen, *((name, blob.data.copy()) for name, blob in net.blobs.items())]
-
-    twice(script, layer_by_layer)
-
-
 def test_each_blob_costs_at_most_one_second_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net, again = caffe.Net(str(path), caffe.TEST), []
     run_again = OnDemand._run_again

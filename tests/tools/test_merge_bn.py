@@ -102,8 +102,6 @@ def test_where_no_weights_stand_before(layers: list[str], folded: dict[str, list
 @pytest.mark.parametrize(
     ("layers", "left"),
     [
-        ([NORM.replace("}", "batch_norm_param { use_global_stats: false } }"), SCALE], ["norm", "scale"]),
-        ([NORM.replace('BatchNorm"', 'BN" bn_param { bn_mode: LEARN }'), SCALE], ["norm", "scale"]),
         ([NORM.replace('top: "c"', 'top: "s"'), 'layer { name: "o" type: "ReLU" bottom: "c" top: "r" }'], ["norm"]),
         (['layer { name: "r" type: "ReLU" bottom: "c" top: "c" }', NORM], ["norm"]),
         ([NORM.replace("}", 'param { name: "shared" lr_mult: 0 } }'), SCALE], ["norm", "scale"]),
@@ -112,8 +110,6 @@ def test_where_no_weights_stand_before(layers: list[str], folded: dict[str, list
         ([NORM, SCALE.replace("scale_param", "propagate_down: false scale_param")], ["scale"]),
     ],
     ids=[
-        "statistics of the batch",
-        "SegNet's BN",
         "two readers",
         "behind a ReLU",
         "shared",
