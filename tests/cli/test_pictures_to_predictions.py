@@ -185,29 +185,6 @@ def test_too_small_pictures_are_refused_with_the_least_size(run: Run) -> None:
         assert run("new", f"x{side}", "--data", f"data{side}", "--net", "alexnet").code == code
 
 
-LISTS = {
-    "list.txt": "a b/1.png rose\na b/2.png tulip\n",
-    "windows.txt": "\ufeffa b\\1.png rose\r\na b\\2.png tulip\r\n",
-    "table.csv": "a b/1.png,rose\na b/2.png,tulip\n",
-    "header.csv": '\ufeffpath,class\r\n"a b/1.png",rose\r\n"a b/2.png",tulip\r\n',
-    "excel.csv": "file;class\na b/1.png;rose\na b/2.png;tulip\n",
-}
-
-
-@pytest.mark.parametrize("name", LISTS)
-def test_lists_and_tables(name: str) -> None:
-    Path("a b").mkdir()
-    for number in (1, 2):
-        Path(f"a b/{number}.png").touch()
-    Path(name).write_bytes(LISTS[name].encode())
-    found = list_pictures(name)
-    assert found.names == ["rose", "tulip"]
-    assert [(found.root + image.path, image.label) for image in found.parts["train"]] == [
-        ("a b/1.png", 0),
-        ("a b/2.png", 1),
-    ]
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -5,11 +5,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fcaffe.cli import main
 from fcaffe.errors import FcaffeError
+from fcaffe.log.reader import read_log
 from fcaffe.tools import plot as plotting
+from fcaffe.tools.report import page
 from tests.conftest import GOLDEN
 
 pytest.importorskip("matplotlib")
@@ -41,6 +44,21 @@ def test_what_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = drawn(GOLDEN / "runs" / "lenet" / "train.log", tmp_path, monkeypatch)
     assert sorted(lines) == ["learning rate", "test accuracy, finally 0.9715", "test loss", "train loss"]
     assert list(lines["test accuracy, finally 0.9715"].get_xdata()) == [0, 100, 200, 300, 400, 500]
+
+
+@pytest.mark.parametrize("name", ["runs/lenet/train.log", "logs/train_two_test_nets.log", "logs/train_stopped.log"])
+def test_the_report_draws_the_same_curves(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = drawn(GOLDEN / name, tmp_path, monkeypatch)
+    log = read_log(GOLDEN / name)
+    charts = [chart for title, chart in page._charts(plotting.series_of(log)) if title != "Other test outputs"]
+    curves = {one["name"].removesuffix(", smoothed"): one for chart in charts for one in chart["series"]}
+    assert curves.keys() == {str(label).partition(", finally")[0] for label in lines}
+    for label, line in lines.items():
+        curve = curves[str(label).partition(", finally")[0]]
+        np.testing.assert_allclose(np.array(curve["points"]), line.get_xydata(), rtol=1e-5)
+    for chart, axes in zip(charts, line.axes.figure.axes, strict=True):
+        assert chart["log"] == (axes.get_yscale() == "log")
+        assert chart["ends"] is None or tuple(chart["ends"]) == axes.get_ylim()
 
 
 def test_a_log_with_values_that_are_no_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
