@@ -34,15 +34,15 @@ def hang_message(slots: Sequence[Slot], hosts: Sequence[str], timeout: float) ->
         hosts: The host of each rank.
         timeout: In seconds; 0: none hangs.
     """
-    late = [slot for slot in slots if slot.state == TRAINING and 0 < timeout < slot.quiet]
-    stuck = [slot for slot in late if slot.stopped] or [slot for slot in late if not slot.waits]
+    late = [slot for slot in slots if slot.doing.state == TRAINING and 0 < timeout < slot.quiet]
+    stuck = [slot for slot in late if slot.stopped] or [slot for slot in late if not slot.doing.waits]
     if not stuck and len(late) == len(hosts):
-        stuck = [slot for slot in late if slot.iteration == min(one.iteration for one in late)]
+        stuck = [slot for slot in late if slot.doing.iteration == min(one.doing.iteration for one in late)]
     if not stuck:
         return ""
-    waiting = sorted(slot.rank for slot in slots if slot.waits and slot not in stuck)
+    waiting = sorted(slot.rank for slot in slots if slot.doing.waits and slot not in stuck)
     return (
-        f"{names(stuck, hosts)} did not come out of {stuck[0].where()} within {timeout:g} s (--timeout)"
+        f"{names(stuck, hosts)} did not come out of {stuck[0].doing} within {timeout:g} s (--timeout)"
         + (": stopped by a signal (SIGSTOP)" if stuck[0].stopped else "")
         + (f"; waiting for it: {numbers(waiting)}" if waiting else "")
     )

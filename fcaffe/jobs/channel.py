@@ -6,21 +6,21 @@ only what users read.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 from typing import Any
 
-from fcaffe.jobs.frames import RECEIPT, Frames, message
+from fcaffe.jobs.frames import END
+from fcaffe.jobs.loop import Link, Loop, two_of
 from fcaffe.jobs.status import Status
 from fcaffe.parallel.watchdog import TRAINING, Doing
 
 
 class Channel:
     def __init__(self, end: socket.socket, status: Status) -> None:
-        self.socket, self.status = end, status
-        self._frames = Frames()
-        self._unconfirmed = 0
+        self.status = status
+        self._loop = Loop()
+        self._link = Link(self._loop, *two_of(end), self._hear)
         self._trains = False
 
     def report(self, doing: Doing) -> None:
@@ -28,25 +28,14 @@ class Channel:
         self.status.write(doing)
         if doing.state == TRAINING and not self._trains:
             self._trains = True
-            self._send(trains=True)
+            self._link.tell(trains=True)
 
     def tell(self, **fields: Any) -> None:
         """Send a message, and return when the agent has it."""
-        self._send(**fields)
-        while self._unconfirmed > 0:
-            self._receive()
+        self._link.tell(**fields)
+        while self._link.unconfirmed > 0:
+            self._loop.turn()
 
-    def _send(self, **fields: Any) -> None:
-        data = message(**fields)
-        self._unconfirmed += len(data)
-        with contextlib.suppress(OSError):  # the agent has died, and the kernel ends this process, too
-            self.socket.sendall(data)
-
-    def _receive(self) -> None:
-        """Take confirmations. If the agent has died, end."""
-        data = b""
-        with contextlib.suppress(OSError):
-            data = self.socket.recv(1 << 16)
-        if not data:
+    def _hear(self, kind: int, _: bytes) -> None:
+        if kind == END:  # the agent has died, and the kernel ends this process, too
             os._exit(1)
-        self._unconfirmed -= sum(int(content) for kind, content in self._frames.feed(data) if kind == RECEIPT)

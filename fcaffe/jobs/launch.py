@@ -7,35 +7,16 @@ host when the next one starts.
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 
-from fcaffe import log
 from fcaffe.errors import UsageError
 from fcaffe.jobs.frames import Message
 from fcaffe.jobs.hosts import Plan, Snapshots
 from fcaffe.jobs.launcher import Launcher
 from fcaffe.jobs.mpi_start import load_mpi
 from fcaffe.jobs.pool import Pool
-from fcaffe.jobs.processes import TO_END
 from fcaffe.jobs.started import Start
-
-
-@contextlib.contextmanager
-def _serving(launcher: Launcher) -> Iterator[None]:
-    """Within the `with`, the launcher takes the signals that ask for the end, and the lines of the log."""
-    before = {number: signal.signal(number, launcher.take_signal) for number in TO_END}
-    log.set_show(launcher.output.log)
-    try:
-        yield
-    finally:
-        launcher.dismiss()
-        launcher.output.finish(lambda: launcher.signals)
-        log.set_show(None)
-        for number, previous in before.items():
-            signal.signal(number, previous)
 
 
 def launch(
@@ -54,8 +35,7 @@ def launch(
         raise UsageError("Several workers and --restarts need Linux: train with one worker, without these flags")
     if plan.workers > 1:
         load_mpi(Start("fcaffe", "", 0, plan.workers), by_fcaffe=True)  # so that it is known before any host is called
-    launcher = Launcher(plan, order, stops, snapshots)
-    with _serving(launcher):
+    with Launcher(plan, order, stops, snapshots) as launcher:
         code = _run(Pool(launcher))
     if launcher.output.unwritten is not None and not code:
         raise launcher.output.unwritten

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import signal
 import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Collection
 from types import FrameType
 
+from fcaffe import log
 from fcaffe.jobs.frames import Message
 from fcaffe.jobs.hosts import Plan, Snapshots, bare
 from fcaffe.jobs.loop import TURN, Loop
 from fcaffe.jobs.member import GONE, Member
 from fcaffe.jobs.output import Output
-from fcaffe.jobs.processes import AGENT, FOLDER, JOB, LAUNCHER
+from fcaffe.jobs.processes import AGENT, FOLDER, JOB, LAUNCHER, TO_END
 from fcaffe.jobs.silences import KILLING, silence_of
 from fcaffe.jobs.started import outside_environment
 
@@ -26,7 +28,8 @@ MODULE = "fcaffe.cli.rank"  # has the functions that an agent calls: `load` befo
 class Launcher:
     """Starts ranks as the plan says. `order` returns their order, from the state from which they go on, or None.
 
-    `stops` are signals after which the ranks end by themselves.
+    `stops` are signals after which the ranks end by themselves. Within a `with`, it takes the signals that ask for the
+    end, and the lines of the log.
 
     Attributes:
         signals: Those that have come, and that nobody has handled yet.
@@ -49,7 +52,23 @@ class Launcher:
         self._environment = {**outside_environment(), LAUNCHER: str(os.getpid())}
         self.loop.every(TURN, self._look)
 
-    def take_signal(self, number: int, _: FrameType | None) -> None:
+    def __enter__(self) -> Launcher:
+        self._handlers = {number: signal.signal(number, self._take_signal) for number in TO_END}
+        log.set_show(self.output.log)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        end = time.monotonic() + KILLING
+        while self.members and time.monotonic() < end:
+            for member in self.members:
+                member.kill()
+            self.turn()
+        self.output.finish(lambda: self.signals)
+        log.set_show(None)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def _take_signal(self, number: int, _: FrameType | None) -> None:
         self.signals.append(number)
 
     def call(self, host: str) -> Member:
@@ -82,11 +101,3 @@ class Launcher:
     def _look(self, passed: float) -> None:
         for member in self.members:
             member.look(passed)
-
-    def dismiss(self) -> None:
-        """Kill all members."""
-        end = time.monotonic() + KILLING
-        while self.members and time.monotonic() < end:
-            for member in self.members:
-                member.kill()
-            self.turn()

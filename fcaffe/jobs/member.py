@@ -103,9 +103,7 @@ class Member:
             return f"{self} died, {when}, and the ranks with it"
         silence = f"no sign of life for {self.cut:g} s"
         if self.slots:
-            return (
-                f"{names(self.slots, hosts)} is cut off from the other hosts since {self.slots[0].where()}: {silence}"
-            )
+            return f"{names(self.slots, hosts)} is cut off from the other hosts since {self.slots[0].doing}: {silence}"
         return f"{self} cannot be reached: {silence}, {when}"
 
     def kill(self) -> None:

@@ -9,8 +9,10 @@ import os
 import re
 import signal
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from fcaffe.jobs.silences import KILLING
 from fcaffe.python_path import python
 
 JOB = "FCAFFE_JOB"  # in the environment of every process of an agent: the agent's name
@@ -112,11 +114,15 @@ def processes_of(name: str) -> list[int]:
     return found
 
 
-def kill_processes(name: str) -> list[int]:
-    """Kill the processes of this host that belong to an agent. Returns those that are still there."""
-    for process in (left := processes_of(name)):
-        with contextlib.suppress(OSError):
-            os.kill(process, signal.SIGKILL)
+def end_processes(names: Iterable[str], turn: Callable[[], object]) -> list[int]:
+    """Kill the processes of this host that belong to agents, and call `turn` until they have ended. Returns those that
+    the kernel does not let go for KILLING seconds."""
+    end = time.monotonic() + KILLING
+    while (left := [pid for name in names for pid in processes_of(name)]) and time.monotonic() < end:
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        turn()
     return left
 
 

@@ -35,15 +35,9 @@ class Slot(NamedTuple):
 
     rank: int
     pid: int
-    state: str
-    waits: bool
-    operation: str
-    iteration: int
+    doing: Doing
     stopped: bool
     quiet: float
-
-    def where(self) -> str:
-        return str(Doing(self.state, self.waits, self.operation, self.iteration))
 
 
 @dataclass(eq=False)
@@ -68,12 +62,20 @@ class Rank:
 
     @property
     def slot(self) -> Slot:
-        return Slot(self.number, self.process.pid, *self.doing, self.stopped, round(self.quiet, 1))
+        return Slot(self.number, self.process.pid, self.doing, self.stopped, round(self.quiet, 1))
 
     def look(self) -> None:
         """Read what the rank does."""
         if self.doing.state != DONE and (doing := self.status.read()):
             self.doing, self.quiet = doing, 0.0
+
+    def close(self) -> None:
+        """Read the last messages of the process, which has ended."""
+        self.gone = True
+        self.link.drain()
+        self.look()
+        self.link.close()
+        self.pmi.close()
 
     def cause_of_death(self, who: str) -> Message:
         """The cause of the job's end, if this rank has ended too early."""

@@ -26,9 +26,9 @@ from fcaffe.jobs.launcher import MODULE, Launcher
 from fcaffe.jobs.member import GONE, Member
 from fcaffe.jobs.pmi import process_mapping
 from fcaffe.jobs.ranks import Slot
-from fcaffe.jobs.silences import KILLING, SILENCE
+from fcaffe.jobs.silences import SILENCE
 from fcaffe.jobs.started import FATAL
-from fcaffe.parallel.watchdog import DONE, LOADING, TRAINING
+from fcaffe.parallel.watchdog import DONE, LOADING, TRAINING, Doing
 
 FAILED = "failed"
 
@@ -98,14 +98,11 @@ class Run:
 
     def _clean_up(self) -> None:
         """End what is left of the run on this host."""
-        end = time.monotonic() + KILLING
-        while left := [pid for member in self.members for pid in processes.kill_processes(member.name)]:
-            if time.monotonic() > end:
-                raise UsageError(
-                    f"process {left[0]} of this job cannot be killed: end it before training goes on "
-                    f"(ps -o stat,wchan -p {left[0]} says what it waits for)"
-                )
-            self.launcher.turn()
+        if left := processes.end_processes([member.name for member in self.members], self.launcher.turn):
+            raise UsageError(
+                f"process {left[0]} of this job cannot be killed: end it before training goes on "
+                f"(ps -o stat,wchan -p {left[0]} says what it waits for)"
+            )
         processes.remove_memory(processes.PATIENCE)
 
     def _look(self) -> None:
@@ -134,7 +131,7 @@ class Run:
 
     def _hear(self, member: Member, message: Message) -> None:
         if "ranks" in message:
-            member.slots = [Slot(*each) for each in message["ranks"]]
+            member.slots = [Slot(rank, pid, Doing(*doing), *rest) for rank, pid, doing, *rest in message["ranks"]]
             self._note_progress()
         elif "put" in message:
             self._take_values(member, message["put"])
@@ -153,12 +150,12 @@ class Run:
 
     def _note_progress(self) -> None:
         slots = self._slots()
-        if len(slots) < len(self.hosts) or any(slot.state == LOADING for slot in slots):
+        if len(slots) < len(self.hosts) or any(slot.doing.state == LOADING for slot in slots):
             return
         self.trained = True
         if self.state == LOADING:
             self.state = TRAINING
-        iteration = max(slot.iteration for slot in slots)
+        iteration = max(slot.doing.iteration for slot in slots)
         if iteration > self.iteration:
             self.iteration, self.advanced = iteration, time.monotonic()
 

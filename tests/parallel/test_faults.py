@@ -278,7 +278,7 @@ def slot(rank: int, what: str) -> Slot:
     operation = "the sum" if "waits" in what else "forward"
     quiet = 1.0 if "+" in what else 6.0
     waits, stopped = "waits" in what, "stopped" in what
-    return Slot(rank, 100 + rank, state, waits, operation, 7 - what.count("-"), stopped, quiet)
+    return Slot(rank, 100 + rank, Doing(state, waits, operation, 7 - what.count("-")), stopped, quiet)
 
 
 @pytest.mark.parametrize(
