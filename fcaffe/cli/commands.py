@@ -59,6 +59,7 @@ _SHARED = {  # modules of several commands, or under other names
     "cli.new": ["deploy"],
     "cli.net_files": [name for name in TOOLS if name.startswith("upgrade")] + ["draw_net", "merge-bn"],
     "cli.pictures": ["classify", "detect"],
+    "cli.predict": ["detect-objects"],
     "cli.run_net": ["extract_features", "test", "time"],
     "cli.summary": ["solver", "summarize"],
     "deep_compression.command": ["compress"],

@@ -1,4 +1,4 @@
-"""`fcaffe predict`: names what is in pictures, by a trained net."""
+"""`fcaffe predict` names what is in pictures, by a trained net, and `fcaffe detect-objects` finds objects in them."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.cli.dataset import size_of
-from fcaffe.cli.detect_objects import DrawFlags, set_mean, show_found
 from fcaffe.cli.engine import GpuFlags, gpu_flags
 from fcaffe.cli.flags import MEAN, MODEL, OWN, SCALE, WEIGHTS, command, flag, with_flags
+from fcaffe.cli.found import DrawFlags, show_found
 from fcaffe.cli.progress import counted
 from fcaffe.cli.table import say
+from fcaffe.data.annotated import read_label_map
 from fcaffe.data.backends import open_database
 from fcaffe.data.datum import datum_to_array, parse_datum
 from fcaffe.data.form import MODES, Form
+from fcaffe.engines import Engine
 from fcaffe.errors import DataError, FcaffeError, UsageError
 from fcaffe.input_files import require_inputs
+from fcaffe.onnx.writing.preprocessing import read_mean
 from fcaffe.output_files import check_output, replacing, starting
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.listing import list_pictures, pictures_in
-from fcaffe.tools.predictor import CLASSES, CROPS, Predictor, Stored, of_model, of_solver
+from fcaffe.tools.predictor import CLASSES, CROPS, OBJECTS, Predictor, Stored, of_model, of_solver
 from fcaffe.tools.preprocessing import Preprocessing, of_net
 from fcaffe.tools.report import PREDICTIONS
 
@@ -86,12 +89,42 @@ class NetFlags:
         transform = pb.TransformationParameter()
         transform.CopyFrom(stated.transform)
         if self.mean is not None:
-            set_mean(transform, self.mean)
+            transform.ClearField("mean_file")
+            transform.ClearField("mean_value")
+            if os.path.isfile(self.mean) and not self.mean.endswith(".npy"):
+                transform.mean_file = self.mean
+            elif self.mean:
+                transform.mean_value.extend(read_mean(self.mean).reshape(-1).tolist())
         if self.scale is not None:
             transform.scale = self.scale
         form = stated.form._replace(size=size or stated.form.size, mode=self.resize or stated.form.mode)
         changed = (form, transform) != (stated.form, stated.transform)
         return Preprocessing(form, transform, stated.labels, stated.origin + (" and the flags" if changed else ""))
+
+    def predictor(self, engine: Engine, stated: Preprocessing) -> Predictor:
+        return Predictor(
+            self.solver,
+            model=self.model,
+            weights=self.weights,
+            test_net=self.test_net,
+            labels=self.labels,
+            engine=engine,
+            preprocessing=stated,
+        )
+
+
+@dataclass(frozen=True)
+class DetectorFlags(NetFlags):
+    """The same for nets as those of SSD, which subtract VGG's mean."""
+
+    labelmap: str = flag("FILE", "Names of the classes: a label map of SSD (prototxt).")
+    mean: str | None = flag(
+        "X,...|FILE",
+        "Subtract these values of the channels blue, green and red, or a mean image (104,117,123: VGG's; '': none).",
+        *MEAN,
+        default="104,117,123",
+    )
+    scale: float | None = flag("X", "Multiply by this after the mean is subtracted (1).", *SCALE, default=1.0)
 
 
 @dataclass(frozen=True)
@@ -139,23 +172,13 @@ def predict(
         stated.crops(np.zeros((stated.form.channels, *stated.form.size), np.uint8))  # raises if there are none
     with log.quiet():
         engine = engines.chosen()
-    predictor = Predictor(
-        net.solver,
-        model=net.model,
-        weights=net.weights,
-        test_net=net.test_net,
-        labels=net.labels,
-        engine=engine,
-        preprocessing=stated,
-    )
-    with predictor:
+    with net.predictor(engine, stated) as predictor:
         labels = predictor.labels
         log.info(f"{predictor.path} with {predictor.weights}: {len(labels)} classes")
         asked = list(_asked(pictures, labels))
         if predictor.kind != CLASSES:
             paths = tuple(str(one.picture) for one in asked if not isinstance(one.picture, Stored))
-            names = {index: pb.LabelMapItem(name=name) for index, name in enumerate(labels)}
-            return show_found(predictor, paths, drawing, names)
+            return show_found(predictor, paths, drawing, _items(labels))
         if not asked:
             raise UsageError(f"there are no pictures in {', '.join(pictures)}")
         rows = predictor.each((one.picture for one in asked), crops=crops)
@@ -177,6 +200,35 @@ def predict(
         shown = [(one.name, one.picture, one.label, row) for one, row in predictions]
         write_predictions(results.page, shown, predictor, top)
     return 1 if bad else 0
+
+
+@command(
+    example="detect-objects --model deploy.prototxt --weights ssd.caffemodel --labelmap labelmap_voc.prototxt "
+    "--out drawn street.jpg",
+    help="Find objects in the pictures IMAGE by the detection net --model FILE, whose output is that of a "
+    "DetectionOutput or Yolov3DetectionOutput layer. Prints a line for each: the picture, the name of the class, the "
+    "score, and xmin, ymin, xmax and ymax in pixels.",
+)
+@click.argument("images", metavar="IMAGE...", nargs=-1, required=True)
+@with_flags("net", DetectorFlags, OWN)
+@with_flags("drawing", DrawFlags, OWN)
+@gpu_flags
+def detect_objects(images: tuple[str, ...], net: DetectorFlags, drawing: DrawFlags, engines: GpuFlags) -> int:
+    if not (net.solver or (net.model and net.weights)):
+        raise UsageError("detect-objects needs a net and its weights: give --model FILE and --weights FILE")
+    require_inputs(net.weights)
+    names = read_label_map(net.labelmap) if net.labelmap else {}
+    with net.predictor(engines.chosen(), net.preprocessing()) as predictor:
+        if predictor.kind != OBJECTS:
+            raise UsageError(
+                f"{predictor.path} has no output of a DetectionOutput layer; give the deploy net of a detector"
+            )
+        return show_found(predictor, images, drawing, names or _items(predictor.labels), goes_on=False)
+
+
+def _items(labels: list[str]) -> dict[int, Any]:
+    """A label map's items for the names of classes."""
+    return {index: pb.LabelMapItem(name=name) for index, name in enumerate(labels)}
 
 
 def _asked(words: tuple[str, ...], labels: list[str]) -> Iterator[Asked]:

@@ -1,4 +1,4 @@
-"""`fcaffe detect-objects`: finds objects in pictures by a detection net, and draws their boxes."""
+"""Objects and classes of pixels that a net finds in pictures: printed, and drawn into copies of them."""
 
 from __future__ import annotations
 
@@ -8,56 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import click
 import numpy as np
 
 from fcaffe import log
-from fcaffe.cli.engine import GpuFlags, gpu_flags
-from fcaffe.cli.flags import MEAN, MODEL, OWN, SCALE, WEIGHTS, command, flag, with_flags
+from fcaffe.cli.flags import flag
 from fcaffe.cli.table import say
-from fcaffe.data.annotated import read_label_map
 from fcaffe.data.boxes import ImageSize, falling, in_pixels
-from fcaffe.data.form import Form
 from fcaffe.data.images import encode_image, opencv, read_file, resize_image
 from fcaffe.errors import DataError, FcaffeError, UsageError
-from fcaffe.input_files import reading, require_inputs
-from fcaffe.onnx.writing.preprocessing import read_mean
+from fcaffe.input_files import reading
 from fcaffe.output_files import PICTURE, check_output, replacing
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import read_net
 from fcaffe.tools.predictor import OBJECTS, ROW, Predictor
-from fcaffe.tools.preprocessing import Preprocessing
 
 GOLDEN_RATIO = 0.618
-
-
-@dataclass(frozen=True)
-class DetectorFlags:
-    """The net, and how pictures become its input."""
-
-    model: str = flag("FILE", "Prototxt of the net.", *MODEL)
-    weights: str = flag("FILE", "The net's weights.", *WEIGHTS)
-    labelmap: str = flag("FILE", "Names of the classes: a label map of SSD (prototxt).")
-    mean: str = flag(
-        "X,...|FILE",
-        "Subtract these values of the channels blue, green and red, or a mean image (104,117,123: VGG's; '': none).",
-        *MEAN,
-        default="104,117,123",
-    )
-    scale: float = flag("X", "Multiply by this after the mean is subtracted (1).", *SCALE, default=1.0)
-
-    def preprocessing(self) -> Preprocessing:
-        """Pictures get the size of the net's input. Raises UsageError if it has none for pictures."""
-        net = read_net(self.model)
-        inputs = [list(shape.dim) for layer in net.layer for shape in layer.input_param.shape]
-        shape = next((dims for dims in inputs if len(dims) == 4 and dims[1] in (1, 3)), None)
-        if shape is None:
-            raise UsageError(
-                f"{self.model} has no Input layer for pictures, N x 3 x H x W; give the deploy net of a detector"
-            )
-        transform = pb.TransformationParameter(scale=self.scale)
-        set_mean(transform, self.mean)
-        return Preprocessing(Form(shape[1], (shape[2], shape[3])), transform)
 
 
 @dataclass(frozen=True)
@@ -66,39 +30,6 @@ class DrawFlags:
 
     out: str = flag("FOLDER", "Draw objects, or classes of pixels, into copies of the pictures there.")
     threshold: float = flag("X", "Lowest score of an object (0.5).", default=0.5)
-
-
-@command(
-    example="detect-objects --model deploy.prototxt --weights ssd.caffemodel --labelmap labelmap_voc.prototxt "
-    "--out drawn street.jpg",
-    help="Find objects in the pictures IMAGE by the detection net --model FILE, whose output is that of a "
-    "DetectionOutput or Yolov3DetectionOutput layer. Prints a line for each: the picture, the name of the class, the "
-    "score, and xmin, ymin, xmax and ymax in pixels.",
-)
-@click.argument("images", metavar="IMAGE...", nargs=-1, required=True)
-@with_flags("net", DetectorFlags, OWN)
-@with_flags("drawing", DrawFlags, OWN)
-@gpu_flags
-def detect_objects(images: tuple[str, ...], net: DetectorFlags, drawing: DrawFlags, engines: GpuFlags) -> int:
-    if not net.model or not net.weights:
-        raise UsageError("detect-objects needs a net and its weights: give --model FILE and --weights FILE")
-    require_inputs(net.weights)
-    names = read_label_map(net.labelmap) if net.labelmap else {}
-    stated, engine = net.preprocessing(), engines.chosen()
-    with Predictor(model=net.model, weights=net.weights, engine=engine, preprocessing=stated) as predictor:
-        if predictor.kind != OBJECTS:
-            raise UsageError(f"{net.model} has no output of a DetectionOutput layer; give the deploy net of a detector")
-        return show_found(predictor, images, drawing, names, goes_on=False)
-
-
-def set_mean(transform: Any, text: str) -> None:
-    """Set the mean of a TransformationParameter to that of a --mean flag. Raises UsageError, SnapshotError."""
-    transform.ClearField("mean_file")
-    transform.ClearField("mean_value")
-    if os.path.isfile(text) and not text.endswith(".npy"):
-        transform.mean_file = text
-    elif text:
-        transform.mean_value.extend(read_mean(text).reshape(-1).tolist())
 
 
 def show_found(
