@@ -17,6 +17,7 @@ from fcaffe.errors import DataError
 from fcaffe.input_files import read_input, reading
 
 INFO, LABELS, MEAN = "info.json", "labels.txt", "mean.binaryproto"
+PICTURES = "pictures folder"
 MODES = ["squash", "crop", "fill", "half_crop"]  # the last one is DIGITS' alone
 LARGEST = 1 << 24  # bytes of info.json and labels.txt
 
@@ -67,11 +68,12 @@ class Form(NamedTuple):
         fitted[tuple(target)] = resized[tuple(source)]
         return fitted
 
-    def info(self) -> str:
-        """The text of info.json."""
+    def info(self, pictures: str = "") -> str:
+        """The text of info.json; `pictures` is the folder in which the paths of train.txt and test.txt begin."""
         assert self.size is not None
         fields = {"image dimensions": [*self.size, self.channels], "image resize mode": self.mode}
-        return json.dumps({**fields, "labels file": LABELS, "mean file": MEAN}, indent=2) + "\n"
+        files = {"labels file": LABELS, "mean file": MEAN, **({PICTURES: pictures} if pictures else {})}
+        return json.dumps({**fields, **files}, indent=2) + "\n"
 
 
 def read_form(folder: str) -> tuple[Form | None, dict[str, Any]]:

@@ -97,7 +97,7 @@ def build(out: str, listing: Listing, form: Form, encode: str, progress: Progres
         seen.form = form._replace(size=(mean.shape[1], mean.shape[2]))
         write_binary(os.path.join(folder, MEAN), mean_to_blob(mean.result()))
         _write_lines(os.path.join(folder, LABELS), listing.names)
-        Path(folder, INFO).write_text(seen.form.info(), encoding="utf-8")
+        Path(folder, INFO).write_text(seen.form.info(listing.root), encoding="utf-8")
     return seen
 
 

@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from fcaffe.data.form import PICTURES, read_form
 from fcaffe.data.image_list import ListedImage, labelled_lines
 from fcaffe.data.lines import numbered_lines
 from fcaffe.errors import DataError
@@ -141,7 +142,7 @@ def _files(folder: str, listing: Listing) -> Iterator[str]:
 
 
 def _list_file(source: str, classes: Sequence[str], label_column: str) -> Listing:
-    """The pictures of a list, whose paths begin in its own folder if they are there, else in the present one."""
+    """The pictures of a list. Its paths begin in its own folder, the present one, or the one that info.json names."""
     rows = list(_rows(source, label_column))
     words = [label for _, label in rows]
     names = list(classes) or _names_of(words)
@@ -152,9 +153,18 @@ def _list_file(source: str, classes: Sequence[str], label_column: str) -> Listin
     if foreign := sorted(set(words) - index.keys()):
         raise DataError(f"{source} has the class {some(foreign)}, and the list of classes has none of that name")
     beside = os.path.join(os.path.dirname(source), "")
-    root = beside if os.path.exists(_path(beside, rows[0][0])) or not os.path.exists(rows[0][0]) else ""
+    root = _root(beside, rows[0][0])
     images = [ListedImage(_path(root, path)[len(root) :], index[label]) for path, label in rows]
     return Listing(root, names, {TRAIN: images})
+
+
+def _root(beside: str, path: str) -> str:
+    """The folder in which the paths of a list begin, that of the list if its first picture is nowhere."""
+    for root in (beside, ""):
+        if os.path.exists(_path(root, path)):
+            return root
+    named = read_form(beside)[1].get(PICTURES)
+    return os.path.join(named, "") if isinstance(named, str) else beside
 
 
 def _names_of(words: Sequence[str]) -> list[str]:

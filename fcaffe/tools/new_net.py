@@ -187,7 +187,9 @@ def _transform(project: Project) -> Any:
             project.told.append(
                 f"{theirs.mean_file}, which the net's prototxt names, is not there: {made.mean_file} instead"
             )
-    if theirs.scale != 1 and template.note is None:
+    if template.note is not None:
+        made.scale = template.scale
+    elif theirs.scale != 1:
         has_bytes = theirs.mean_file or theirs.mean_value or theirs.scale < 1 / 128
         made.scale = theirs.scale if has_bytes else BYTE_SCALE
     return made
@@ -372,7 +374,7 @@ def _lower(layer: Any, blobs: int) -> None:
 
 
 def _suit(project: Project, model: Model) -> None:
-    """Change the first weights of a model for pictures of bytes in blue, green, red, as its net's note says."""
+    """Change the first weights of a model for pictures in blue, green, red times one scale, as its net's note says."""
     template = project.template
     readers = {layer.name for layer in template.net.layer if template.source.top[0] in layer.bottom}
     deviations = np.array(template.noted("deviation"), np.float32)
@@ -386,7 +388,7 @@ def _suit(project: Project, model: Model) -> None:
                 "the net notes cannot go into its weights"
             )
         weights = weights[:, ::-1] if template.note[1] == "RGB" else weights  # type: ignore[index]
-        weights = weights / (255 * deviations[:, None, None])
+        weights = weights / (255 * template.scale * deviations[:, None, None])
         if project.data.form.channels == 1:
             weights = weights.sum(axis=1, keepdims=True)
         layer.blobs[0] = StoredBlob(weights.shape, np.ascontiguousarray(weights, np.float32))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,15 @@ class Template:
     def batch(self) -> int:
         """The batch of the training."""
         return int(self.training.data_param.batch_size) if self.training.type == "Data" else BATCH
+
+    @property
+    def scale(self) -> float:
+        """What the pictures' bytes are multiplied by so that a channel varies by about 1, as the note says.
+
+        Each channel's own deviation goes into the first weights. Without a scale they would be some 60 times smaller
+        than the net's other weights, and their inputs larger: a training would move them 3,000 times as far.
+        """
+        return float(f"{1 / (255 * statistics.mean(self.noted('deviation'))):.4g}")
 
     def noted(self, what: str) -> list[float]:
         """The `mean` or `deviation` in the note, in the order of a data set's channels: blue, green, red."""
