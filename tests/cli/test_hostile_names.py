@@ -86,6 +86,7 @@ LINES = {
         "convert net.caffemodel net.npz",
         "convert deploy.caffemodel deploy.onnx --model deploy.prototxt --check",
         "convert deploy.onnx back.prototxt back.caffemodel --check",
+        "convert deploy.caffemodel new.prototxt --model deploy.prototxt --target nnie",
         "convert net.caffemodel {}.npz",
         "convert {} x.npz",
     ],

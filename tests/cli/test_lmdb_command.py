@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -81,15 +80,6 @@ def test_picture_files_are_exported_as_they_are(run: Run) -> None:
     assert sorted(path.name for path in Path("out").iterdir())[:3] == [f"0000000{i}_colour_00{i}.jpg" for i in range(3)]
     key, value = records(source)[0]
     assert Path("out/00000000_colour_000.jpg").read_bytes() == parse_datum(key, value).data
-
-
-def test_nothing_is_overwritten(run: Run) -> None:
-    source = str(INTEROP / "gray_lmdb")
-    shutil.copytree(source, "there")
-    before = {path: path.read_bytes() for path in Path("there").iterdir()}
-    for words in (["shuffle", source, "there"], ["merge", source, "there"], ["export", source, "there"]):
-        assert '"there" exists already' in run("lmdb", *words).fatal
-    assert {path: path.read_bytes() for path in Path("there").iterdir()} == before
 
 
 def test_what_goes_wrong_leaves_nothing(run: Run) -> None:

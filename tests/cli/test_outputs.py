@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sqlite3
 import zipfile
 from collections.abc import Callable
@@ -94,6 +95,8 @@ OUTPUTS: dict[str, str | list[tuple[str, str]]] = {
         ("npy", "convert lmdb {}"),
         ("prototxt", "convert net.onnx {} made/weights.npz"),
         ("npz", "convert net.onnx made/net.prototxt {}"),
+        ("prototxt", CONVERT + " --model deploy.prototxt --target bvlc"),
+        ("npz", "convert deploy.caffemodel made/net.prototxt {} --model deploy.prototxt --target bvlc"),
     ],
     "merge-bn": [
         ("prototxt", "merge-bn deploy.prototxt deploy.caffemodel {} made/other.caffemodel"),
@@ -274,6 +277,17 @@ def test_inputs_survive(line: str, survives: str, run: Run) -> None:
     done = run(*line.split())
     assert done.code != 0 and "is another file of this command" in done.fatal
     assert Path(survives).read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    "line", [line for kind, line in CASES if kind == "new" and not re.search("--(log_dir|tensorboard|out)", line)]
+)
+def test_a_folder_that_exists_is_not_overwritten(line: str, run: Run) -> None:
+    words, target = target_of("new", line)
+    assert run(*words).code == 0
+    before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
+    assert f'"{target}" exists already' in run(*words).fatal
+    assert before and {path: path.read_bytes() for path in target.rglob("*") if path.is_file()} == before
 
 
 def test_caffes_upgrades_may_replace_their_input(run: Run) -> None:

@@ -123,14 +123,6 @@ def test_pictures_that_cannot_be_read_are_told_and_passed_over(run: Run) -> None
     assert not Path("none").exists()
 
 
-def test_what_exists_is_not_overwritten(run: Run) -> None:
-    write_pictures(records(INTEROP / "gray_lmdb")[:3])
-    assert run("convert_imageset from/ list.txt made").code == 0
-    before = records("made")
-    assert '"made" exists already' in run("convert_imageset -gray from/ list.txt made").fatal
-    assert records("made") == before
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

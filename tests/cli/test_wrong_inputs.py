@@ -75,6 +75,7 @@ LINES = {
         "convert {deploy.caffemodel} @.onnx --model {deploy.prototxt} --mean {mean.npy}",
         "convert {net.onnx} @.prototxt @.caffemodel",
         "convert {lmdb} @.binaryproto",
+        "convert {deploy.caffemodel} @.prototxt @.caffemodel --model {deploy.prototxt} --target opencv --merge-bn",
     ],
     "merge-bn": ["merge-bn {deploy.prototxt} {deploy.caffemodel} @.prototxt @.caffemodel"],
     "compress": [
