@@ -364,37 +364,88 @@ def test_every_command_on_the_engine(run: Run, monkeypatch: pytest.MonkeyPatch, 
 STAND_INS = """
 import sys
 sys.path.insert(0, {root!r})
-import pytest
 from fcaffe.engines.cuda import driver
-from tests.engines.cuda import stand_in_engine
-from tests.engines.cuda.emulator import has_compiler
+from tests.engines.cuda import stand_in_cupy, stand_in_engine
 from tests.engines.cuda.fake_driver import FakeDriver
 
-stand_in_engine.install(pytest.MonkeyPatch())
-driver.open_library = FakeDriver
+stand_in_engine.install(None)
+stand_in_cupy.runtime.DEVICES = 2
+stand_in_cupy.nccl.module.available = True
+driver.open_library = lambda: FakeDriver(("A", "B"))
 """
+LAYERS = """
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
+  convolution_param { num_output: 4 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
+layer { name: "scale" type: "Scale" bottom: "conv" top: "conv" scale_param { bias_term: true } }
+layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
+layer { name: "drop" type: "Dropout" bottom: "conv" top: "conv" }
+"""
+NORM = 'layer { name: "bn" type: "BatchNorm" bottom: "conv" top: "conv" }'
+HOSTS = "--hostfile hosts --elastic 1:2 --batch global"
+WAYS = [  # flags on CPUs, on GPUs, and on both; by how much losses may differ: compression magnifies roundings
+    ("--workers 2 --batch per-worker", "--gpu 0,0", "", 1e-3),
+    ("--workers 2", "--gpus 2", "", 1e-3),
+    ("--workers 2 --reduce ring", "--gpus 2 --reduce staged:ring", "--bn local", 1e-3),
+    ("--workers 2", "--gpus 2", "--compress fp16", 1e-3),
+    ("--workers 2", "--gpus 2", "--compress onebit", 5e-2),
+    ("--workers 2", "--gpus 2", "--compress topk:density=0.1", 5e-2),
+    ("", "--gpu 0", "--reproducible 2", 1e-3),
+    ("--workers 2", "--gpus 2", "--reproducible 3", 1e-3),
+    ("", "--gpu 0", HOSTS, 1e-3),
+]
+REFUSED = {
+    "--parallel hybrid": "--parallel hybrid is for engines on CPUs: leave it out on GPUs",
+    "--reproducible 2": "--reproducible 2 cannot give each shard a net of its own, which layers such as BatchNorm",
+}
+
+
+class Trainings:
+    """Trainings of two workers in a folder, on CPUs or on stand-ins for two GPUs."""
+
+    def __init__(self, folder: Path, layers: str) -> None:
+        self.folder = folder
+        (folder / "site").mkdir()
+        (folder / "site" / "sitecustomize.py").write_text(STAND_INS.format(root=str(ROOT)))
+        (folder / "hosts").write_text("127.0.0.2\n127.0.0.3\n")
+        head, ip, tail = (folder / "net.prototxt").read_text().partition('layer {\n  name: "ip"')
+        head = head.replace("data_param", "transform_param { scale: 0.01 } data_param") + layers
+        tail = tail.replace('bottom: "data" top: "ip"', 'bottom: "conv" top: "ip"')
+        (folder / "net.prototxt").write_text(head + ip + tail)
+
+    def start(self, on_gpu: bool, flags: str) -> Job:
+        path = [str(self.folder / "site")] * on_gpu + [str(ROOT)]
+        variables = {"PYTHONPATH": os.pathsep.join(path), "TEST_FOLDER": str(self.folder), "OMP_NUM_THREADS": "1"}
+        words = [sys.executable, "-m", "fcaffe", "train", "--solver", "solver.prototxt", *flags.split()]
+        job = Job(words, self.folder, {**os.environ, **variables})
+        job.wait()
+        return job
+
+    def losses(self, on_gpu: bool, flags: str) -> list[float]:
+        job = self.start(on_gpu, flags)
+        assert job.wait() == 0, job.text
+        assert ("Using GPUs" in job.text) == on_gpu
+        return [float(loss) for loss in re.findall(r"Iteration \d+.*, loss = (\S+)", job.text)]
 
 
 @needs_mpi
 @needs_compiler
-def test_workers_on_one_gpu_are_those_of_cpus(folder: Path) -> None:
-    (folder / "site").mkdir()
-    (folder / "site" / "sitecustomize.py").write_text(STAND_INS.format(root=str(ROOT)))
-
-    def losses(site: str, *flags: str) -> list[float]:
-        environment = {
-            **os.environ,
-            "PYTHONPATH": f"{folder / site}{os.pathsep}{ROOT}",
-            "TEST_FOLDER": str(folder),
-        }
-        words = [sys.executable, "-m", "fcaffe", "train", "--solver", "solver.prototxt", *flags]
-        job = Job(words, folder, environment)
-        assert job.wait() == 0, job.text
-        return [float(loss) for loss in re.findall(r"Iteration \d+.*, loss = (\S+)", job.text)]
-
-    expected = losses("none", "--workers", "2", "--batch", "per-worker", "--engine", "numpy")
+@pytest.mark.parametrize(("on_cpus", "on_gpus", "more", "within"), WAYS)
+def test_ways_of_training_give_the_losses_of_cpus(
+    folder: Path, on_cpus: str, on_gpus: str, more: str, within: float
+) -> None:
+    trainings = Trainings(folder, LAYERS + NORM * ("--reproducible" not in more))
+    expected = trainings.losses(False, f"{on_cpus} {more} --engine numpy")
     assert len(expected) == 5
-    assert losses("site", "--gpu", "0,0") == pytest.approx(expected, rel=1e-4)
+    assert trainings.losses(True, f"{on_gpus} {more}") == pytest.approx(expected, rel=within)
+
+
+@needs_mpi
+@pytest.mark.parametrize("flags", REFUSED)
+def test_ways_that_gpus_have_not_are_refused_in_one_line(folder: Path, flags: str) -> None:
+    job = Trainings(folder, LAYERS + NORM).start(True, f"--gpus 2 {flags}")
+    assert job.wait() == 134
+    (line,) = job.fatal
+    assert REFUSED[flags] in line
 
 
 # --- machines without GPUs --------------------------------------------------------------------------------------------
