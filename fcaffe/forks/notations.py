@@ -136,19 +136,16 @@ def _dilation(param: Any) -> list[int]:
 
 def _replace(layer: Any, param: Any, fields: list[str], own: str, value: Any) -> None:
     """Set Caffe's field `own` to `value`, and clear the fields of the fork. Raises ProtoError if both differ."""
-    present = list(param.dilation) if own == "dilation" else [getattr(param, own)] * param.HasField(own)
-    wanted = value if own == "dilation" else [value]
-    if present and present not in (wanted, wanted * 2):  # one for all axes, or one for each
+    new = type(param)(**{own: value})
+    present = next((found for field, found in param.ListFields() if field.name == own), value)
+    if present not in (value, value * 2 if isinstance(value, list) else value):  # one for all axes, or one for each
         raise ProtoError(
             f'layer "{layer.name}": {" and ".join(fields)} and {own} contradict each other; remove '
             f"{' and '.join(fields)}, which BVLC Caffe does not have"
         )
-    for field in fields:
+    for field in (*fields, own):
         param.ClearField(field)
-    if own == "dilation":
-        param.dilation[:] = wanted
-    else:
-        setattr(param, own, value)
+    param.MergeFrom(new)
 
 
 def _complete_crop(layers: Sequence[Any], index: int) -> None:

@@ -180,10 +180,11 @@ def _largest(step: Step, x: Value, axes: list[int]) -> Value:
 
 def argmax(step: Step) -> Value:
     """Of equal values Caffe takes the last. It is the first one of the reversed axis."""
-    x, last = step.x, step.attribute("select_last_index", 0)
+    x = step.x
     axis = step.axis(step.attribute("axis"), x.shape)
     step.attribute("keepdims")
     n = x.shape[axis]
+    last = step.attribute("select_last_index", 0) or n == 1  # which no sum makes -0
     x = step.power(x, scale=-1) if step.op == "ArgMin" else x
     x = x if last else chosen(step, x, axis, range(n)[::-1])
     y = step.layer("ArgMax", x, argmax_param={"axis": axis})

@@ -18,6 +18,7 @@ from fcaffe.input_files import asking
 from fcaffe.onnx.check import run_onnx
 from fcaffe.onnx.library import onnx
 from fcaffe.onnx.reading.graph import Step, Value, sizes
+from fcaffe.onnx.reading.inference import model_with
 from fcaffe.onnx.reading.reorder import chosen, weighted
 
 NEAR = 1e-5  # of weights, for which onnxruntime computes coordinates in float32
@@ -66,12 +67,10 @@ def _matrix(step: Step, how: dict[str, Any], old: int, target: float) -> np.ndar
     step.net.take(math.ceil(old * abs(target if counted else old * target)))
     to = np.array([1, old, target, 1]) if counted else np.array([1, 1, target, 1], np.float32)
     inputs = ["x", "to"] if step.op == "Upsample" or step.net.opset == 10 else ["x", "none", *["none"] * counted, "to"]
-    ends = [helper.make_tensor_value_info("x", 1, units.shape)], [helper.make_empty_tensor_value_info("y")]
     arrays = {"to": to, "none": np.zeros(0, np.float32)}
     constants = [onnx().numpy_helper.from_array(array, name) for name, array in arrays.items()]
-    graph = helper.make_graph([helper.make_node(step.op, inputs, ["y"], **how)], "resize", *ends, constants)
-    opsets = [helper.make_opsetid("", max(step.net.opset, 9))]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=helper.find_min_ir_version_for(opsets))
+    ends = [helper.make_tensor_value_info("x", 1, units.shape)]
+    model = model_with(step, helper.make_node(step.op, inputs, ["y"], **how), ends, constants)
     with asking():
         made = run_onnx(model.SerializeToString(), {"x": units})["y"]
     return made[0, :, :, 0].T

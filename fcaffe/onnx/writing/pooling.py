@@ -99,7 +99,4 @@ def _with_indices(step: Step, w: Windows, outputs: Shape) -> list[str]:
 
 def _pads(w: Windows, size: Shape, outputs: Shape) -> list[int]:
     """ONNX's pads, those before each axis and then those behind each, for `outputs` complete windows."""
-    ends = [
-        max(0, (o - 1) * s + k - n - p) for n, o, k, s, p in zip(size, outputs, w.kernel, w.stride, w.pad, strict=True)
-    ]
-    return [*w.pad, *ends]
+    return [*w.pad, *(n - p - own for n, p, own in zip(w.padded_size(size, outputs), w.pad, size, strict=True))]
