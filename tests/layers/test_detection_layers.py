@@ -8,7 +8,7 @@ import pytest
 
 from fcaffe.data import boxes
 from fcaffe.engines import NumpyEngine
-from fcaffe.errors import DataError, LayerError, NetError
+from fcaffe.errors import DataError
 from fcaffe.net import Context, Net
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
@@ -159,61 +159,6 @@ def test_scores_that_are_no_numbers_give_a_loss_that_is_none():
     net = loss_net("neg_pos_ratio: 99")
     net.blob("scores").data[0] = np.nan
     assert np.isnan(net.forward())
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ((0, 3, 0, 0, 0, 1, 1, 0), "an object has the label 3; labels are 0 to 2 without the background's, 0"),
-        ((0, 0, 0, 0, 0, 1, 1, 0), "an object has the label 0"),
-        ((0, np.nan, 0, 0, 0, 1, 1, 0), "an object has the label nan"),
-        ((2, 1, 0, 0, 0, 1, 1, 0), "an object is in image 2 of a batch of 2"),
-    ],
-)
-def test_objects_that_cannot_be_learned(row, message):
-    net = loss_net()
-    net.blob("objects").data[0, 0, 1] = row
-    with pytest.raises(LayerError, match=message):
-        net.forward()
-
-
-@pytest.mark.parametrize(
-    ("fields", "more", "message"),
-    [
-        ("background_label_id: 3", "", "num_classes must count the background"),
-        ("do_neg_mining: false", "", "do_neg_mining contradicts mining_type"),
-        ("share_location: false", "", "mines with share_location only"),
-        ("mining_type: HARD_EXAMPLE sample_size: 0", "", "sample_size must be positive"),
-        ("", "loss_param { normalization: PRE_FIXED }", "normalization is one of"),
-        ("mining_type: NONE share_location: false", "", "needs 4 codes of each class and 3 scores for each prior"),
-    ],
-)
-def test_losses_that_make_no_sense(fields, more, message):
-    with pytest.raises(NetError, match=message):
-        make_net(LOSS % (fields, more))
-
-
-PRIOR_BOX = """layer { name: "in" type: "Input" top: "x" top: "image" input_param {
-    shape { dim: 1 dim: 1 dim: 2 dim: 2 } shape { dim: 1 dim: 3 dim: 20 dim: 20 } } }
-  layer { name: "priors" type: "PriorBox" bottom: "x" bottom: "image" top: "y" prior_box_param { %s } }"""
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ("", "needs min_size"),
-        ("min_size: 0.9", "needs min_size"),
-        ("min_size: 5 max_size: 4", "each above its min_size"),
-        ("min_size: 5 min_size: 6 max_size: 9", "as many max_size as min_size"),
-        ("min_size: 5 aspect_ratio: 0", "aspect_ratio must be above 0"),
-        ("min_size: 5 variance: 1 variance: 2", "variance is given once or four times"),
-        ("min_size: 5 step_h: 2", "give either step, or both step_h and step_w"),
-        ("min_size: 5 img_size: 9 img_h: 2", "give either img_size, or both img_h and img_w"),
-    ],
-)
-def test_priors_that_make_no_sense(fields, message):
-    with pytest.raises(LayerError, match=message):
-        make_net(PRIOR_BOX % fields)
 
 
 @pytest.mark.parametrize("form", ["VOC", "COCO"])

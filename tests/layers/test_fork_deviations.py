@@ -1,19 +1,21 @@
-"""Layers of forks that reorder, normalise and resize, and losses of faces: what they refuse, and where they differ from
-the forks' code on purpose."""
+"""Layers of forks: what they refuse, and where they differ from the forks' code on purpose."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from fcaffe.errors import NetError
+from fcaffe.errors import LayerError, NetError
 from fcaffe.net import Net
+from tests.cases import each_of
 from tests.conftest import make_net
 from tests.engine_choice import host
+from tests.layers.examples import EXAMPLES
 
 pytestmark = pytest.mark.usefixtures("on_each_engine")
 
 IMAGE = (2, 4, 6, 6)
+SSD = [(2, 16), (2, 12), (1, 2, 16), (1, 1, 3, 8)]
 
 
 def net_of(layer: str, *shapes: tuple[int, ...], tops: int = 1, phase: str = "TRAIN") -> Net:
@@ -57,6 +59,57 @@ REFUSED = [
         [(3, 4), (3,)],
         "class_weighting is given 1 times for the 4 classes",
     ),
+    *(
+        (f'type: "{kind}" loss_param {{ normalization: PRE_FIXED }}', [(2, 1), (2, 1)], "PRE_FIXED belongs to the OHEM")
+        for kind in ("SoftmaxWithLoss", "SigmoidCrossEntropyLoss")
+    ),
+    *(
+        (f'type: "MultiBoxLoss" multibox_loss_param {{ num_classes: 3 {fields} }}', SSD, message)
+        for fields, message in [
+            ("background_label_id: 3", "num_classes must count the background"),
+            ("do_neg_mining: false", "do_neg_mining contradicts mining_type"),
+            ("share_location: false", "mines with share_location only"),
+            ("mining_type: HARD_EXAMPLE sample_size: 0", "sample_size must be positive"),
+            ("} loss_param { normalization: PRE_FIXED", "normalization is one of"),
+            ("mining_type: NONE share_location: false", "needs 4 codes of each class and 3 scores for each prior"),
+        ]
+    ),
+    *(
+        (f'type: "PriorBox" prior_box_param {{ {fields} }}', [(1, 1, 2, 2), (1, 3, 20, 20)], message)
+        for fields, message in [
+            ("", "needs min_size"),
+            ("min_size: 0.9", "needs min_size"),
+            ("min_size: 5 max_size: 4", "each above its min_size"),
+            ("min_size: 5 min_size: 6 max_size: 9", "as many max_size as min_size"),
+            ("min_size: 5 aspect_ratio: 0", "aspect_ratio must be above 0"),
+            ("min_size: 5 variance: 1 variance: 2", "variance is given once or four times"),
+            ("min_size: 5 step_h: 2", "give either step, or both step_h and step_w"),
+            ("min_size: 5 img_size: 9 img_h: 2", "give either img_size, or both img_h and img_w"),
+        ]
+    ),
+    *(
+        (f'type: "{kind}" {fields}', [(2, 4, 5, 6), (3, 5)], message)
+        for kind, fields, message in [
+            ("ROIPooling", "", "needs pooled_h and pooled_w"),
+            ("ROIPooling", "roi_pooling_param { pooled_h: 2 pooled_w: 2 spatial_scale: -1 }", "spatial_scale above 0"),
+            ("PSROIPooling", "psroi_pooling_param { output_dim: 2 group_size: 2 spatial_scale: 1 }", "= 8 channels"),
+            ("PSROIPooling", "psroi_pooling_param { output_dim: 2 group_size: 2 }", "needs output_dim, "),
+            ("ROIAlign", "roi_align_param { pooled_h: 1 pooled_w: 1 sampling_ratio: 1000 }", "sampling_ratio"),
+            ("ROIAlign", "roi_align_param { pooled_h: 1 pooled_w: 1 } roi_pooling_param {}", "of the MS-CNN "),
+        ]
+    ),
+    *(
+        (f'type: "{kind}" {fields}', [(2, 16, 2, 2), (2, 10)], message)
+        for kind, fields, message in [
+            ("DetectionLoss", "detection_loss_param { side: 2 cls_num: 3 field_h: 9 }", "cls_num, field_h belong"),
+            ("DetectionLoss", "detection_loss_param { side: 2 num_class: 9 }", "correct side, num_class"),
+            ("RegionLoss", "region_loss_param { num_class: 3 num: 2 biases: 1 biases: 1 }", "4 biases for num: 2"),
+            ("Yolov3", "yolov3_param { num_class: 3 num: 1 biases: 1 biases: 1 mask: 2 }", "mask of num = 1 of the 1"),
+            ("Yolov3", "yolov3_param { num_class: 4 num: 2 biases: 1 biases: 1 mask: 0 mask: 0 }", "18 channels"),
+        ]
+    ),
+    ('type: "Yolov3DetectionOutput" yolov3_detection_output_param { biases: 9 biases: 9 gaussian_box: true }', [IMAGE],
+     "gaussian_box"),
 ]  # fmt: skip
 
 
@@ -79,6 +132,37 @@ def test_indices_out_of_range_are_named(layer: str, shapes: list[tuple[int, ...]
     net = net_of(layer, *shapes, tops=tops)
     net.blob("x1").data[...] = index
     with pytest.raises(NetError, match=r'layer "it" .*index .* at position 0 of "x1" .* is none of the rows 0 to 15'):
+        net.forward()
+
+
+NO_REGION, NO_BOX = 'row 1 of "x1" is no region of the 2 image', "has a row of ground truth"
+OF_REGIONS = [(2, 0, 0, 3, 3), (-1, 0, 0, 3, 3), (0, 0, np.nan, 3, 3), (1, 0, 0, np.inf, 3)]
+OF_BOXES = [(3, 0.5, 0.5, 0.1, 0.1), (-1, 0.5, 0.5, 0.1, 0.1), (0, 1.0, 0.5, 0.1, 0.1), (0, -0.1, 0.5, 0.1, 0.1)]
+OF_BOXES += [(0, 0.5, 0.5, -0.1, 0.1), (0, 0.5, np.nan, 0.1, 0.1), (0, 0.5, 0.5, 0.1, np.inf)]
+WRONG = [  # an example, its last bottom from an index on, and the error
+    *((kind, 5, row, NO_REGION) for kind in ("ROIPooling", "PSROIPooling", "ROIAlign") for row in OF_REGIONS),
+    *((kind, 15, row, f"image 1 {NO_BOX}") for kind in ("RegionLoss", "Yolov3") for row in OF_BOXES),
+    *(
+        ("DetectionLoss", 7, (1, 0, 0, 0, label, *[0] * 12, *box), f"image 0 {NO_BOX}")
+        for label, *box in (OF_BOXES[0], OF_BOXES[4], OF_BOXES[5])
+    ),
+    ("MultiBoxLoss", 8, (0, 3, 0, 0, 0, 1, 1, 0), "the label 3; labels are 0 to 2 without the background's, 0"),
+    ("MultiBoxLoss", 8, (0, 0, 0, 0, 0, 1, 1, 0), "an object has the label 0"),
+    ("MultiBoxLoss", 8, (0, np.nan, 0, 0, 0, 1, 1, 0), "an object has the label nan"),
+    ("MultiBoxLoss", 8, (2, 1, 0, 0, 0, 1, 1, 0), "an object is in image 2 of a batch of 2"),
+]
+
+
+@each_of(WRONG)
+def test_rows_that_are_none(kind: str, start: int, row: tuple[float, ...], message: str) -> None:
+    example = EXAMPLES[kind][0]
+    net = net_of(f'type: "{kind}" {example.text}', *example.bottoms, tops=example.tops)
+    for index, values in example.values.items():
+        blob, filled = net.blob(f"x{index}"), np.resize(np.float32(values), example.bottoms[index])
+        if index == len(example.bottoms) - 1:
+            filled.reshape(-1)[start : start + len(row)] = row
+        blob.data[...] = blob.xp.asarray(filled)
+    with pytest.raises(LayerError, match=f'layer "it" .*{message}'):
         net.forward()
 
 
