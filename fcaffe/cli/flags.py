@@ -265,7 +265,7 @@ class Command(click.Command):
         self.file_flag = file_flag
         for param in self.params:  # so that the shell completes files
             named = isinstance(param, click.Argument) or re.search("FILE|FOLDER", param.metavar or "")
-            if named and param.type is click.STRING and param._custom_shell_complete is None:
+            if named and param.type is click.STRING:
                 param.type = click.Path()
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:

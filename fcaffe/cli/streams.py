@@ -16,7 +16,6 @@ from fcaffe import log
 from fcaffe.log.lines import Outlet
 
 _output: Outlet | None = None
-_error: Outlet | None = None
 
 
 def begin() -> None:
@@ -26,7 +25,7 @@ def begin() -> None:
     opened, such as a snapshot, would get that number, and prints would go into it. Standard output gets /dev/null for
     reading, so that writing there still fails.
     """
-    global _output, _error
+    global _output
     for number, mode in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
         try:
             os.fstat(number)
@@ -42,8 +41,7 @@ def begin() -> None:
         _output = Outlet(1, "standard output", lasting=False)
         sys.stdout = _text(_output, sys.stdout)
     if sys.stderr is sys.__stderr__:
-        _error = Outlet(2, "standard error", notice=log.lines_missing)
-        sys.stderr = _text(_error, sys.stderr)
+        sys.stderr = _text(log.standard_error, sys.stderr)
 
 
 def _text(outlet: Outlet, before: Any) -> TextIO:
@@ -69,4 +67,5 @@ def outlast_output() -> None:
 
 def error_fails() -> bool:
     """Whether the last write to standard error failed, though its reader is still there."""
-    return _error is not None and _error.problem is not None and _error.problem.errno != errno.EPIPE
+    problem = log.standard_error.problem
+    return problem is not None and problem.errno != errno.EPIPE

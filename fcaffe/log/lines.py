@@ -141,7 +141,7 @@ def _emit(line: str) -> None:
     with contextlib.suppress(OSError, ValueError):  # ValueError: the stream is closed
         if stream is sys.__stderr__ and stream is not None:  # Python's buffer would raise again at exit
             stream.flush()
-            _own_stderr.write(line.encode(errors="backslashreplace"))
+            standard_error.write(line.encode(errors="backslashreplace"))
         elif stream is not None:
             stream.write(line)
             stream.flush()
@@ -156,7 +156,7 @@ def _here() -> str:
     return f"{os.path.basename(__file__)}:{sys._getframe(1).f_lineno}"
 
 
-_own_stderr = Outlet(2, "standard error", notice=lines_missing)
+standard_error = Outlet(2, "standard error", notice=lines_missing)
 
 
 info = functools.partial(write, "I")
