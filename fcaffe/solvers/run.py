@@ -265,7 +265,7 @@ def _checked_rule(param: Any, engine: Engine, exchange: GradientExchange) -> Rul
         raise SolverError(f"unknown regularization_type '{param.regularization_type}'; known ones: L1, L2")
     learning_rate(param, 0)  # refuses an unknown policy
     trust_ratio.check(param, exchange.applies_momentum)
-    if engine.loss_scale:
+    if engine.loss_scale is not None:
         for is_given, what in (
             (trust_ratio.is_wanted(param), "rates of each layer's own"),
             (exchange.applies_momentum, "a compression with momentum"),

@@ -1,4 +1,5 @@
-"""Elementwise operators, Dropout and biases, by CuPy's kernels of formulas, which read and write memory once."""
+"""Elementwise operators, Dropout and biases, by CuPy's kernels of formulas, which read and write memory once; and rows
+at indices."""
 
 from __future__ import annotations
 
@@ -9,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.engines.channels import channels_last
+from fcaffe.engines.channels import channels_last, is_channels_last
 from fcaffe.engines.cuda.kernels import THREADS, Kernels, blocks_for
 from fcaffe.engines.cuda.operands import BYTES
 from fcaffe.engines.elementwise import PlainElementwise
+from fcaffe.engines.engine import PlainRows
 from fcaffe.engines.formulas import Formula
 from fcaffe.engines.memory import Array
 
@@ -22,8 +24,10 @@ PRODUCT = Formula("x * y")
 MASKED = Formula("x * (mask * scale)")
 BIASED = Formula("max(x + bias, 0) + slope * min(x + bias, 0)")
 
+MANY = 1 << 16  # threads, which keep a GPU busy
 
-class Elementwise(PlainElementwise):
+
+class Elementwise(PlainElementwise, PlainRows):
     """Arrays of any types and orders. Dropout's masks are 1 where a value is kept.
 
     CuPy computes values in the order of indices, one a thread. So axes are put into the order of memory first.
@@ -88,6 +92,33 @@ class Elementwise(PlainElementwise):
         while sums.ndim > 1:
             sums = sums.sum(axis=-2, dtype=np.float32)
         return sums
+
+    def add_rows(self, rows: Array, indices: Array, target: Array) -> None:
+        """In their order. CuPy adds in any order, so last bits would differ."""
+        if not rows.size:
+            return
+        if rows.dtype != np.float32 or target.dtype != np.float32:
+            super().add_rows(rows, indices, target)
+            return
+        if rows.ndim == target.ndim > 3 and is_channels_last(rows) and is_channels_last(target):
+            rows, target = channels_last(rows), channels_last(target)
+        given, sums, dense = map(self.xp.ascontiguousarray, (rows, target, indices))
+        width = target.size // target.shape[0]
+        remainders = max(1, min(target.shape[0], MANY // width))
+        numbers = map(np.int64, (indices.size, width, remainders))
+        blocks = blocks_for(width * remainders)
+        self.kernels.launch("rows", "add_rows", (), blocks, THREADS, given, dense, sums, *numbers)
+        if sums is not target:
+            target[...] = sums
+
+    def scattered(self, values: Array, indices: Array, count: int) -> Array:
+        """CuPy also assigns in any order, so the last value of equal indices is selected first."""
+        xp = self.xp
+        last, order = xp.zeros(count, np.int32), xp.arange(1, values.size + 1, dtype=np.int32)
+        xp.maximum.at(last, indices, order)
+        target = xp.zeros(count, values.dtype)
+        xp.add.at(target, indices, xp.where(last[indices] == order, values, 0))
+        return target
 
 
 def memory_order(array: Array) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,8 @@ from fcaffe.engines.cuda.inner_product import InnerProduct
 from fcaffe.engines.cuda.kernels import Kernels
 from fcaffe.engines.cuda.normalization import Normalization
 from fcaffe.engines.cuda.pooling import Pooling
-from fcaffe.engines.cuda.rows import Rows
 from fcaffe.engines.cuda.transfers import Transfers
-from fcaffe.engines.cuda.update import LossScale, Update
+from fcaffe.engines.cuda.update import Update
 from fcaffe.engines.engine import Engine
 
 
@@ -28,7 +27,6 @@ class CudaEngine(
     Normalization,
     InnerProduct,
     Elementwise,
-    Rows,
     Update,
     Transfers,
     Engine,
@@ -76,7 +74,8 @@ class CudaEngine(
         self.counters = cupy.zeros(4, np.uint64)  # see set_counters
         self.step = cupy.zeros(2, np.float32)  # rate, factor of the gradients
         self.overflow = cupy.zeros(1, np.int32)  # 1 after a gradient that is not finite: the update does nothing
-        self.loss_scale = LossScale(cupy, self.kernels, self.overflow, loss_scale) if math == "fp16" else None
+        if math == "fp16":
+            self.begin_loss_scale(loss_scale)
         self.name = f"CUDA GPU {device}, {libraries.find_gpu(device).name} ({math})"
 
     def make_current(self) -> None:
@@ -109,24 +108,6 @@ class CudaEngine(
             work()
         else:
             self.graphs.run(owner, name, signature, work)
-
-    def scale_losses(self, tops: Iterable[tuple[Any, float]]) -> None:
-        if self.loss_scale:
-            self.loss_scale.apply(tops)
-
-    def state(self) -> dict[str, np.ndarray]:
-        """The scale of the loss, if it is adapted."""
-        self.make_current()
-        return self.loss_scale.state() if self.loss_scale else {}
-
-    def restore_state(self, state: dict[str, np.ndarray]) -> None:
-        self.make_current()
-        if self.loss_scale:
-            self.loss_scale.restore_state(state)
-
-    def gradient_scale(self) -> float:
-        self.make_current()
-        return float(self.loss_scale.scale[0]) if self.loss_scale else 1.0
 
     def set_counters(self, *counters: int) -> None:
         self.write_small(self.counters, np.array(counters, np.uint64))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,82 +37,52 @@ class Settings(NamedTuple):
     rms_decay: float = 0.0
 
 
-class LossScale:
-    """A `fixed` scale, or an adapted one for None.
-
-    If a gradient is not finite, the update is skipped and the adapted scale is halved. After 2000 updates without
-    overflow it is doubled. All state stays on the device.
-
-    Each iteration calls `apply` before backward; `check` after the sum over the workers, so that all workers decide
-    alike; the engine's update, which divides by the scale; and `adjust`. `check` writes `overflow` (int32, (1,)), which
-    the update and `adjust` read.
-    """
-
-    def __init__(self, xp: Any, kernels: Kernels, overflow: Array, fixed: float | None = None) -> None:
-        self.xp, self.kernels, self.overflow = xp, kernels, overflow
-        self.patience = PATIENCE if fixed is None else 0
-        scale = FIRST if fixed is None else fixed
-        self._scales = xp.asarray(np.array([scale, 1 / scale], np.float32))
-        self._steps = xp.zeros(2, np.int32)  # updates since the last change of the scale, and skipped ones in all
-
-    @property
-    def scale(self) -> Array:
-        """(1,): the factor of the losses."""
-        return self._scales[:1]
-
-    @property
-    def inverse(self) -> Array:
-        """(1,): the factor of the gradients in the update."""
-        return self._scales[1:]
-
-    def state(self) -> dict[str, np.ndarray]:
-        """For snapshots; empty for a fixed scale."""
-        return {"scales": self._scales.get(), "steps": self._steps.get()} if self.patience else {}
-
-    def restore_state(self, state: dict[str, np.ndarray]) -> None:
-        """Continue from what `state` returned. A fixed scale stays; so does any scale if the snapshot has none."""
-        if self.patience and state:
-            self._scales[...] = self.xp.asarray(state["scales"].astype(np.float32))
-            self._steps[...] = self.xp.asarray(state["steps"].astype(np.int32))
-
-    def apply(self, losses: Iterable[tuple[Array, float]]) -> None:
-        """diff = weight * scale, for the gradient and the weight of each loss."""
-        for diff, weight in losses:
-            diff[...] = self._scales[0] * np.float32(weight)
-
-    def check(self, gradients: Array) -> None:
-        """Set `overflow` if one of the flat float32 gradients is not finite."""
-        blocks, count = blocks_for(gradients.size, per_thread=4), np.int64(gradients.size)
-        self.kernels.launch("update", "find_overflow", (), blocks, THREADS, gradients, count, self.overflow)
-
-    def adjust(self) -> None:
-        """After the update: adapt the scale for the next iteration, and clear `overflow`."""
-        good, skipped = self._steps[:1], self._steps[1:]
-        good += 1
-        good *= 1 - self.overflow
-        skipped += self.overflow
-        if self.patience:
-            grows = good == self.patience
-            good *= 1 - grows
-            factor = (1 + grows) * (1 - 0.5 * self.overflow)
-            self.scale[...] = (self.scale * factor).clip(SMALLEST, LARGEST)
-            self.inverse[...] = 1 / self.scale
-        self.overflow[...] = 0
-
-
 class Update(EngineBase):
-    """The plain rules, bit for bit, in one pass over memory.
+    """The plain rules, bit for bit, in one pass over memory, and the scale of the loss.
 
-    Numbers that change from step to step are read on the device. `step` has the rate and the factor of the gradients;
-    the inverse of the `loss_scale` is another factor. If `overflow` is not 0, the kernel changes nothing.
+    Numbers that change from step to step are read on the device. `step` has the rate and the factor of the gradients.
+    If `overflow` is not 0, the kernel changes nothing.
+
+    The scale is fixed, or adapted: an update whose gradients are not all finite is skipped, and the scale is halved. It
+    is doubled after PATIENCE updates without overflow. The check comes after the sum over the workers, so that all
+    decide alike.
     """
 
     kernels: Kernels
     step: Array  # float32 (2,)
     overflow: Array  # int32 (1,)
-    loss_scale: LossScale | None
+    loss_scale: Array | None = None  # float32 (2,): the factor of the losses, and its inverse, of the gradients
+    steps: Array  # int32 (2,): updates since the last change of the scale, and skipped ones in all
 
     updates_at_once = True
+
+    def begin_loss_scale(self, fixed: float | None) -> None:
+        scale = FIRST if fixed is None else fixed
+        self.loss_scale = self.xp.asarray(np.array([scale, 1 / scale], np.float32))
+        self.steps, self.patience = self.xp.zeros(2, np.int32), PATIENCE if fixed is None else 0
+
+    def scale_losses(self, tops: Iterable[tuple[Array, float]]) -> None:
+        if self.loss_scale is not None:
+            for diff, weight in tops:
+                diff[...] = self.loss_scale[0] * np.float32(weight)
+
+    def gradient_scale(self) -> float:
+        self.make_current()
+        return 1.0 if self.loss_scale is None else float(self.loss_scale[0])
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The scale of the loss, if it is adapted."""
+        self.make_current()
+        if self.loss_scale is None or not self.patience:
+            return {}
+        return {"scales": self.loss_scale.get(), "steps": self.steps.get()}
+
+    def restore_state(self, state: dict[str, np.ndarray]) -> None:
+        """A fixed scale stays; so does any scale if the snapshot has none."""
+        self.make_current()
+        if self.loss_scale is not None and self.patience and state:
+            self.loss_scale[...] = self.xp.asarray(state["scales"].astype(np.float32))
+            self.steps[...] = self.xp.asarray(state["steps"].astype(np.int32))
 
     def prepare_update(self, parts: Sequence[Part]) -> list[Array]:
         """The table of parameters that update_all takes: start, length and multipliers of each chunk of the flat
@@ -139,26 +109,27 @@ class Update(EngineBase):
         parameters of the `table`.
 
         `CudaEngine.set_step` has set the rate, which includes Adam's bias correction, and the factor of the gradients.
-        Also finds gradients beyond float16 and adapts the scale of the loss, if there is one.
         """
-        if self.loss_scale:
-            self.loss_scale.check(diff)
-        self.kernels.launch(
-            "update",
-            "update",
-            (RULES[rule],),
-            len(table[0]),
-            THREADS,
-            data,
-            diff,
-            history[0],
-            history[-1],
-            *table,
-            self.step,
-            self.loss_scale.inverse if self.loss_scale else NULL,
-            self.overflow,
-            np.int32(l1),
-            *(np.float32(number) for number in settings),
-        )
-        if self.loss_scale:
-            self.loss_scale.adjust()
+        inverse = NULL if self.loss_scale is None else self.loss_scale[1:]
+        if self.loss_scale is not None:
+            blocks, count = blocks_for(diff.size, per_thread=4), np.int64(diff.size)
+            self.kernels.launch("update", "find_overflow", (), blocks, THREADS, diff, count, self.overflow)
+        arrays = data, diff, history[0], history[-1], *table, self.step, inverse, self.overflow
+        numbers = np.int32(l1), *map(np.float32, settings)
+        self.kernels.launch("update", "update", (RULES[rule],), len(table[0]), THREADS, *arrays, *numbers)
+        if self.loss_scale is not None:
+            self._adjust_scale(self.loss_scale[:1], inverse)
+
+    def _adjust_scale(self, scale: Array, inverse: Array) -> None:
+        """After an update: adapt the scale for the next iteration, and clear `overflow`."""
+        good, skipped = self.steps[:1], self.steps[1:]
+        good += 1
+        good *= 1 - self.overflow
+        skipped += self.overflow
+        if self.patience:
+            grows = good == self.patience
+            good *= 1 - grows
+            factor = (1 + grows) * (1 - 0.5 * self.overflow)
+            scale[...] = (scale * factor).clip(SMALLEST, LARGEST)
+            inverse[...] = 1 / scale
+        self.overflow[...] = 0

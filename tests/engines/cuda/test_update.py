@@ -71,31 +71,32 @@ def test_nothing_to_update_starts_no_kernel(cuda_engine):
     assert not launched()
 
 
-def test_the_scale_halves_after_an_overflow_and_grows_after_good_updates(cuda_engine, monkeypatch):
+@pytest.mark.parametrize("fixed", [None, 128.0])
+def test_the_scale_halves_after_an_overflow_and_grows_after_good_updates(fixed, cuda_engine, monkeypatch):
+    """Unless it is fixed. An update whose gradients overflow changes nothing, and others undo the scale."""
     monkeypatch.setattr(update, "PATIENCE", 3)
-    engine = cuda_engine(math="fp16")
-    scale = engine.loss_scale
-    for bad, place, wanted, skipped in (
-        *((0, 0, factor, 0) for factor in (1, 1, 2)),
-        (np.inf, 0, 1, 1),
-        (-np.inf, 4097, 0.5, 2),
-        (np.nan, sum(SIZES) - 1, 0.25, 3),
-        *((0, 0, factor, 3) for factor in (0.25, 0.25, 0.5, 0.5)),
+    engine = cuda_engine(math="fp16", loss_scale=fixed)
+    table, wanted, wanted_history = engine.prepare_update(parts(0.004)), numbers(1), histories("SGD")
+    data, history = (engine.xp.asarray(array) for array in (numbers(1), histories("SGD")[0]))
+    engine.set_step(RATE, GAIN)
+    skipped = 0
+    for bad, place, factor in (
+        *((0, 0, factor) for factor in (1, 1, 2)),
+        *((np.inf, 0, 1), (-np.inf, 4097, 0.5), (np.nan, sum(SIZES) - 1, 0.25)),
+        *((0, 0, factor) for factor in (0.25, 0.25, 0.5, 0.5)),
     ):
         gradients = numbers(2)
-        gradients[place] += np.float32(bad)
-        scale.check(engine.xp.asarray(gradients))
-        assert bool(engine.overflow.get()) == (bad != 0)
-        scale.adjust()
-        assert float(scale.scale[0]) == update.FIRST * wanted == 1 / float(scale.inverse[0])
-        assert int(scale._steps[1]) == skipped and not engine.overflow.get()
-
-
-def test_a_fixed_scale_stays(cuda_engine):
-    engine = cuda_engine(math="fp16", loss_scale=128.0)
-    engine.overflow[...] = 1
-    engine.loss_scale.adjust()
-    assert float(engine.loss_scale.scale[0]) == 128 and int(engine.loss_scale._steps[1]) == 1
+        scaled = gradients * engine.gradient_scale()
+        scaled[place] += np.float32(bad)
+        engine.update_all("SGD", table, data, engine.xp.asarray(scaled), [history], SETTINGS, False)
+        if bad:
+            skipped += 1
+        else:
+            for part in parts(0.004):
+                plain_update("SGD", part, wanted, gradients, wanted_history, "L2")
+        np.testing.assert_array_equal(data.get(), wanted)
+        assert engine.gradient_scale() == (fixed or update.FIRST * factor) == 1 / float(engine.loss_scale[1])
+        assert int(engine.steps[1]) == skipped and not engine.overflow.get()
 
 
 def test_a_recorded_update_takes_each_steps_rate_and_scale(cuda_engine):
