@@ -219,31 +219,6 @@ def test_a_process_that_is_still_decoding_ends_at_once():
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr
 
 
-# --- state ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("consumed", [0, 1, 7])
-def test_the_state_is_that_of_the_last_batch_had_and_continues_the_series(consumed):
-    arguments = {"batch_size": 3, "transform": "crop_size: 8 mirror: true", "phase": pb.TRAIN}
-    layer, top = data_layer(GOLDEN / "fillers" / "crop_lmdb", **arguments)
-    for _ in range(consumed):
-        layer.forward([], top)
-    state = layer.state()
-    assert state["position"] == 3 * consumed
-    expected = []
-    for _ in range(4):
-        layer.forward([], top)
-        expected.append((top[0].data.copy(), top[1].data.copy()))
-    other, tops = data_layer(GOLDEN / "fillers" / "crop_lmdb", seed=99, **arguments)
-    for reader, blobs in ((layer, top), (other, tops)):  # back in the same layer, and on in a new one
-        reader.restore_state(state)
-        assert all(np.array_equal(array, state[name]) for name, array in reader.state().items())
-        for data, labels in expected:
-            reader.forward([], blobs)
-            assert np.array_equal(blobs[0].data, data) and np.array_equal(blobs[1].data, labels)
-        reader.close()
-
-
 def test_close_ends_the_thread():
     layer, top = data_layer(GOLDEN / "interop" / "gray_lmdb")
     layer.forward([], top)

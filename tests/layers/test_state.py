@@ -1,6 +1,7 @@
 """What a layer carries from one pass to the next is its parameters, the run's random stream and what `state` gives.
 
-Checked for all layer types: after some passes a fresh layer takes these over, and goes on as the first one does.
+Checked for all layer types: after some passes a fresh layer takes these over, and goes on as the first one does, which
+itself goes back to them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from fcaffe.data import array_to_datum
 from fcaffe.data.backends import write_database
 from fcaffe.data.images import encode_image
 from fcaffe.net import Blob, Context, layer_types
+from fcaffe.net.layer import State
 from fcaffe.net.registry import create_layer, follows_batches
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
@@ -102,24 +104,28 @@ class Run:
             found += [host(array) for blob in self.layer.blobs for array in (blob.data, blob.diff)]
         return found
 
-    def take_over(self, other: Run) -> None:
-        for ours, theirs in zip(self.layer.blobs, other.layer.blobs, strict=True):
-            ours.data[...] = theirs.data
-        self.context.random.set_state(other.context.random.state())
-        self.layer.restore_state(other.layer.state())
+    def carried(self) -> tuple[list[np.ndarray], State, bytes]:
+        """What is carried over to the next pass, as copies."""
+        return [host(blob.data) for blob in self.layer.blobs], self.layer.state(), self.context.random.state()
+
+    def take_over(self, blobs: list[np.ndarray], state: State, random: bytes) -> None:
+        for ours, theirs in zip(self.layer.blobs, blobs, strict=True):
+            ours.data[...] = ours.xp.asarray(theirs)
+        self.context.random.set_state(random)
+        self.layer.restore_state(state)
 
 
 def check(kind: str, example: Example, passes: int = PASSES) -> None:
-    straight = Run(kind, example)
+    straight, fresh = Run(kind, example), Run(kind, example, seed=6)
     straight.go_on(0, passes)
-    fresh = Run(kind, example, seed=6)
-    fresh.take_over(straight)
+    carried = straight.carried()
     expected = straight.go_on(passes, MORE)
-    found = fresh.go_on(passes, MORE)
-    assert len(found) == len(expected)
-    for ours, theirs in zip(found, expected, strict=True):
-        assert np.array_equal(ours, theirs), f"{kind} carries something that `state` does not give"
-    for run in (straight, fresh):
+    for run in (fresh, straight):
+        run.take_over(*carried)
+        state = run.layer.state()
+        assert all(np.array_equal(array, carried[1][name]) for name, array in state.items())
+        for ours, theirs in zip(run.go_on(passes, MORE), expected, strict=True):
+            assert np.array_equal(ours, theirs), f"{kind} carries something that `state` does not give"
         run.layer.close()
 
 
@@ -165,7 +171,7 @@ def test_all_types_are_checked() -> None:
 
 
 @each_of(ALL)
-def test_a_fresh_layer_goes_on(kind: str, example: Example) -> None:
+def test_a_layer_goes_on(kind: str, example: Example) -> None:
     check(kind, example)
 
 
@@ -173,16 +179,16 @@ def test_a_fresh_layer_goes_on(kind: str, example: Example) -> None:
 def test_who_carries_something_from_batch_to_batch_of_a_test_says_so(kind: str, example: Example) -> None:
     """So that one worker runs the whole test."""
     run = Run(kind, replace(example, phase="TEST", has_gradient=False))
-    carried = lambda: [*(host(blob.data) for blob in run.layer.blobs), *run.layer.state().values()]  # noqa: E731
-    before = carried()
+    blobs, state, _ = run.carried()
     run.go_on(0, PASSES)
-    if not all(map(np.array_equal, before, carried())):
+    after, later, _ = run.carried()
+    if not all(map(np.array_equal, [*blobs, *state.values()], [*after, *later.values()])):
         assert follows_batches(run.layer.param)
 
 
 @pytest.mark.parametrize("passes", [0, 1, 7])
 @pytest.mark.parametrize("kind", READERS)
-def test_a_fresh_reader_goes_on(kind: str, passes: int, folder: Path) -> None:
+def test_a_reader_goes_on(kind: str, passes: int, folder: Path) -> None:
     if kind in ("DenseImageData", "ImageData", "WindowData"):
         pytest.importorskip("cv2", reason="the images extra (OpenCV) is not installed")
         write_pictures(folder)
