@@ -52,6 +52,10 @@ class DummyData(Layer):
 
     traits = Traits(bottoms=0, tops=(1, None), reads_host=True)
 
+    @classmethod
+    def follows_batches(cls, param: Any) -> bool:
+        return any(map(_draws, param.dummy_data_param.data_filler))
+
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
         fillers = list(self.param.dummy_data_param.data_filler) or [pb.FillerParameter()]
         self.fillers = self._for_each_top("data_filler", fillers, len(top))

@@ -162,7 +162,8 @@ class Layer:
     @classmethod
     def follows_batches(cls, param: Any) -> bool:
         """Whether a layer with these parameters computes something else for a batch of a test after other batches,
-        changes its parameters or writes a file: so one worker runs the whole test, in order."""
+        changes its parameters, draws from the run's stream or writes a file: so one worker runs the whole test, in
+        order."""
         return False
 
     @property

@@ -60,6 +60,9 @@ LAYERS = {  # from c, or p, to m
     "BatchNorm": NORM + 'layer { type: "Split" bottom: "n" top: "m" }',
     "of each batch": NORM.replace("eps", "use_global_stats: false eps")
     + 'layer { type: "Split" bottom: "n" top: "m" }',
+    "DummyData": """layer { name: "drawn" type: "DummyData" top: "drawn" dummy_data_param {
+        shape { dim: 7 dim: 4 dim: 4 dim: 4 } data_filler { type: "gaussian" } } }
+        layer { name: "sum" type: "Eltwise" bottom: "c" bottom: "drawn" top: "m" }""",
     "margin": f'layer {{ name: "it" bottom: "c" {MARGIN} }}',
     "margin behind BatchNorm": NORM + f'layer {{ name: "it" bottom: "n" {MARGIN} }}',
     "normalized weights": """layer { name: "it" type: "InnerProduct" bottom: "c" top: "m" inner_product_param {
