@@ -58,6 +58,9 @@ class Result(NamedTuple):
         return self.messages[-1]
 
 
+Run = Callable[..., Result]
+
+
 def write_records(path: str, labels: list[int], shape: tuple[int, ...] = (1, 4, 4)) -> None:
     random = np.random.default_rng(0)
     images = random.integers(0, 256, (len(labels), *shape), np.uint8)
@@ -87,7 +90,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """run("train -solver x"): words may also be given one by one."""
     monkeypatch.setattr("sys.argv", ["/usr/bin/fcaffe"])
 

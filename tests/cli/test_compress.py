@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from fcaffe.net import Net
 from fcaffe.net.weights import load_weights, to_model
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
-from tests.cli.conftest import Result
+from tests.cli.conftest import Run
 from tests.conftest import make_net
 from tests.tools.onnx_nets import input_layer, with_random_weights
 
@@ -44,7 +43,6 @@ def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Net:
     return made
 
 
-Run = Callable[..., Result]
 FILES = ["net.prototxt", "net.caffemodel", "new.prototxt", "new.caffemodel"]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +10,9 @@ import pytest
 
 from fcaffe.model_files import read_model
 from fcaffe.pycaffe.net import Net
-from tests.cli.conftest import Result
+from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.usefixtures("trained")
-Run = Callable[..., Result]
 
 
 @pytest.fixture

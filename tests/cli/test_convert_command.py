@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Result
+from tests.cli.conftest import Run
 from tests.conftest import GOLDEN
 
 pytest.importorskip("h5py")
 
 INTEROP = GOLDEN / "interop"
 MODEL = INTEROP / "model_iter_8.caffemodel"
-Run = Callable[..., Result]
 pytestmark = pytest.mark.usefixtures("in_a_folder")
 
 

@@ -8,16 +8,14 @@ import re
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fcaffe.proto import caffe_pb2 as pb
-from tests.cli.conftest import Result, records
+from tests.cli.conftest import Run, records
 
-Run = Callable[..., Result]
 pytestmark = pytest.mark.usefixtures("in_a_folder")
 
 # The commands of examples/mnist/create_mnist.sh, cifar10/create_cifar10.sh and siamese/create_mnist_siamese.sh.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from fcaffe.net.weights import to_model
 from fcaffe.onnx.check import run_onnx
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net, write_binary
-from tests.cli.conftest import Result
+from tests.cli.conftest import Run
 from tests.conftest import make_net
 from tests.tools.onnx_graphs import model_of
 from tests.tools.onnx_nets import input_layer, with_random_weights
@@ -24,7 +23,6 @@ from tests.tools.onnx_nets import input_layer, with_random_weights
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-Run = Callable[..., Result]
 
 NET = "\n".join(
     [

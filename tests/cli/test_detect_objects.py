@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,7 @@ import pytest
 from fcaffe.data.images import decode_image, encode_image
 from fcaffe.pycaffe import session
 from fcaffe.pycaffe.net import Net
-from tests.cli.conftest import Result
-
-Run = Callable[..., Result]
+from tests.cli.conftest import Run
 
 # Four priors, the quarters of the picture. The scores are the biases, whatever the picture, but for a weight.
 NET = """name: "quarters"

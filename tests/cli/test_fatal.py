@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from fcaffe.solvers import Solver
-from tests.cli.conftest import NET, SOLVER, Result, write_records
-
-Run = Callable[..., Result]
+from tests.cli.conftest import NET, SOLVER, Run, write_records
 
 TRAIN = "train -solver solver.prototxt"
 

@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -13,9 +13,7 @@ import pytest
 from fcaffe.cli import gflags
 from fcaffe.cli.commands import COMMANDS
 from fcaffe.engines import find_onednn
-from tests.cli.conftest import Result
-
-Run = Callable[..., Result]
+from tests.cli.conftest import Run
 
 OPTIONS = [
     click.Option(["--solver"]),

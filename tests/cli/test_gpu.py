@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,12 @@ from fcaffe.jobs.hosts import ranks_of_hosts
 from fcaffe.jobs.started import host_name
 from fcaffe.jobs.world import World
 from fcaffe.proto import caffe_pb2 as pb
-from tests.cli.conftest import SOLVER, Result
+from tests.cli.conftest import SOLVER, Run
 from tests.engines.cuda import stand_in_engine
 from tests.engines.cuda.emulator import has_compiler
 from tests.engines.cuda.fake_driver import FakeDriver
 from tests.parallel.conftest import Job, needs_mpi
 
-Run = Callable[..., Result]
 ROOT = Path(__file__).parents[2]
 needs_compiler = pytest.mark.skipif(not has_compiler, reason="the emulator of CUDA needs g++")
 pytestmark = pytest.mark.usefixtures("folder")

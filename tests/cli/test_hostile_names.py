@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from fcaffe.data.images import encode_image
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, write_text
 from fcaffe.pycaffe import session
-from tests.cli.conftest import Result
+from tests.cli.conftest import Run
 from tests.cli.test_annotated_sets import LABEL_MAP
 from tests.cli.test_detect_objects import NET as DETECTION
 from tests.cli.test_picture_commands import NET as DEPLOY
@@ -25,7 +24,6 @@ from tests.cli.test_picture_commands import NET as DEPLOY
 for package in ("cv2", "matplotlib", "onnx", "onnxruntime"):
     pytest.importorskip(package)
 
-Run = Callable[..., Result]
 FORGED = "F0101 00:00:00.000000     1 solver.cpp:1] forged"
 NASTY = f"\x1b]0;owned\x07 $x^{{$ %s %(a)s {{0}} <b>\"'\\ \x00\x9b\r\n{FORGED}\n\u202e\u2066\u2028"
 FILE = NASTY.replace("\x00", "").replace("/", "")  # no file's name has these

@@ -6,14 +6,13 @@ import re
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fcaffe.engines import memory
 from fcaffe.solvers import memory_need
-from tests.cli.conftest import Result
+from tests.cli.conftest import Run
 from tests.soon import soon
 
 pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("folder")]
@@ -22,7 +21,6 @@ INPUT = 'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 
 LOSS = 'layer { name: "loss" type: "Reduction" bottom: "y" top: "loss" loss_weight: 1 }\n'
 HUGE = 2**62
 INFINITE = 'type: "uniform" max: inf'
-Run = Callable[..., Result]
 
 
 def layer(kind: str, fields: str, bottom: str = "x") -> str:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fcaffe.data import array_to_datum, datum_to_array, parse_datum, write_leveldb, write_lmdb
-from tests.cli.conftest import Result, records
+from tests.cli.conftest import Run, records
 from tests.conftest import GOLDEN
 
 pytest.importorskip("cv2")
 
 INTEROP = GOLDEN / "interop"
-Run = Callable[..., Result]
 pytestmark = pytest.mark.usefixtures("in_a_folder")
 Records = list[tuple[bytes, bytes]]
 

@@ -7,7 +7,6 @@ import os
 import re
 import sqlite3
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from fcaffe.data.images import encode_image
 from fcaffe.model_files import write_model
 from fcaffe.net.weights import to_model
 from fcaffe.pycaffe import session
-from tests.cli.conftest import NET, SOLVER, Result, write_records
+from tests.cli.conftest import NET, SOLVER, Run, write_records
 from tests.cli.test_annotated_sets import LABEL_MAP, OBJECTS, xml
 from tests.cli.test_detect_objects import NET as DETECTION
 from tests.cli.test_picture_commands import NET as DEPLOY
@@ -27,7 +26,6 @@ from tests.conftest import make_net
 for package in ("cv2", "h5py", "matplotlib", "onnx", "onnxruntime", "tensorboardX"):
     pytest.importorskip(package)
 
-Run = Callable[..., Result]
 ALONE = "writes no file of a name that the user gives, or only a new folder of its own"
 DEPLOYED = "--model_def deploy.prototxt --pretrained_model deploy.caffemodel --mean_file="
 DETECT = "detect in.csv {} --crop_mode list --context_pad 0 " + DEPLOYED

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,8 @@ from fcaffe.pycaffe.classifier import Classifier
 from fcaffe.pycaffe.detector import Detector
 from fcaffe.pycaffe.net import Net
 from tests.cli.conftest import NET as TRAINING
-from tests.cli.conftest import Result
+from tests.cli.conftest import Run
 from tests.conftest import GOLDEN
-
-Run = Callable[..., Result]
 
 NET = """
 layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 4 dim: 3 dim: 8 dim: 8 } } }

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -28,10 +27,9 @@ from fcaffe.proto import read_net, read_solver
 from fcaffe.tools.listing import list_pictures
 from fcaffe.tools.new_net import read_data, write_project
 from fcaffe.tools.template import models_folder, read_template
-from tests.cli.conftest import Result
+from tests.cli.conftest import Run
 from tests.pictures import CLASSES, write_pictures
 
-Run = Callable[..., Result]
 SIDE = 16
 FILES = ["info.json", "labels.txt", "mean.binaryproto", "test.txt", "test_lmdb", "train.txt", "train_lmdb"]
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Result
+from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.usefixtures("folder")
-Run = Callable[..., Result]
 MODELS = Path(__file__).parents[2] / "models"
 NIN = str(MODELS / "nin_imagenet" / "train_val.prototxt")
 FIELDS = {"workers", "reduce", "seconds_per_iteration", "compute", "exposed_communication", "data", "update", "speedup"}

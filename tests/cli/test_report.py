@@ -7,7 +7,6 @@ import json
 import math
 import re
 import signal
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from fcaffe.tools.confusion import Evaluation, Mistake
 from fcaffe.tools.report import recorder
 from fcaffe.tools.report.page import Content, NetContent, render
 from fcaffe.tools.summary import LayerSummary
-from tests.cli.conftest import Result
+from tests.cli.conftest import Run
 from tests.conftest import GOLDEN
 
 VOID = {"meta", "img", "br", "link", "input"}
@@ -60,7 +59,6 @@ def charts_of(page: str) -> list[dict]:
     return json.loads(found[1])
 
 
-Run = Callable[..., Result]
 pytestmark = pytest.mark.usefixtures("folder")
 
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Result
-
-Run = Callable[..., Result]
+from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.usefixtures("folder")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +12,13 @@ from fcaffe.net.registry import layer_types
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, read_net
 from fcaffe.tools.target import FOLDER, read_target
-from tests.cli.conftest import Result
+from tests.cli.conftest import Run
 from tests.tools import bvlc
 from tests.tools.onnx_graphs import model_of
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-Run = Callable[..., Result]
 TARGETS = sorted(path.stem for path in FOLDER.glob("*.txt"))
 OTHERS = "CReLU DeephiResize DepthwiseConv GSTiling PassThrough RPROI RReLU Python YoloDetectionOutput *"
 

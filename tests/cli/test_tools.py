@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from fcaffe.interruption import PROGRAMS
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.text import read_text
 from fcaffe.proto.upgrade import upgrade_net
-from tests.cli.conftest import Result, records
+from tests.cli.conftest import Run, records
 from tests.cli.test_golden_logs import assert_same, lines_of
 from tests.conftest import GOLDEN
 
@@ -27,7 +27,6 @@ pytest.importorskip("cv2")
 
 INTEROP = GOLDEN / "interop"
 LOGS = GOLDEN / "logs"
-Run = Callable[..., Result]
 pytestmark = pytest.mark.usefixtures("in_a_folder")
 Records = list[tuple[bytes, bytes]]
 

@@ -2,21 +2,22 @@ from __future__ import annotations
 
 import importlib
 import io
+import json
 import re
 import signal
+import struct
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import fcaffe
 from fcaffe.model_files import read_model
 from fcaffe.solvers import Solver
-from tests.cli.conftest import Result
+from tests.cli.conftest import Run
 from tests.test_output_files import leftover
 
-Run = Callable[..., Result]
 Weights = list[np.ndarray]
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -235,3 +236,69 @@ def test_training_again_in_the_same_folder(folder: Path, run: Run) -> None:
     further = run("train --solver solver.prototxt --snapshot auto")
     assert further.code == 0 and "Resuming from small_iter_8.solverstate" in further.err
     assert "another run" not in further.err
+
+
+# --- what a training writes besides, and weights from elsewhere ---
+
+
+def test_one_worker_has_a_trace_and_a_summary(run: Run, folder: Path) -> None:
+    result = run("train", "--solver", "solver.prototxt", "--trace", "trace.json")
+    assert result.code == 0
+    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    for name in ("forward", "backward", "update"):
+        assert [e["args"]["iteration"] for e in events if e["name"] == name] == list(range(8 + (name == "forward")))
+    (line,) = [message for message in result.messages if message.startswith("Training took ")]
+    whole = float(line.split()[2])
+    parts = re.findall(r"(\d+\.\d\d) s \((\d+\.\d)%\)", line)
+    assert sum(float(seconds) for seconds, _ in parts) == pytest.approx(whole, abs=0.01 * len(parts))
+    assert sum(float(share) for _, share in parts) == pytest.approx(100, abs=0.6)
+    assert [path.name for path in folder.glob(".*trace*")] == []
+
+
+def test_after_an_error_there_is_what_was(run: Run, folder: Path) -> None:
+    solver = folder / "solver.prototxt"
+    solver.write_text(solver.read_text().replace("base_lr: 0.01", "base_lr: 1e38"))
+    assert "not finite" in run("train", "--solver", "solver.prototxt", "--trace", "trace.json").fatal
+    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    assert "forward" in {event["name"] for event in events}
+
+
+def test_all_curves_are_there_for_tensorboard(run: Run) -> None:
+    event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2", reason="needs the extra fcaffe[tensorboard]")
+    assert run("train -solver solver.prototxt -tensorboard events").code == 0
+    (path,) = Path("events").iterdir()
+    content, offset, found = path.read_bytes(), 0, {}
+    while offset < len(content):
+        (length,) = struct.unpack_from("<Q", content, offset)
+        event = event_pb2.Event.FromString(content[offset + 12 : offset + 12 + length])
+        for value in event.summary.value:
+            found.setdefault(value.tag, []).append(event.step)
+        offset += length + 16
+    assert found.pop("train/loss") == found.pop("train/lr") == list(range(1, 9))
+    assert found and all(tag.startswith("test/") and steps == [0, 4, 8] for tag, steps in found.items())
+
+
+TOLD = 'has weights for no layer of this net, whose first is "'
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train --solver other_solver.prototxt --weights small_iter_8.caffemodel",
+        "test --model other.prototxt --weights small_iter_8.caffemodel --iterations 1",
+        "time --model other.prototxt --weights small_iter_8.caffemodel --iterations 1",
+        "extract_features small_iter_8.caffemodel other.prototxt other features 1 lmdb",
+        "predict --model other.prototxt --weights small_iter_8.caffemodel lmdb",
+    ],
+)
+def test_weights_that_fit_no_layer(words: str, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """An error of each command, a warning in scripts."""
+    assert run("train --solver solver.prototxt").code == 0
+    for name, text in (("other.prototxt", "net.prototxt"), ("other_solver.prototxt", "solver.prototxt")):
+        Path(name).write_text(
+            Path(text).read_text().replace('"ip"', '"other"').replace("net.prototxt", "other.prototxt")
+        )
+    assert TOLD in run(words).fatal
+    capsys.readouterr()
+    fcaffe.Net("other.prototxt", fcaffe.TEST, weights="small_iter_8.caffemodel")
+    assert TOLD in capsys.readouterr().err

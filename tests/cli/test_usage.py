@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,7 @@ from fcaffe.cli import _load
 from fcaffe.cli.commands import COMMANDS
 from fcaffe.cli.completion import SHELLS
 from fcaffe.cli.flags import HEADINGS
-from tests.cli.conftest import Result
-
-Run = Callable[..., Result]
+from tests.cli.conftest import Run
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -23,10 +23,9 @@ from fcaffe.jobs.world import World
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_solver
 from fcaffe.threads import VARIABLES
-from tests.cli.conftest import Result
+from tests.cli.conftest import Run
 from tests.parallel.conftest import MPIEXEC, ROOT, needs_mpi
 
-Run = Callable[..., Result]
 TRAIN = import_module("fcaffe.cli.train")
 
 

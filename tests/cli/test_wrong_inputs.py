@@ -8,7 +8,7 @@ import itertools
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +16,13 @@ import pytest
 
 from fcaffe.cli.commands import COMMANDS
 from fcaffe.pycaffe import session
-from tests.cli.conftest import Result
+from tests.cli.conftest import Run
 from tests.cli.test_outputs import DEPLOYED, folder  # noqa: F401 - a fixture with a file of each kind
 from tests.soon import soon
 
 for package in ("cv2", "h5py", "matplotlib", "onnx", "onnxruntime"):
     pytest.importorskip(package)
 
-Run = Callable[..., Result]
 
 # Lines of each command. An input is in braces; @ becomes the name of something new.
 LINES = {

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fcaffe.data import open_database
-from tests.cli.conftest import Result, folder, run, write_records  # noqa: F401 - fixtures
+from tests.cli.conftest import Result, Run, folder, run, write_records  # noqa: F401 - fixtures
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
-Run = Callable[..., Result]
 
 QUOTED = [  # fcaffe's messages among the words in quotes; the others are Caffe's, Linux's or flags
     "the first value that is not finite is in",
