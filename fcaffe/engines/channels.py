@@ -16,6 +16,7 @@ from fcaffe.engines.memory import Array
 ForEach = Callable[[Callable[..., None], Sequence[tuple[Any, ...]]], None]  # as Engine.for_each
 
 FEWEST, MOST = 16, 64  # values that are added in float32
+LANES = 16  # of them in a vector, each of which adds its own
 PIECE = 1 << 18  # values per step, which stay in a core's cache between two sums
 FEW = 1 << 14  # values below which all sums are in float64
 FAR = 16  # mean^2 / variance above which mean squares have too few digits
@@ -46,9 +47,10 @@ def sum_channels(x: Array) -> Array:
 def row_sums(a: Array, b: Array | None) -> Array:
     """(N, values) in float64: NumPy arrays (N, rows, values), or products of two, summed over the rows."""
     total = np.zeros((a.shape[0], a.shape[2]))
-    for start in range(0, a.shape[1], MOST):
-        part = a[:, start : start + MOST]
-        total += part.sum(axis=1) if b is None else np.einsum("nrv,nrv->nv", part, b[:, start : start + MOST])
+    step = MOST if a.shape[2] > 1 else LANES * MOST
+    for start in range(0, a.shape[1], step):
+        part = a[:, start : start + step]
+        total += part.sum(axis=1) if b is None else np.einsum("nrv,nrv->nv", part, b[:, start : start + step])
     return total
 
 

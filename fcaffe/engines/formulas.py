@@ -70,6 +70,12 @@ def _min(xp: Any, a: Any, b: Any) -> Any:
     return xp.where(b < a, b, a) if getattr(a, "ndim", 0) else xp.fmin(b, a)
 
 
+def _select(xp: Any, a: Any, b: Any) -> Any:
+    """By a mask of bits, since `where` takes a branch for each value."""
+    kind = f"i{b.dtype.itemsize}"
+    return (b.view(kind) & -(a != 0).astype(kind)).view(b.dtype)
+
+
 def _compared(name: str, sign: str) -> Function:
     def compare(xp: Any, a: Any, b: Any) -> Any:
         return getattr(xp, name)(a, b).astype(xp.float32)
@@ -89,6 +95,7 @@ FUNCTIONS: dict[str, Function] = {
     "<=": _compared("less_equal", "<="),
     "max": Function(_max, "({a} < {b} ? {b} : {a})", ("a >= b", "a < b")),
     "min": Function(_min, "({b} < {a} ? {b} : {a})", ("a <= b", "b < a")),
+    "select": Function(_select, "({a} ? {b} : 0.f)", ("0", "select(a, 1)")),  # b, or 0 where a is 0
     "abs": Function(lambda xp, a: abs(a), "fabsf({a})", ("(a > 0) - (a < 0)",)),
     "sign": Function(lambda xp, a: xp.greater(a, 0).astype(xp.float32) - xp.less(a, 0), "sign({a})", ("0",)),
     "exp": Function(lambda xp, a: xp.exp(a), "expf({a})", ("f",)),

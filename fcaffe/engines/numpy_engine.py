@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 MANY = 32  # small items; with fewer, the threads' overhead is larger than the gain
-BLOCK = 1 << 14  # values of a formula that are computed at a time
+SMALLEST_BLOCK, LARGEST_BLOCK = 1 << 14, 1 << 17  # values of a formula that are computed at a time
 
 
 class NumpyEngine(Engine):
@@ -46,7 +46,7 @@ class NumpyEngine(Engine):
         target, *others = (array.transpose(order) for array in (out, *arrays.values()))
         if target.flags.c_contiguous and all(o.shape == target.shape and o.flags.c_contiguous for o in others):
             target, *others = (array.reshape(-1) for array in (target, *others))
-        if target.size <= BLOCK:
+        if target.size <= SMALLEST_BLOCK:
             super().pointwise(formula, dict(zip(arrays, others, strict=True)), target)
             return
 
@@ -54,7 +54,8 @@ class NumpyEngine(Engine):
             inside = [array[_repeated(index, array.shape)] for array in others]
             target[index] = formula.of_arrays(dict(zip(arrays, inside, strict=True)), numpy)
 
-        self.for_each(compute, list(_blocks(target.shape)))
+        values = min(LARGEST_BLOCK, max(SMALLEST_BLOCK, target.size // MANY))
+        self.for_each(compute, list(_blocks(target.shape, values)))
 
     def channel_sums(self, x: Any) -> Any:
         return sum_channels(x)
@@ -83,10 +84,10 @@ class NumpyEngine(Engine):
         list(self._pool.map(some, range(self._threads)))
 
 
-def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
-    """Yields indices of consecutive blocks of an array in C order, with BLOCK values or fewer where an axis allows."""
-    axis = next(axis for axis in range(len(shape)) if math.prod(shape[axis + 1 :]) <= BLOCK)
-    rows = BLOCK // math.prod(shape[axis + 1 :])
+def _blocks(shape: tuple[int, ...], values: int) -> Iterator[tuple[Any, ...]]:
+    """Yields indices of consecutive blocks of an array in C order, with at most so many values where an axis allows."""
+    axis = next(axis for axis in range(len(shape)) if math.prod(shape[axis + 1 :]) <= values)
+    rows = values // math.prod(shape[axis + 1 :])
     for outer in numpy.ndindex(shape[:axis]):
         for start in range(0, shape[axis], rows):
             yield (*(slice(one, one + 1) for one in outer), slice(start, start + rows))

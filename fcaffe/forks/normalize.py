@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fcaffe.engines.formulas import Formula
+from fcaffe.engines.channels import channels_last
 from fcaffe.layers.activations import Activation
 from fcaffe.net import Array, Blob, placements, register
 from fcaffe.net.arithmetic import sign
 from fcaffe.net.fillers import filler_or
 from fcaffe.proto import forks
-
-FUNCTION, GRADIENT = Formula("x / norm * scale"), Formula("(dy - slope * total) * scale / norm")
 
 
 @register("Normalize")
@@ -60,25 +58,36 @@ class Normalize(Activation):
         self.norm.reshape(*(1 if axis in self.axes else n for axis, n in enumerate(shape)))
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        xp, x = self.xp, bottom[0].data
-        total = (abs(x) if self.l1 else x * x).sum(axis=self.axes, keepdims=True) + xp.float32(self.eps)
+        xp, x, y = self.xp, bottom[0].data, top[0].data
+        total = (self._sums(abs(x)) if self.l1 else self._sums(x, x)) + self.eps
         self.norm.data[...] = total if self.l1 else xp.sqrt(total)
-        self.engine.pointwise(FUNCTION, {"x": x, "norm": self.norm.data, "scale": self._scale(x)}, top[0].data)
+        xp.divide(x, self.norm.data, out=y)
+        y *= self._scale(x)
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
         return [*bottom, self.norm]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        x, norm, dy = bottom[0].data, self.norm.data, top[0].diff
-        normalized = x / norm
-        products = normalized * dy
+        xp, x, dy, rate = self.xp, bottom[0].data, top[0].diff, 1 / self.norm.data
+        products = xp.multiply(x, dy)
         if self.blobs and self.param_propagate_down[0]:
             scale = self.blobs[0]
+            products *= rate
             scale.diff[...] += self.engine.channel_sums(products) if scale.shape else products.sum()
         if propagate_down[0]:
-            total = products.sum(axis=self.axes, keepdims=True)
-            arrays = {"dy": dy, "slope": sign(x) if self.l1 else normalized, "total": total}  # slope: of the norm
-            self.engine.pointwise(GRADIENT, {**arrays, "norm": norm, "scale": self._scale(x)}, bottom[0].diff)
+            total = self._sums(x, dy).astype(x.dtype) * rate
+            slope = (
+                xp.multiply(sign(x), total) if self.l1 else xp.multiply(x, total * rate, out=products)
+            )  # of the norm
+            dx = xp.subtract(dy, slope, out=bottom[0].diff)
+            dx *= self._scale(x)
+            dx *= rate
+
+    def _sums(self, a: Array, b: Array | None = None) -> Array:
+        """Sums of a, or of a * b, over what the norm is of, in its shape."""
+        shape = self.norm.count, a.size // max(1, self.norm.count), 1
+        rows = (each if each is None else channels_last(each).reshape(shape) for each in (a, b))
+        return self.engine.row_sums(*rows).reshape(self.norm.shape)
 
     def _scale(self, x: Array) -> Array:
         """In a shape that broadcasts with x."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -49,7 +50,12 @@ class Interp(Resizing):
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
         sizes = zip(self.cropped, top[0].shape[2:], strict=True)
-        self.steps = [tuple(map(self.engine.from_numpy, interpolation(n, self.positions(n, to)))) for n, to in sizes]
+        rows, columns = ((n, self.positions(n, count)) for n, count in sizes)
+        self.columns = self._on_engine(interpolation(*columns))
+        self.bands = [(*band, *self._on_engine([part])) for *band, part in bands(interpolation(*rows)[-1])]
+
+    def _on_engine(self, arrays: Iterable[np.ndarray]) -> list[Array]:
+        return list(map(self.engine.from_numpy, arrays))
 
     def positions(self, size: int, count: int) -> np.ndarray:
         """The position in the bottom of each of `count` positions of the top, along an axis."""
@@ -76,23 +82,37 @@ class Interp(Resizing):
         return array[:, :, start : start + self.cropped[0], start : start + self.cropped[1]]
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        (upper, lower, down, _), (left, right, along, _) = self.steps
-        down, along = down[:, None, None], along[:, None]
+        left, right, share, _ = self.columns
         x = channels_last(self.crop(bottom[0].data))
-        x = x[:, upper] * (1 - down) + x[:, lower] * down
-        channels_last(top[0].data)[...] = x[:, :, left] * (1 - along) + x[:, :, right] * along
+        share = self.xp.repeat(
+            share[:, None], x.shape[-1], axis=1
+        )  # NumPy is slow where only C values are side by side
+        x = self.xp.take(x, left, axis=2) * (1 - share) + self.xp.take(x, right, axis=2) * share
+        y = channels_last(top[0].data)
+        second = self.xp.empty_like(y[:, : max(len(weights) for *_, weights in self.bands)])
+        for inside, outside, weights in self.bands:
+            part = self.xp.multiply(x[:, inside][:, :1], weights[:, 0, None, None], out=y[:, outside])
+            if weights.shape[1] > 1:
+                terms = second[:, : len(weights)]
+                part += self.xp.multiply(x[:, inside][:, 1:], weights[:, 1, None, None], out=terms)
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        (*_, rows), (*_, columns) = self.steps
-        dx = self._multiplied(self._multiplied(top[0].diff, columns).transpose(0, 1, 3, 2), rows)
+        dy = channels_last(top[0].diff)
+        images, height, width, channels = dy.shape
+        dy = dy.reshape(images, height, width * channels)
+        rows = self.xp.zeros((images, self.cropped[0], width * channels), dy.dtype)
+        for inside, outside, weights in self.bands:
+            rows[:, inside] += self._product(weights.T, dy[:, outside])
+        dx = self._product(self.columns[-1].T, rows.reshape(images, self.cropped[0], width, channels))
         if self.cropped != list(bottom[0].shape[2:]):
             bottom[0].diff[...] = 0
-        self.crop(bottom[0].diff)[...] = dx.transpose(0, 1, 3, 2)
+        channels_last(self.crop(bottom[0].diff))[...] = dx
 
-    def _multiplied(self, array: Array, matrix: Array) -> Array:
-        """The array with its last axis multiplied by the matrix."""
-        rows = self.xp.ascontiguousarray(array).reshape(-1, matrix.shape[0])
-        return self.engine.matmul(rows, matrix).reshape(*array.shape[:-1], matrix.shape[1])
+    def _product(self, matrix: Array, values: Array) -> Array:
+        """The matrix (M, K) times values (..., K, N)."""
+        product = self.xp.empty((*values.shape[:-2], len(matrix), values.shape[-1]), values.dtype)
+        self.engine.products(matrix, values, product)
+        return product
 
 
 @register("DeephiResize")
@@ -132,6 +152,18 @@ def interpolation(size: int, positions: np.ndarray) -> tuple[np.ndarray, np.ndar
     matrix[rows, low] += 1 - share
     matrix[rows, high] += share
     return low, high, share, matrix
+
+
+def bands(matrix: np.ndarray) -> Iterator[tuple[slice, slice, np.ndarray]]:
+    """Cuts a matrix of `interpolation` so that a NaN reaches the results of its neighbours only.
+
+    Yields for consecutive positions the values between which they lie, the positions, and their part of the matrix.
+    """
+    low = (matrix != 0).argmax(axis=1)
+    starts = np.flatnonzero(np.diff(low, prepend=-1))
+    for start, end in zip(starts, [*starts[1:], len(low)], strict=True):
+        inside = slice(low[start], low[start] + 2)
+        yield inside, slice(start, end), matrix[start:end, inside]
 
 
 class UpsampleByMask(Resizing):
@@ -202,7 +234,8 @@ class UpsampleNearest(Resizing):
         self.squares(top[0].data)[...] = bottom[0].data[:, :, :, None, :, None]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        bottom[0].diff[...] = self.squares(top[0].diff).sum(axis=(3, 5))
+        rows = channels_last(self.squares(top[0].diff)).sum(axis=2)
+        self.xp.sum(rows, axis=3, out=channels_last(bottom[0].diff))
 
 
 @register("Upsample")

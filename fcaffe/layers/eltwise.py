@@ -6,9 +6,14 @@ from dataclasses import replace
 from typing import Literal
 
 from fcaffe import log
+from fcaffe.engines.formulas import Formula
 from fcaffe.net import Array, Blob, Half, Layer, Traits, register
 from fcaffe.net.placements import PARTIAL, Placements, elementwise, unchanged
 from fcaffe.proto import caffe_pb2 as pb
+
+# Of MAX. A NaN among the first two bottoms makes the second the largest, as in Caffe.
+SECOND, MAXIMUM = Formula("1 - (a > b)"), Formula("max(b, a)")
+GRADIENT = "select((largest >= index) * (largest <= index), dy)"
 
 PROD, SUM, MAX = pb.EltwiseParameter.PROD, pb.EltwiseParameter.SUM, pb.EltwiseParameter.MAX
 
@@ -37,7 +42,8 @@ class Eltwise(Layer):
         of_product: Literal["bottoms", "both"] = "bottoms" if p.stable_prod_grad else "both"
         self.traits = replace(self.traits, half=half, reads=of_product if self.operation == PROD else "neither")
         self.coeffs = list(p.coeff) or [1.0] * len(bottom)
-        self.largest = Blob(self.xp, (), channels_last=True, dtype="int32")  # for MAX: the bottom that has it
+        self.largest = Blob(self.xp, (), channels_last=True)  # for MAX: the index of the bottom that has it
+        self.of_largest = [Formula(GRADIENT, index=index) for index in range(len(bottom))]
         if top[0] is bottom[0] and self.operation == SUM:
             log.warning(f"layer {self.name}: a SUM in place loses its first bottom, as in Caffe; rename its top")
 
@@ -75,7 +81,7 @@ class Eltwise(Layer):
             elif self.operation == SUM:
                 self.engine.weighted_sum([dy], [self.coeffs[index]], blob.diff)
             else:
-                blob.diff[...] = self.xp.where(self.largest.data == index, dy, 0)
+                self.engine.pointwise(self.of_largest[index], {"largest": self.largest.data, "dy": dy}, blob.diff)
 
     def _multiply(self, xs: list[Array], y: Array) -> None:
         self.engine.multiply(xs[0], xs[1], y)
@@ -94,9 +100,9 @@ class Eltwise(Layer):
 
     def _take_largest(self, xs: list[Array], y: Array) -> None:
         """y = the maximum, self.largest = the index of the bottom that has it."""
-        largest, first = self.largest.data, xs[0] > xs[1]
-        y[...] = self.xp.where(first, xs[0], xs[1])
-        largest[...] = ~first
+        largest, first = self.largest.data, {"a": xs[0], "b": xs[1]}
+        self.engine.pointwise(SECOND, first, largest)
+        self.engine.pointwise(MAXIMUM, first, y)
         for index in range(2, len(xs)):
             larger = xs[index] > y
             self.xp.copyto(y, xs[index], where=larger)

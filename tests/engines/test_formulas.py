@@ -11,7 +11,7 @@ from fcaffe.engines.onednn.formulas import passes_of
 from tests.engines.cuda import emulator, stand_in_engine
 
 ODD = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, 88, -88, 1e30, -1e30], np.float32)
-TWO = {"+", "-", "*", "/", ">", ">=", "<", "<=", "max", "min"}
+TWO = {"+", "-", "*", "/", ">", ">=", "<", "<=", "max", "min", "select"}
 
 
 def texts() -> list[str]:

@@ -184,13 +184,15 @@ class Normalization(Operations, PlainNormalization):
 
     @contextlib.contextmanager
     def _rows(self, inputs: Sequence[Array], outputs: Sequence[Array], axis: int) -> Iterator[list[Array]]:
-        """Yields the arrays, or copies as of `dense`, as rows of the values along this axis."""
-        first = inputs[0]
-        require(first.size)
-        order = [*range(axis), *range(axis + 1, first.ndim), axis]
+        """Yields the arrays, or copies as of `dense`, as rows of the values along this axis. Raises UnfitError if the
+        output does not have them side by side: NumPy is faster there."""
+        shape = outputs[0].shape
+        order = [*range(axis), *range(axis + 1, len(shape)), axis]
         moved_in, moved_out = ([array.transpose(order) for array in arrays] for arrays in (inputs, outputs))
-        with self.dense(moved_in, moved_out, like=np.empty(moved_in[0].shape, np.float32)) as inside:
-            yield [array.reshape(-1, first.shape[axis]) for array in inside]
+        like = moved_out[0]
+        require(like.size and like.flags.c_contiguous)
+        with self.dense(moved_in, moved_out, like) as inside:
+            yield [array.reshape(-1, shape[axis]) for array in inside]
 
     def _softmax(self, inputs: Sequence[Array], output: Array) -> None:
         """The softmax of the rows of x, or the gradient of x, from the softmax and its gradient."""
