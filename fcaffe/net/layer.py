@@ -164,7 +164,7 @@ class Layer:
         """Whether a layer with these parameters computes something else for a batch of a test after other batches,
         changes its parameters, draws from the run's stream or writes a file: so one worker runs the whole test, in
         order."""
-        return False
+        return cls.write is not Layer.write
 
     @property
     def running_statistics(self) -> list[Blob]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from fcaffe import log
 from fcaffe.engines import NumpyEngine
+from fcaffe.errors import LayerError
 from fcaffe.net import Context, Net
 from fcaffe.net.layer import Held
 from fcaffe.proto import caffe_pb2 as pb
@@ -188,6 +190,23 @@ def test_a_file_has_the_batch_once(folder: Path, size: int, shards: int, per_wor
         count = 7 * size if per_worker else 7
         np.testing.assert_array_equal(out["data"][()], rows["x"][:count])
         np.testing.assert_array_equal(out["label"][()].ravel(), rows["label"][:count])
+
+
+def test_the_file_of_a_test_is_that_of_one_worker(folder: Path) -> None:
+    """Whose second batch is an error, as in Caffe."""
+    written = """layer { name: "file" type: "HDF5Output" bottom: "x" bottom: "label"
+        hdf5_output_param { file_name: "out.h5" } include { phase: TEST } } """
+    for batches in 1, 2:
+        fields = SOLVER.replace("test_iter: 3", f"test_iter: {batches}")
+        param = parse_text(fields, pb.SolverParameter)
+        param.net_param.CopyFrom(parse_text(DATA + written + LAYERS["BatchNorm"] + END, pb.NetParameter))
+
+        def work(workers: ThreadWorkers, param: Any = param) -> None:
+            logged.values = []
+            Solver(param, NumpyEngine(), "counter", workers=workers, exchange=ThreadExchange(workers)).test_all()
+
+        with log.quiet(3), pytest.raises(LayerError, match="holds the first pass") if batches > 1 else nullcontext():
+            on_ranks(2, work)
 
 
 # --- no two rows have the same mask -----------------------------------------------------------------------------------
