@@ -42,6 +42,11 @@ NET = "\n".join(
 )
 
 
+def saved(model: Any, name: str = "torch.onnx") -> Any:
+    Path(name).write_bytes(model.SerializeToString())
+    return model
+
+
 @pytest.fixture(autouse=True)
 def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -76,21 +81,35 @@ def test_preprocessing_and_folding(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["net.caffemodel", "x.onnx"], "give the deploy prototxt of net.caffemodel as --model"),
-        (["net.caffemodel", "x.h5", "--scale", "2"], "are for ONNX files, not for x.h5"),
-        (["net.caffemodel", "x.h5", "--input", "a.npy"], "--input is for --check"),
-        (["net.caffemodel", "x.onnx", "--model", "net.prototxt", "--mean", "1,2"], "a mean of shape (2,) does not fit"),
-        (["net.caffemodel", "x.onnx", "--model", "net.prototxt", "--mean", "1,x"], "--mean takes a file, or a number"),
-        (["net.caffemodel", "x.onnx", "--model", "net.prototxt", "--opset", "9"], "version 17 to 21, not 9"),
-        (["net.prototxt", "x.onnx"], "is a net, which is written to a file that ends in .prototxt"),
-        (["none.onnx", "x.caffemodel"], "none.onnx does not exist"),
-        (["net.caffemodel", "x.npz", "--check", "--input", "a.npy"], "--input is for a net"),
-        (["net.caffemodel", "x.prototxt", "--check"], "--check compares models, and x.prototxt is a net"),
-        (["mean.binaryproto", "x.npy", "--check"], "--check compares models, and mean.binaryproto is a mean"),
+        ("net.caffemodel x.onnx", "give the deploy prototxt of net.caffemodel as --model"),
+        ("net.caffemodel x.h5 --scale 2", "are for ONNX files, not for x.h5"),
+        ("net.caffemodel x.h5 --input a.npy", "--input is for --check"),
+        ("net.caffemodel x.onnx --model net.prototxt --mean 1,2", "a mean of shape (2,) does not fit"),
+        ("net.caffemodel x.onnx --model net.prototxt --mean 1,x", "--mean takes a file, or a number"),
+        ("net.caffemodel x.onnx --model net.prototxt --opset 9", "version 17 to 21, not 9"),
+        ("net.prototxt x.onnx", "is a net, which is written to a file that ends in .prototxt"),
+        ("none.onnx x.caffemodel", "none.onnx does not exist"),
+        ("net.caffemodel x.npz --check --input a.npy", "--input is for a net"),
+        ("net.caffemodel x.prototxt --check", "--check compares models, and x.prototxt is a net"),
+        ("mean.binaryproto x.npy --check", "--check compares models, and mean.binaryproto is a mean"),
+        ("erf.onnx x.prototxt x.caffemodel --mean 1", "with WEIGHTS the net is from IN"),
+        ("erf.onnx x.prototxt x.caffemodel --input-shape 2,3", "NAME:N,C,H,W"),
+        ("erf.onnx x.prototxt x.caffemodel --input-shape x:4,3", "dynamic axes"),
+        ("erf.onnx x.prototxt x.caffemodel", 'node "Erf_0" (Erf): cannot be converted to Caffe: Caffe has no error'),
+        ("erf.onnx x.caffemodel --forks", "for a net from an .onnx file"),
+        ("erf.onnx x.caffemodel", "OUT.prototxt and OUT.caffemodel"),
+        ("net.caffemodel x.prototxt x.caffemodel", "IN.onnx OUT.prototxt WEIGHTS, in this order; not net.caffemodel"),
+        ("erf.onnx x.caffemodel x.prototxt", "IN.onnx OUT.prototxt WEIGHTS, in this order; not erf.onnx x.caffe"),
+        ("x.prototxt erf.onnx x.caffemodel", "IN.onnx OUT.prototxt WEIGHTS, in this order; not x.prototxt erf.o"),
+        ("r18.pth net.prototxt x.caffemodel", "export the model by torch.onnx.export"),
+        ("r18.pt x.caffemodel --model net.prototxt", "save its state dict by safetensors.torch.save_file"),
+        ("det.onnx x.prototxt x.caffemodel", "or export only the module before it"),
     ],
 )
-def test_errors_are_one_line(words: list[str], message: str, run: Run) -> None:
-    assert message in run("convert", *words).fatal
+def test_errors_are_one_line(words: str, message: str, run: Run) -> None:
+    saved(model_of("y = Erf (x)", {"x": (2, 3)}), "erf.onnx")
+    saved(model_of("y = Det (x)", {"x": (1, 3, 3)}), "det.onnx")
+    assert message in run("convert", *words.split()).fatal
     assert not list(Path().glob("x.*"))
 
 
@@ -108,32 +127,24 @@ def test_merge_bn(run: Run) -> None:
 
 
 def test_weights_of_another_writer(run: Run) -> None:
-    """Names of nodes and constants as exporters have them, without what fcaffe puts into its own files."""
+    """Names of nodes and constants as exporters have them, without what fcaffe puts into its own files.
+
+    Other attributes than the layer has get a warning.
+    """
     run("convert", "net.caffemodel", "net.onnx", "--model", "net.prototxt")
     model = onnx.load("net.onnx")
     del model.metadata_props[:]
     onnx.save(model, "other.onnx")
     assert "give the net whose weights it has as --model" in run("convert", "other.onnx", "x.caffemodel").fatal
-    made = run("convert", "other.onnx", "x.caffemodel", "--model", "net.prototxt", "--check")
+    words = ["convert", "other.onnx", "x.caffemodel", "--model", "net.prototxt"]
+    made = run(*words, "--check")
     assert made.code == 0 and "random values 1" in made.out, made.err
+    assert "set it in the net" not in made.err
+    Path("net.prototxt").write_text(NET.replace('"BatchNorm"', '"BatchNorm" batch_norm_param { eps: 0.01 }'))
+    assert "has epsilon" in run(*words).err
     missing = NET.replace('name: "ip"', 'name: "other"')
     Path("net.prototxt").write_text(missing.replace('top: "ip"', 'top: "other"'))
-    assert (
-        'for layer "other" (InnerProduct): there is no node'
-        in run("convert", "other.onnx", "x.caffemodel", "--model", "net.prototxt").fatal
-    )
-
-
-def test_other_attributes_than_the_layer_has_get_a_warning(run: Run) -> None:
-    run("convert", "net.caffemodel", "net.onnx", "--model", "net.prototxt")
-    model = onnx.load("net.onnx")
-    del model.metadata_props[:]
-    onnx.save(model, "other.onnx")
-    words = ["convert", "other.onnx", "x.caffemodel", "--model", "net.prototxt"]
-    assert "set it in the net" not in run(*words).err
-    norm = 'type: "BatchNorm" batch_norm_param { eps: 0.01 }'
-    Path("net.prototxt").write_text(NET.replace('type: "BatchNorm"', norm))
-    assert "has epsilon" in run(*words).err
+    assert 'for layer "other" (InnerProduct): there is no node' in run(*words).fatal
 
 
 def test_equal_values_say_nothing(run: Run) -> None:
@@ -172,26 +183,6 @@ def test_a_foreign_model_becomes_a_net_that_trains(run: Run) -> None:
     assert trained.code == 0, trained.err
     losses = [float(loss) for loss in re.findall(r"\bloss = ([\d.e-]+)", trained.err)]
     assert losses[-1] < losses[0]
-
-
-def test_flags_of_a_foreign_model(run: Run) -> None:
-    Path("theirs.onnx").write_bytes(model_of("y = Erf (x)", {"x": (2, 3)}).SerializeToString())
-    for more, problem in (
-        (["--mean", "1"], "with WEIGHTS the net is from IN"),
-        (["--input-shape", "2,3"], "NAME:N,C,H,W"),
-        (["--input-shape", "x:4,3"], "dynamic axes"),
-        ([], 'node "Erf_0" (Erf): cannot be converted to Caffe: Caffe has no error function'),
-    ):
-        made = run("convert", "theirs.onnx", "deploy.prototxt", "theirs.caffemodel", *more)
-        assert made.code != 0 and problem in made.err and not Path("deploy.prototxt").exists()
-    assert "for a net from an .onnx file" in run("convert", "theirs.onnx", "a.caffemodel", "--forks").err
-    assert "in this order; not net.caffemodel" in run("convert", "net.caffemodel", "a.prototxt", "b.caffemodel").err
-    assert "OUT.prototxt and OUT.caffemodel" in run("convert", "theirs.onnx", "a.caffemodel").err
-
-
-def saved(model: Any, name: str = "torch.onnx") -> Any:
-    Path(name).write_bytes(model.SerializeToString())
-    return model
 
 
 def test_forks_and_opencv_read_ceil_mode(run: Run) -> None:
@@ -253,18 +244,3 @@ def test_a_warning_of_thousands_of_layers(run: Run, monkeypatch: pytest.MonkeyPa
     done = run("convert", "torch.onnx", "n.prototxt", "n.npz")
     layers = len(read_net("n.prototxt").layer)
     assert (f"2 operators have become {layers} layers" in done.err) == (layers > 20)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("r18.pth net.prototxt r18.caffemodel", "export the model by torch.onnx.export"),
-        ("r18.pt r18.caffemodel --model net.prototxt", "save its state dict by safetensors.torch.save_file"),
-        ("torch.onnx r18.caffemodel r18.prototxt", "IN.onnx OUT.prototxt WEIGHTS, in this order; not torch.onnx r18.c"),
-        ("r18.prototxt torch.onnx r18.caffemodel", "IN.onnx OUT.prototxt WEIGHTS, in this order; not r18.prototxt t"),
-        ("torch.onnx r18.prototxt r18.caffemodel", "or export only the module before it"),
-    ],
-)
-def test_what_a_new_user_mistakes(words: str, message: str, run: Run) -> None:
-    saved(model_of("y = Det (x)", {"x": (1, 3, 3)}))
-    assert message in run("convert", *words.split()).fatal
