@@ -161,37 +161,37 @@ def test_scores_that_are_no_numbers_give_a_loss_that_is_none():
     assert np.isnan(net.forward())
 
 
+def detected(fields, scores, codes=0):
+    """The rows for boxes by these codes, with a score of 0.75 at these indices of the scores (N, P * classes)."""
+    net = make_net(DETECTION % f"{fields} confidence_threshold: 0.5", "TEST")
+    net.blob("priors").data[...] = np.resize(PRIORS, (1, 2, 16))
+    net.blob("codes").data[...] = codes
+    for index in scores:
+        net.blob("scores").data[index] = 0.75
+    net.forward()
+    return net.blob("rows").data[0, 0]
+
+
 @pytest.mark.parametrize("form", ["VOC", "COCO"])
 def test_boxes_that_are_no_numbers_are_saved_as_empty_ones(form, folder):
     saving = (
         f'output_directory: "out" name_size_file: "sizes.txt" label_map_file: "map.prototxt" output_format: "{form}"'
     )
-    net = make_net(DETECTION % f"save_output_param {{ {saving} }} confidence_threshold: 0.5", "TEST")
-    net.blob("codes").data[...] = np.nan
-    net.blob("scores").data[0, 1] = 0.75
-    net.forward()
+    detected(f"save_output_param {{ {saving} }}", [(0, 1)], codes=np.nan)
     text = Path("out", {"VOC": "thing 1.txt", "COCO": ".json"}[form]).read_text()
     assert text == "first 0.75 0 0 0 0\n" or '"score": 0.75' in text
 
 
 def test_without_a_background_class_0_is_found():
-    net = make_net(DETECTION % "background_label_id: -1 confidence_threshold: 0.5", "TEST")
-    net.blob("priors").data[...] = np.resize(PRIORS, (1, 2, 16))
-    net.blob("scores").data[...] = 0
-    net.blob("scores").data[[0, 1], [0, 4]] = 0.75
-    net.forward()
-    assert net.blob("rows").data[0, 0, :, :3].tolist() == [[0, 0, 0.75], [1, 1, 0.75]]
+    rows = detected("background_label_id: -1", [(0, 0), (1, 4)])
+    assert rows[:, :3].tolist() == [[0, 0, 0.75], [1, 1, 0.75]]
 
 
 def test_names_of_coco_that_are_numbers_become_numbers(folder):
     Path("map.prototxt").write_text("".join(f'item {{ name: "{10 * n}" label: {n} }}\n' for n in range(3)))
     Path("sizes.txt").write_text("000017 100 200\nsecond 50 40\n")
     saving = 'output_directory: "out" name_size_file: "sizes.txt" label_map_file: "map.prototxt" output_format: "COCO"'
-    net = make_net(DETECTION % f"save_output_param {{ {saving} }} confidence_threshold: 0.5", "TEST")
-    net.blob("priors").data[...] = np.resize(PRIORS, (1, 2, 16))
-    net.blob("scores").data[...] = 0
-    net.blob("scores").data[[0, 1], [1, 2]] = 0.75
-    net.forward()
+    detected(f"save_output_param {{ {saving} }}", [(0, 1), (1, 2)])
     found = [(box["image_id"], box["category_id"]) for box in json.loads(Path("out", ".json").read_text())]
     assert found == [(17, 10), ("second", 20)]
 
