@@ -20,10 +20,6 @@ from tests.pycaffe.test_net import (  # noqa: F401
     path,
     test_forward_and_backward_by_name,
     test_names_are_pycaffes,
-    test_parameter_gradients_add_up_until_cleared,
-    test_reshape_runs_another_batch,
-    test_save_and_copy_from,
-    test_share_with,
 )
 from tests.pycaffe.test_python import (  # noqa: F401
     test_a_loss_needs_its_weight,
