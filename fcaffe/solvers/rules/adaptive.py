@@ -12,8 +12,8 @@ from fcaffe.net.blob import Array
 from fcaffe.solvers.rules.rule import Rule, register_rule
 
 
-class WithoutMomentum(Rule):
-    """Base of the rules that Caffe refuses to run with momentum."""
+class ByRootOfHistory(Rule):
+    """Base of the rules with w -= rate * g / (sqrt(h) + delta), which Caffe refuses to run with momentum."""
 
     all_at_once = True
 
@@ -21,34 +21,34 @@ class WithoutMomentum(Rule):
         if self.param.momentum:
             raise SolverError(f"Momentum cannot be used with {self.param.type}; leave it out")
 
-
-@register_rule("AdaGrad")
-class AdaGrad(WithoutMomentum):
-    """Duchi et al. 2011: h += g^2; w -= rate * g / (sqrt(h) + delta)."""
+    def add(self, h: Array, squares: Array) -> None:
+        """Add the squares of gradients to the history."""
+        h += squares
 
     def update(self, w: Array, g: Array, histories: Sequence[Array], rate: float) -> None:
         h = histories[0]
-        h += g * g
+        self.add(h, g * g)
         g /= self.xp.sqrt(h) + self.xp.float32(self.param.delta)
         g *= self.xp.float32(rate)
         w -= g
 
 
+@register_rule("AdaGrad")
+class AdaGrad(ByRootOfHistory):
+    """Duchi et al. 2011: h += g^2."""
+
+
 @register_rule("RMSProp")
-class RMSProp(WithoutMomentum):
-    """Tieleman and Hinton 2012: h a running mean of g^2 by rms_decay; w -= rate * g / (sqrt(h) + delta)."""
+class RMSProp(ByRootOfHistory):
+    """Tieleman and Hinton 2012: h a running mean of g^2 by rms_decay."""
 
     def check(self) -> None:
         super().check()
         if not 0 <= self.param.rms_decay < 1:
             raise SolverError(f"rms_decay should lie between 0 and 1 (1 excluded), not {self.param.rms_decay:g}")
 
-    def update(self, w: Array, g: Array, histories: Sequence[Array], rate: float) -> None:
-        h = histories[0]
-        _average(h, g * g, self.param.rms_decay)
-        g /= self.xp.sqrt(h) + self.xp.float32(self.param.delta)
-        g *= self.xp.float32(rate)
-        w -= g
+    def add(self, h: Array, squares: Array) -> None:
+        _average(h, squares, self.param.rms_decay)
 
 
 @register_rule("AdaDelta")

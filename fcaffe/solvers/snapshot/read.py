@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -39,9 +38,10 @@ def restore(run: Run, path: str) -> None:
     run.identity.resume(written(path, state))
     run.smoothed.clear()
     parameters = run.net.parameters
-    for flat, blobs in zip(run.history, _split(state.history, run.rule.histories), strict=True):
-        for (parameter, own), stored in zip(parameters.with_slices(), blobs, strict=True):
-            values = stored.data
+    stored = iter(state.history)  # all blobs of a history, then those of the next one
+    for flat in run.history:
+        for parameter, own in parameters.with_slices():
+            values = next(stored).data
             assert values is not None
             blob = parameter.blob
             values = run.context.part_of(values.reshape(run.context.whole_shape(blob)), blob.placement)
@@ -111,8 +111,3 @@ def _read(run: Run, path: str) -> tuple[State, Model, str]:
     if missing := [parameter.layer.name for parameter in owned if parameter.layer.name not in stored]:
         raise SnapshotError(f'{model_path}: layer "{missing[0]}" is missing; the file is cut off or of another net')
     return state, model, model_path
-
-
-def _split(items: list[Any], parts: int) -> list[list[Any]]:
-    size = len(items) // parts
-    return [items[k * size : (k + 1) * size] for k in range(parts)]

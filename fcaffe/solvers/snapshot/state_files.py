@@ -16,9 +16,7 @@ from fcaffe.proto import write_binary
 from fcaffe.proto.binary import HDF5_MAGIC, check_written, file_start, read_outline
 from fcaffe.proto.blobs import LARGEST, TOO_LARGE
 from fcaffe.solvers.snapshot.paths import HDF5_SUFFIX
-from fcaffe.solvers.snapshot.state import CarriedArray, State, carried_of, size_of
-
-__all__ = ["CarriedArray", "State", "read_state", "size_of", "write_state"]
+from fcaffe.solvers.snapshot.state import State, carried_of, size_of
 
 
 def read_state(path: str | os.PathLike[str]) -> State:

@@ -15,7 +15,8 @@ from fcaffe.solvers.run import Run
 from fcaffe.solvers.snapshot import carried
 from fcaffe.solvers.snapshot.made_with import made_with
 from fcaffe.solvers.snapshot.paths import paths
-from fcaffe.solvers.snapshot.state_files import CarriedArray, State, size_of, write_state
+from fcaffe.solvers.snapshot.state import CarriedArray, State, size_of
+from fcaffe.solvers.snapshot.state_files import write_state
 from fcaffe.solvers.testing import mean_statistics
 from fcaffe.timeline import SNAPSHOT
 
