@@ -31,9 +31,7 @@ from tests.pycaffe.test_python import (  # noqa: F401
 )
 from tests.pycaffe.test_solver import (  # noqa: F401
     solver,
-    test_callbacks_and_own_updates,
     test_snapshot_and_restore,
-    test_solve_ends_with_a_snapshot,
     test_test_nets_share_the_weights,
 )
 
