@@ -11,9 +11,8 @@ from typing import Any
 
 from fcaffe import log
 from fcaffe.engines.convolution import PlainConvolution
-from fcaffe.engines.cuda.limits import LIMITS
-from fcaffe.engines.cuda.operands import FLOAT, Operands
-from fcaffe.engines.limits import or_plain
+from fcaffe.engines.cuda.operands import FLOAT, LIMITS, Operands
+from fcaffe.engines.limits import UnfitError, or_plain
 from fcaffe.engines.memory import Array
 from fcaffe.engines.windows import Windows
 
@@ -126,11 +125,9 @@ class Convolution(Operands, PlainConvolution):
         self, x: Array, weights: Array, bias: Array, y: Array, windows: Windows, group: int, relu: bool = False
     ) -> None:
         LIMITS["convolution"].check([x, y])
-        x_, weights_, of, out = self._factor(x), self._factor(weights), _on_two_axes(windows), _with_two_axes(y)
-        target = self.result(out, x_.dtype)
-        if not self._compute("forward", {X: x_, WEIGHTS: weights_}, Y, target, of):
-            super().convolution_forward(x_, weights_, bias, target, of, group, relu)
-        elif bias is not None:
+        out = _with_two_axes(y)
+        target = self._computed("forward", {X: x, WEIGHTS: weights}, Y, out, windows)
+        if bias is not None:
             self.add_bias(target, bias, relu)
         elif relu:
             self.relu_forward(target, target, 0)
@@ -139,56 +136,50 @@ class Convolution(Operands, PlainConvolution):
     @or_plain
     def convolution_backward_data(self, dy: Array, weights: Array, dx: Array, windows: Windows, group: int) -> None:
         LIMITS["convolution"].check([dx, dy])
-        dy_, weights_, of, out = self._factor(dy), self._factor(weights), _on_two_axes(windows), _with_two_axes(dx)
-        target = self.result(out, dy_.dtype)
-        if not self._compute("data", {Y: dy_, WEIGHTS: weights_}, X, target, of):
-            super().convolution_backward_data(dy_, weights_, target, of, group)
-        self.deliver(target, out)
+        out = _with_two_axes(dx)
+        self.deliver(self._computed("data", {Y: dy, WEIGHTS: weights}, X, out, windows), out)
 
     @or_plain
     def convolution_backward_weights(
         self, x: Array, dy: Array, dweights: Array, windows: Windows, group: int, add: bool
     ) -> None:
         LIMITS["convolution"].check([x, dy])
-        x_, dy_, of, out = self._factor(x), self._factor(dy), _on_two_axes(windows), _with_two_axes(dweights)
-        target = self.empty_channels_last(out.shape, x_.dtype) if add else self.result(out, x_.dtype)
-        if not self._compute("weights", {X: x_, Y: dy_}, WEIGHTS, target, of):
-            super().convolution_backward_weights(x_, dy_, out, of, group, add)
-        elif add:
+        out = _with_two_axes(dweights)
+        into = self.empty_channels_last(out.shape, dweights.dtype) if add else out
+        target = self._computed("weights", {X: x, Y: dy}, WEIGHTS, into, windows)
+        if add:
             out += target
         else:
             self.deliver(target, out)
 
-    def _compute(
-        self, operation: str, operands: dict[int, Array], result: int, target: Array, windows: Windows
-    ) -> bool:
-        """Compute one operation by cuDNN; arrays by the numbers of their tensors. False if it has no plan."""
-        method, *names = OPERATIONS[operation]
-        arrays = {**operands, result: target}
+    def _computed(self, operation: str, operands: dict[int, Array], result: int, out: Array, windows: Windows) -> Array:
+        """The result of cuDNN, in `out` or in another array that cuDNN can write; arrays by the numbers of their
+        tensors. Raises UnfitError if there is no plan."""
+        kind = FLOAT if self.half_dtype is None else self.half_dtype
+        given = {number: self.operand(_with_two_axes(array), kind) for number, array in operands.items()}
+        target, of, (method, *names) = self.result(out, kind), _on_two_axes(windows), OPERATIONS[operation]
+        arrays = {**given, result: target}
+        types = self.plans.cudnn.data_type
+        cudnn_type = {"float32": types.FLOAT, "float16": types.HALF, "bfloat16": types.BFLOAT16}[kind.name]
 
         def build(graph: Any) -> None:
-            tensors = [self._tensor(graph, number, array) for number, array in operands.items()]
-            output = getattr(graph, method)(**dict(zip(names, tensors, strict=True)), **_geometry(windows))
-            output.set_uid(result).set_output(True).set_data_type(self._type(target.dtype))
+            tensors = {
+                name: graph.tensor(
+                    dim=list(array.shape), stride=_channels_last_strides(array.shape), data_type=cudnn_type, uid=number
+                )
+                for name, (number, array) in zip(names, given.items(), strict=True)
+            }
+            geometry = {"padding": list(of.pad), "stride": list(of.stride), "dilation": list(of.dilation)}
+            output = getattr(graph, method)(**tensors, **geometry)
+            output.set_uid(result).set_output(True).set_data_type(cudnn_type)
             output.set_dim(list(target.shape)).set_stride(_channels_last_strides(target.shape))
 
         shapes = [arrays[number].shape for number in (X, WEIGHTS, Y)]
-        plan = self.plans.find((operation, target.dtype.name, *shapes, windows), build)
-        if plan is not None:
-            self.plans.execute(plan, {number: array.data.ptr for number, array in arrays.items()})
-        return plan is not None
-
-    def _factor(self, array: Array) -> Array:
-        """The array, or a copy that cuDNN can take."""
-        return self.operand(_with_two_axes(array), FLOAT if self.half_dtype is None else self.half_dtype)
-
-    def _tensor(self, graph: Any, number: int, array: Array) -> Any:
-        strides, kind = _channels_last_strides(array.shape), self._type(array.dtype)
-        return graph.tensor(dim=list(array.shape), stride=strides, data_type=kind, uid=number)
-
-    def _type(self, dtype: Any) -> Any:
-        types = self.plans.cudnn.data_type
-        return {"float32": types.FLOAT, "float16": types.HALF, "bfloat16": types.BFLOAT16}[dtype.name]
+        plan = self.plans.find((operation, kind.name, *shapes, of), build)
+        if plan is None:
+            raise UnfitError
+        self.plans.execute(plan, {number: array.data.ptr for number, array in arrays.items()})
+        return target
 
 
 def _channels_last_strides(shape: Shape) -> list[int]:
@@ -198,10 +189,6 @@ def _channels_last_strides(shape: Shape) -> list[int]:
         strides[axis] = step
         step *= shape[axis]
     return strides
-
-
-def _geometry(windows: Windows) -> dict[str, list[int]]:
-    return {"padding": list(windows.pad), "stride": list(windows.stride), "dilation": list(windows.dilation)}
 
 
 def _with_two_axes(array: Array) -> Array:

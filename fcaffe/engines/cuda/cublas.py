@@ -42,10 +42,12 @@ class Cublas:
 
     def __init__(self, cupy: Any, stream: Any) -> None:
         self._library = open_library(cupy.cuda.runtime.runtimeGetVersion() // 1000)
+        for name, types in ARGUMENTS.items():
+            getattr(self._library, name).argtypes = types
         handle = c_void_p()
         self._call("cublasCreate_v2", ctypes.byref(handle))
         self._handle = handle.value
-        weakref.finalize(self, self._function("cublasDestroy_v2"), self._handle).atexit = False
+        weakref.finalize(self, self._library.cublasDestroy_v2, self._handle).atexit = False
         self._workspace = cupy.empty(WORKSPACE, np.uint8)
         self._call("cublasSetStream_v2", self._handle, stream.ptr)
         self._call("cublasSetWorkspace_v2", self._handle, self._workspace.data.ptr, WORKSPACE)
@@ -87,13 +89,8 @@ class Cublas:
         )
 
     def _call(self, name: str, *arguments: Any) -> None:
-        if status := self._function(name)(*arguments):
+        if status := getattr(self._library, name)(*arguments):
             raise CublasError(f"{name} fails with cuBLAS's status {status}")
-
-    def _function(self, name: str) -> Any:
-        function = getattr(self._library, name)
-        function.argtypes = ARGUMENTS[name]
-        return function
 
 
 def open_library(cuda: int) -> Any:

@@ -20,6 +20,8 @@ from fcaffe.engines.cuda.transfers import Transfers
 from fcaffe.engines.cuda.update import Update
 from fcaffe.engines.engine import Engine
 
+HALF = {"fp16": "float16", "bf16": "bfloat16"}
+
 
 class CudaEngine(
     Convolution,
@@ -60,7 +62,7 @@ class CudaEngine(
         cupy, cudnn = libraries.load(device, math)
         super().__init__(cupy)
         self.math = math
-        self.half_dtype = _half_dtype(math)
+        self.half_dtype = np.dtype(HALF[math]) if math in HALF else None  # ml_dtypes, which is loaded, has bfloat16
         self.device = cupy.cuda.Device(device)
         self.device.use()
         current = cupy.cuda.get_current_stream()  # of an earlier engine of the process, if there is one
@@ -114,13 +116,3 @@ class CudaEngine(
 
     def set_step(self, rate: float, gradient_scale: float) -> None:
         self.write_small(self.step, np.array([rate, gradient_scale], np.float32))
-
-
-def _half_dtype(math: str) -> np.dtype[Any] | None:
-    if math == "fp16":
-        return np.dtype(np.float16)
-    if math == "bf16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    return None

@@ -59,18 +59,13 @@ class Graphs:
             self.stream.begin_capture()
             try:
                 work()
-            except (RuntimeError, MemoryError) as problem:  # the errors of CUDA and its libraries
-                self._end_failed_capture()
-                if isinstance(problem, FcaffeError) and not isinstance(problem, MemoryError):
+            except BaseException as problem:
+                with contextlib.suppress(self.cupy.cuda.runtime.CUDARuntimeError):  # the same error again
+                    self.stream.end_capture()
+                ours = isinstance(problem, FcaffeError) and not isinstance(problem, MemoryError)
+                if ours or not isinstance(problem, RuntimeError | MemoryError):  # the errors of CUDA and its libraries
                     raise
                 recorded.refused = True
                 log.warning(f"No CUDA graph of the {name}, it runs step by step: {' '.join(str(problem).split())}")
                 return
-            except BaseException:
-                self._end_failed_capture()
-                raise
             recorded.graph, recorded.pool = self.stream.end_capture(), pool
-
-    def _end_failed_capture(self) -> None:
-        with contextlib.suppress(self.cupy.cuda.runtime.CUDARuntimeError):  # the same error again
-            self.stream.end_capture()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fcaffe.engines.cuda.cublas import Cublas
-from fcaffe.engines.cuda.limits import LIMITS
+from fcaffe.engines.cuda.operands import LIMITS
 from fcaffe.engines.engine import PlainInnerProduct
 from fcaffe.engines.limits import or_plain
 from fcaffe.engines.memory import Array

@@ -30,26 +30,22 @@ class Normalization(Operands, PlainNormalization):
     def lrn_forward(
         self, x: Array, y: Array, memory: Array | None, size: int, alpha: float, beta: float, k: float
     ) -> None:
-        if not x.size:
-            return
-        dtype = common_type(x, y)
-        x, out = self.operand(x, dtype), self.result(y, dtype)
-        split, numbers = _split(x, 1, MOST_BLOCKS), (alpha / size, beta, k)
-        sizes = *split.sizes, np.int32(size // 2)
-        self._launch("lrn_forward", (dtype,), split, x, out, *sizes, *map(np.float32, numbers))
-        self.deliver(out, y)
+        self._lrn("lrn_forward", [x], y, size, alpha / size, beta, k)
 
     def lrn_backward(
         self, x: Array, y: Array, memory: Array, dy: Array, dx: Array, size: int, alpha: float, beta: float, k: float
     ) -> None:
-        if not x.size:
+        self._lrn("lrn_backward", [x, dy], dx, size, alpha / size, beta, k, 2 * alpha * beta / size)
+
+    def _lrn(self, kernel: str, given: list[Array], result: Array, size: int, *numbers: float) -> None:
+        if not result.size:
             return
-        dtype = common_type(x, dy, dx)
-        x, dy, out = self.operand(x, dtype), self.operand(dy, dtype), self.result(dx, dtype)
-        split, numbers = _split(x, 1, MOST_BLOCKS), (alpha / size, beta, k, 2 * alpha * beta / size)
+        dtype = common_type(*given, result)
+        arrays, out = [self.operand(array, dtype) for array in given], self.result(result, dtype)
+        split = _split(out, 1, MOST_BLOCKS)
         sizes = *split.sizes, np.int32(size // 2)
-        self._launch("lrn_backward", (dtype,), split, x, dy, out, *sizes, *map(np.float32, numbers))
-        self.deliver(out, dx)
+        self._launch(kernel, (dtype,), split, *arrays, out, *sizes, *map(np.float32, numbers))
+        self.deliver(out, result)
 
     def batch_norm_moments(self, x: Array, mean: Array, variance: Array) -> None:
         if not x.size:

@@ -9,11 +9,18 @@ import numpy as np
 from fcaffe.engines.channels import is_channels_last
 from fcaffe.engines.cuda.kernels import Kernels
 from fcaffe.engines.elementwise import PlainElementwise
+from fcaffe.engines.limits import Limit
 from fcaffe.engines.memory import Array
 
 FLOAT, INT = np.dtype(np.float32), np.dtype(np.int32)
 BYTES = 16  # of an access to memory, and the alignment that cuDNN requires
 NULL = np.uint64(0)  # in the position of an optional array
+
+LIMITS = {  # of cuDNN, of cuBLAS as it is called here, and of our kernels
+    "convolution": Limit(3, 5),  # one to three spatial axes; a plan may be missing still
+    "matmul": Limit(2, 2, lambda arrays: all(array.ndim == 2 and array.flags.c_contiguous for array in arrays)),
+    "pooling": Limit(4, 4),
+}
 
 
 class Operands(PlainElementwise):

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from fcaffe.engines.cuda.kernels import THREADS, blocks_for
-from fcaffe.engines.cuda.limits import LIMITS
-from fcaffe.engines.cuda.operands import FLOAT, INT, NULL, Operands, common_type, pack_of
+from fcaffe.engines.cuda.operands import FLOAT, INT, LIMITS, NULL, Operands, common_type, pack_of
 from fcaffe.engines.limits import or_plain, require
 from fcaffe.engines.memory import Array
 from fcaffe.engines.pooling import PlainPooling
@@ -35,7 +34,7 @@ class Pooling(Operands, PlainPooling):
 
     @or_plain
     def index_backward(self, dy: Array, mask: Array, dx: Array, windows: Windows) -> None:
-        self._pool_backward("max_pool_backward", dy, dx, windows, self.operand(mask, INT))
+        self._pool("max_pool_backward", dy, dx, windows, self.operand(mask, INT), backward=True)
 
     def scatter_to_plane(self, dy: Array, mask: Array, dx: Array) -> None:
         """Adds in the order of the values, so that two runs give the same bits."""
@@ -53,31 +52,22 @@ class Pooling(Operands, PlainPooling):
 
     @or_plain
     def average_pool_backward(self, dy: Array, dx: Array, windows: Windows) -> None:
-        self._pool_backward("average_pool_backward", dy, dx, windows)
+        self._pool("average_pool_backward", dy, dx, windows, backward=True)
 
-    def _pool(self, kernel: str, x: Array, y: Array, windows: Windows, *indices: Any) -> None:
-        """Launch a forward kernel. That of max pooling takes an array of indices or NULL."""
-        LIMITS["pooling"].check([x, y])
-        dtype = common_type(x, y)
-        x, out = self.operand(x, dtype), self.result(y, dtype)
-        self._launch_pooling(kernel, (x, out, *indices), x, out, out, windows)
-        self.deliver(out, y)
-
-    def _pool_backward(self, kernel: str, dy: Array, dx: Array, windows: Windows, *indices: Array) -> None:
-        LIMITS["pooling"].check([dx, dy])
-        dtype = common_type(dy, dx)
-        dy, out = self.operand(dy, dtype), self.result(dx, dtype)
-        self._launch_pooling(kernel, (dy, *indices, out), out, dy, out, windows)
-        self.deliver(out, dx)
-
-    def _launch_pooling(
-        self, kernel: str, arrays: tuple[Any, ...], x: Array, y: Array, written: Array, windows: Windows
+    def _pool(
+        self, kernel: str, given: Array, result: Array, windows: Windows, *indices: Any, backward: bool = False
     ) -> None:
-        pack = pack_of(x.shape[1], arrays[0], written)
-        count = written.size // pack
-        if max(count, math.prod(x.shape[1:]), math.prod(y.shape[1:])) > LARGEST:
-            raise FcaffeError(f"pooling of {x.shape} to {y.shape} has too many values for a GPU: lower batch_size")
-        geometry = *x.shape[1:], *y.shape[2:], *windows.kernel, *windows.stride, *windows.pad
+        """Launch a kernel. That of max pooling takes an array of indices, or NULL."""
+        LIMITS["pooling"].check([given, result])
+        dtype = common_type(given, result)
+        given, out = self.operand(given, dtype), self.result(result, dtype)
+        arrays = (given, *indices, out) if backward else (given, out, *indices)
+        image, pooled = (out.shape, given.shape) if backward else (given.shape, out.shape)
+        pack = pack_of(out.shape[1], given, out)
+        count = out.size // pack
+        if max(count, math.prod(image[1:]), math.prod(pooled[1:])) > LARGEST:
+            raise FcaffeError(f"pooling of {image} to {pooled} has too many values for a GPU: lower batch_size")
+        geometry = *image[1:], *pooled[2:], *windows.kernel, *windows.stride, *windows.pad
         numbers = map(np.int32, (count, *geometry))
-        types = arrays[0].dtype, pack
-        self.kernels.launch("pooling", kernel, types, blocks_for(count), THREADS, *arrays, *numbers)
+        self.kernels.launch("pooling", kernel, (dtype, pack), blocks_for(count), THREADS, *arrays, *numbers)
+        self.deliver(out, result)

@@ -30,7 +30,7 @@ class Machine:
             "cudnn": SimpleNamespace(),
             "ml_dtypes": SimpleNamespace(),
         }
-        self.libraries = {"libcudnn.so.9": SimpleNamespace(cudnnGetVersion=Version(92800))}
+        self.libraries = {"libcudnn.so.9": True}
         monkeypatch.setattr(driver, "open_library", self.open_driver)
         monkeypatch.setattr(libraries.importlib, "import_module", self.import_module)
         monkeypatch.setattr(libraries, "_preload", lambda name, major: self.libraries.get(f"lib{name}.so.{major}"))
@@ -48,15 +48,6 @@ class Machine:
 
     def remove(self, attribute: str) -> None:
         del self.modules["cupy"].cuda.__dict__[attribute]
-
-
-class Version:
-    def __init__(self, version: int) -> None:
-        self.version = version
-        self.restype: Any = None
-
-    def __call__(self) -> int:
-        return self.version
 
 
 @pytest.fixture
