@@ -10,6 +10,7 @@ import os
 import random
 import re
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -96,6 +97,15 @@ KILLED = ("launcher", "agent", "rank")
 STOPPED = {f"stopped {victim}": victim for victim in KILLED}  # and later continued, but for a rank that trains
 STOP_FOR = 3.0  # seconds, less than --timeout
 VICTIMS = (*KILLED, *STOPPED, "SIGTERM")
+# What the first fatal line says of a fault, by rank, process and host.
+MESSAGES = {
+    "rank": "rank {rank} (process {pid}) on {host} ",
+    "stopped rank": "rank {rank} (process {pid}) on {host} did not come out of ",
+    "agent": "the agent (process {pid}) on ",
+    "an exit": "rank {rank} (process ",
+    "an error beside a thread": 'rank {rank} on {host}: layer "user" (Python): user.User.forward: ValueError: no good',
+    "a full disk": "rank 0 on {host}: ",
+}
 CLOSED = "a closed terminal"  # the reader of the log ends after some lines
 UNREAD = "an unread pipe"  # gets what user code prints, with letters beyond ASCII
 
@@ -206,7 +216,7 @@ def problems_of(case: Case, folder: Path, start: Callable[..., Job]) -> list[str
     under = ["bash", "-c", readers[case.fault], "bash"] if case.fault in readers else None
     letter = {"LETTER": "\u00e9", "PYTHONUTF8": "1"} if case.fault == UNREAD else {}
     job = start(*case.flags, *more, under=under, OMP_NUM_THREADS="1", **letter)
-    faults, before = int(case.fault == "an exit"), set[str]()
+    faults, before, hits = int(case.fault == "an exit"), set[str](), list[int]()
     if case.fault in VICTIMS:
         until(lambda: PHASES[case.phase] in job.text or job.process.poll() is not None, LIMIT)
         time.sleep(case.wait)
@@ -226,7 +236,7 @@ def problems_of(case: Case, folder: Path, start: Callable[..., Job]) -> list[str
         until(lambda: job.text.count("Starting Optimization") > 1 or job.process.poll() is not None, LIMIT)
         faults += job.process.poll() is None and bool(hit(job, case.again, case.rank))
     until(lambda: job.process.poll() is not None, LIMIT)
-    problems = list(judged(case, job, faults, before, alone))
+    problems = [*judged(case, job, faults, before, alone), *([] if alone else misnamed(case, job, hits))]
     job.kill()
     os.close(source)
     os.close(target)
@@ -272,6 +282,20 @@ def judged(case: Case, job: Job, faults: int, before: set[str], alone: bool) -> 
         time.sleep(1)  # perhaps of another job, which is ending
         if own := [path for path in own if os.path.exists(path)]:
             yield f"left {own}"
+
+
+def misnamed(case: Case, job: Job, hits: list[int]) -> Iterator[str]:
+    """What is wrong in the first fatal line."""
+    if not job.fatal or case.fault not in MESSAGES or case.phase == "end" or (case.fault in VICTIMS and not hits):
+        return
+    host = socket.gethostname()
+    if "--hosts" in case.flags:
+        host = f"127.0.0.{2 + 2 * case.rank // case.workers}"
+    expected = MESSAGES[case.fault].format(rank=case.rank, pid=(*hits, 0)[0], host=host)
+    if case.workers == 1:
+        expected = expected.replace(f"rank 0 on {host}: ", "")
+    if not job.fatal[0].startswith(expected):
+        yield f"the first fatal line begins with {job.fatal[0][: len(expected)]}, not {expected}"
 
 
 @needs_mpi

@@ -91,21 +91,6 @@ def test_a_job_that_gets_nowhere_ends(start: Start, folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("flags", "problem"),
-    [
-        ("--elastic 2:4", "--elastic is for jobs on several hosts: give --hosts or --hostfile as well"),
-        ("--elastic 4:2 --hosts a,b", "--elastic takes the least and the greatest number of workers, as 4:8, not 4:2"),
-        ("--snapshot-every=-1", "--snapshot-every must be 0 or more, not -1"),
-        ("--elastic 2:4 --workers 1 --hosts a,b", "--workers 1, but --elastic 2:4 needs 2"),
-    ],
-)
-def test_wrong_flags(start: Start, flags: str, problem: str) -> None:
-    job = start(*flags.split())
-    assert job.wait() == 134
-    assert len(job.fatal) == 1 and problem in job.fatal[0]
-
-
 def test_ranks_of_hosts_in_mpichs_words() -> None:
     assert process_mapping([3]) == "(vector,(0,1,3))"
     assert process_mapping([2, 2, 1, 2]) == "(vector,(0,2,2),(2,1,1),(3,1,2))"

@@ -137,20 +137,6 @@ if self.calls == 6 and not os.path.exists("ended"):
 
 
 @needs_mpi
-@pytest.mark.parametrize(
-    ("flag", "problem"),
-    [
-        ("--hosts=a,b", "--hosts is for workers that fcaffe starts, and another launcher has started these 2 ranks"),
-        ("--restarts=1", "started 2 processes on 1 hosts: for --restarts and --elastic start one process on each host"),
-    ],
-)
-def test_flags_of_our_launcher_are_refused_under_another(start: Start, flag: str, problem: str) -> None:
-    job = start(flag, under=[MPIEXEC, "-n", "2"])
-    assert job.wait() == 134
-    assert len(job.fatal) == 1 and problem in job.fatal[0]
-
-
-@needs_mpi
 def test_restarts_under_an_mpiexec_of_ones_own(start: Start) -> None:
     """It starts one process on each host, and fcaffe the ranks."""
     under = [MPIEXEC, "-launcher", "fork", "-hosts", "127.0.0.2,127.0.0.3", "-n", "2"]
