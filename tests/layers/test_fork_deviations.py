@@ -185,16 +185,3 @@ def test_a_scale_of_zero_has_a_gradient() -> None:
     net.blob("y0").diff[...] = 1
     net.backward()
     assert float(host(net.layers[1].blobs[0].diff)) == pytest.approx(2 * 144**0.5)
-
-
-def test_gradients_of_segnets_scale_add_up() -> None:
-    """SegNet's fork forgets all but the last pass."""
-    net = net_of('type: "BN" bn_param { bn_mode: LEARN }', IMAGE)
-    net.blob("x0").data[...] = np.arange(288).reshape(IMAGE)
-    found = []
-    for _ in range(2):
-        net.forward()
-        net.blob("y0").diff[...] = 1
-        net.backward()
-        found.append(host(net.layers[1].blobs[1].diff))
-    np.testing.assert_allclose(found[1], 2 * found[0])
