@@ -30,6 +30,12 @@ ACTIVATIONS = {
     "Clip": ["clip_param { min: -0.7 max: 0.6 }"],
     "Exp": ["exp_param { base: 1.5 scale: 0.1 }"],
 }
+NORMALISATIONS = [
+    *[[("BatchNorm", ""), ("Scale", "scale_param { bias_term: true }")]] * 3,
+    [("BatchNorm", "batch_norm_param { scale_bias: true }")],
+    [("BN", "")],
+    [("BN", "bn_param { bn_mode: LEARN }")],
+]
 NOT_IN_PLACE = {"AbsVal", "LRN", "BNLL", "Clip"}
 
 
@@ -98,9 +104,9 @@ class RandomNet:
         return self._layer(kind, [bottom], more, (outputs, height, width))
 
     def _normalized(self) -> None:
-        """BatchNorm, Scale and ReLU, mostly behind a convolution and in place."""
+        """A normalisation and ReLU, mostly behind a convolution and in place."""
         top = self._convolution() if self.random.random() < 0.7 else self._pick()
-        for kind, more in (("BatchNorm", ""), ("Scale", "scale_param { bias_term: true }"), ("ReLU", "")):
+        for kind, more in (*self.random.choice(NORMALISATIONS), ("ReLU", "")):
             if kind == "ReLU" and self.random.random() < 0.4:
                 return
             top = self._activation(top, kind, more)
