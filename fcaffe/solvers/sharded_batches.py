@@ -20,13 +20,15 @@ from fcaffe.share import split_batch
 from fcaffe.solvers.batches import Batches
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Run
-from fcaffe.solvers.trust_ratio import BLOCK
+from fcaffe.solvers.trust_ratio import BLOCK, blocks_of
 from fcaffe.timeline import BACKWARD, FORWARD, SHARDS
 from fcaffe.tree_order import Sums, Tree, copy_into, part_of_sums, sum_in_tree_order
 
 
-class Passes:
+class Passes(GradientExchange):
     """The passes of one thread: over some consecutive shards of a worker, one after the other, by a net of its own.
+
+    As the exchange of the net it reports how far the backward pass of the last shard has come.
 
     Attributes:
         gradients: Flat, those of the net.
@@ -34,16 +36,21 @@ class Passes:
         final_from: The offset from which on the gradients of the last shard are final.
     """
 
-    def __init__(self, net: Net, own: range) -> None:
-        self.net, self.own = net, own
+    on_streams = False
+
+    def __init__(self, net: Net, own: range, report: Callable[[Passes, int], None]) -> None:
+        self.net, self.own, self._report = net, own, report
         self.gradients = net.parameters.diff
         self.sums: Sums = {}
         self.final_from = math.inf
         self._spares: list[Array] = []
 
-    def begin(self) -> None:
+    def clear(self) -> None:
         self.sums.clear()
         self.final_from = math.inf
+
+    def ready(self, start: int) -> None:
+        self._report(self, start)
 
     def add(self, tree: Tree, shard: int) -> None:
         """Add the gradients of a shard that is not the last one, and leave their memory to the next one."""
@@ -58,18 +65,6 @@ class Passes:
             self._spares.append(spare)
         spare[...] = self.gradients
         self.sums[leaf] = spare
-
-
-class Progress(GradientExchange):
-    """Tells how far the backward pass of a thread's last shard has come."""
-
-    on_streams = False
-
-    def __init__(self, final_from: Callable[[int], None]) -> None:
-        self._final_from = final_from
-
-    def ready(self, start: int) -> None:
-        self._final_from(start)
 
 
 class ShardedBatches(Batches):
@@ -91,7 +86,7 @@ class ShardedBatches(Batches):
         self.shards = shards
         parts = [split_batch(len(shards.own), thread, len(run.nets)) for thread in range(len(run.nets))]
         self.passes = [
-            Passes(net, shards.own[part.first : part.first + part.count])
+            Passes(net, shards.own[part.first : part.first + part.count], self._add_final)
             for net, part in zip(run.nets, parts, strict=True)
         ]
         self._threads = ThreadPoolExecutor(max(len(parts) - 1, 1), "shards")
@@ -127,7 +122,7 @@ class ShardedBatches(Batches):
         if backward:
             run.exchange.begin(run.gradients)
         for passes in self.passes:
-            passes.begin()
+            passes.clear()
         first, *others = self.passes
         pending = [self._threads.submit(self._compute_shards, passes, number, backward) for passes in others]
         after_another_error = contextlib.suppress(threading.BrokenBarrierError)
@@ -165,7 +160,7 @@ class ShardedBatches(Batches):
         net, is_last = passes.net, shard == passes.own[-1]
         follows = is_last and not self.run.engine.asynchronous
         with self.run.timeline.span(BACKWARD):
-            net.backward(exchange=Progress(lambda start: self._add_final(passes, start)) if follows else None)
+            net.backward(exchange=passes if follows else None)
         if is_last:
             self._add_final(passes, 0)
         else:
@@ -180,8 +175,8 @@ class ShardedBatches(Batches):
             final_from = max(one.final_from for one in self.passes)
             if final_from and self._summed_from - final_from < BLOCK:
                 return
-            for first in range(int(final_from), self._summed_from, BLOCK):
-                self._add_up(slice(first, min(first + BLOCK, self._summed_from)))
+            for block in blocks_of(slice(int(final_from), self._summed_from)):
+                self._add_up(block)
             self._summed_from = int(final_from)
             run.exchange.ready(self._summed_from)
 

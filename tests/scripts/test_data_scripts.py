@@ -48,14 +48,6 @@ def records(path):
     return table
 
 
-@pytest.mark.parametrize("name", ["digits", "mnist", "cifar10", "copy_database"])
-def test_scripts_can_be_run_and_explain_themselves(name, tmp_path):
-    path = ROOT / "scripts" / "data" / name
-    assert os.access(path, os.X_OK)
-    assert path.read_text().startswith("#!/usr/bin/env python3\n")
-    assert "--backend" in done(name, "--help", cwd=tmp_path)
-
-
 # --- digits -----------------------------------------------------------------------------------------------------------
 
 

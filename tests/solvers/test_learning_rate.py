@@ -54,11 +54,6 @@ def test_yolos_stages_end_with_their_iteration() -> None:
     assert list(param.stagelr) == [1, 4, 0.5]
 
 
-def test_gamma_below_0_is_taken_as_by_caffe_1_0() -> None:
-    param = parse_text('lr_policy: "step" gamma: -0.5 stepsize: 2 base_lr: 1', pb.SolverParameter)
-    assert [learning_rate(param, iteration) for iteration in range(6)] == [1, 1, -0.5, -0.5, 0.25, 0.25]
-
-
 NUMBERS = st.floats(-4, 4, width=32) | st.sampled_from([0.0, 1.1, -1.0, 1e-30, 3e38])
 POWERS = {
     "exp": lambda p, i: p.base_lr * np.power(p.gamma, i),
