@@ -91,8 +91,6 @@ def padding(step: Step, kernel: Sequence[int], strides: list[int]) -> tuple[list
         if min(totals) < 0 and step.op != "Conv":
             raise step.refuse("runtimes differ in where its windows begin by auto_pad", "export it with pads")
         return _divided([max(0, total) for total in totals], auto == "SAME_UPPER")
-    if len(pads) != 2 * count:
-        raise step.error(f"it has {len(pads)} pads for {count} spatial axes")
     return ([0] * count, [0] * count) if auto == "VALID" else (pads[:count], pads[count:])
 
 

@@ -16,15 +16,10 @@ def lstm(step: Step) -> list[Value]:
     """Caffe's LSTM for each direction."""
     weights, hidden = step.weights(1, "weights"), step.weights(2, "weights")
     directions = _BACKWARDS[step.attribute("direction")]
-    (steps, streams, _), size = step.x.shape, hidden.shape[-1]
+    (steps, streams, _), size = step.x.shape, step.attribute("hidden_size", hidden.shape[-1])
     functions = ["sigmoid", "tanh", "tanh"] * len(directions)
     if [str(name).lower() for name in step.attribute("activations", functions)] != functions:
         raise step.refuse("it has other activations", _PLAIN)
-    for name in ("layout", "clip", "input_forget"):
-        if step.attribute(name, 0):
-            raise step.refuse(f"it has {name}", _PLAIN)
-    if step.attribute("hidden_size", size) != size:
-        raise step.error(f"its hidden_size is {step.attribute('hidden_size')}, and its weights are for {size}")
     if step.has(4) and not np.array_equal(step.weights(4, "lengths of sequences"), [steps] * streams):
         raise step.refuse("it has lengths of sequences", "use sequences of one length")
     if step.has(7) and step.weights(7, "peepholes").any():

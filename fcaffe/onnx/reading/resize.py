@@ -28,8 +28,8 @@ def resize(step: Step) -> Value:
     x = step.x
     how = {name: step.attribute(name) for name in _HOW if name in step.node.attributes}
     where = how.get("coordinate_transformation_mode")
-    if where == "tf_crop_and_resize" or step.attribute("keep_aspect_ratio_policy", "stretch") != "stretch":
-        raise step.refuse("it crops, or keeps the aspect ratio", "slice the image before, and give the size itself")
+    if where == "tf_crop_and_resize":
+        raise step.refuse("it crops", "slice the image before")
     step.seen.update({1, "roi", "extrapolation_value"})  # which only crops have
     counts = step.list_of(3)
     scales = step.attribute("scales") or ([] if counts else step.weights(min(2, len(step.node.inputs) - 1), "scales"))
