@@ -41,11 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if (tool := glog.program()) in COMMANDS:
         words = [tool, *words]  # convert_imageset is `fcaffe convert_imageset`
-    trace = bool(os.environ.get("FCAFFE_TRACEBACK"))
+    trace = False
     streams.begin()
     try:
         words = list(gflags.inline(words))
-        trace = trace or any(gflags.flag_name(word) == "traceback" for word in words)
+        trace = any(gflags.flag_name(word) == "traceback" for word in words)
         if arguments is None and gflags.value_of("reproducible", words) not in (None, "0"):
             threads.compute_with_one_thread()  # before a command loads NumPy
         interruption.raise_in_command()
@@ -94,7 +94,7 @@ def _tell(error: BaseException, trace: bool, world: Any = None) -> int:
         return BROKEN_PIPE
     if not isinstance(error, Exception):
         raise error
-    if trace:
+    if trace or os.environ.get("FCAFFE_TRACEBACK"):
         traceback.print_exception(error)
     frame = traceback.extract_tb(error.__traceback__)[-1]  # where the error arose, for the tag of the log line
     (world or log).fatal(_one_line(error), f"{os.path.basename(frame.filename)}:{frame.lineno}")

@@ -202,14 +202,6 @@ def test_restarts_end_with_the_same_weights(start: Start, folder: Path) -> None:
     assert weights[0] == weights[1] and not unfinished.exists()
 
 
-@needs_mpi
-@pytest.mark.usefixtures("failing")
-def test_an_error_that_would_come_again_is_no_reason_to_restart(start: Start) -> None:
-    job = start("--workers", "2", "--restarts", "5", solver="long.prototxt", FAILURE="raise")
-    assert_ended(job, r"rank 1 on \S+: .*ValueError: no good .*")
-    assert "Restart 1" not in job.text
-
-
 # --- the verdict on hangs ---------------------------------------------------------------------------------------------
 
 HOSTS = ["a", "a", "b", "c"]

@@ -78,21 +78,6 @@ def test_user_code_draws_other_numbers_in_each_rank(start: Start, folder: Path, 
 
 
 @needs_mpi
-def test_lines_like_fatal_ones_end_nothing(start: Start, user: Callable[[str], None]) -> None:
-    """Nor do they hide an error that comes later."""
-    user("""
-if self.calls == 2:
-    print("F1122 10:00:00.123456   417 guard.py:7] a library's own words", file=sys.stderr, flush=True)
-if self.calls == 200 and self.rank == "1":
-    raise ValueError("no good")
-""")
-    job = start("--workers", "2", solver="long.prototxt")
-    assert job.wait() == 134
-    assert job.text.count("a library's own words") >= 2
-    assert "ValueError: no good" in job.fatal[-1] and job.fatal[-1].startswith("rank 1 on ")
-
-
-@needs_mpi
 @pytest.mark.parametrize(
     ("flags", "under"),
     [(["--workers", "2"], []), ([], [MPIEXEC, "-n", "2"])],
@@ -117,20 +102,6 @@ if self.calls == 2 and "TEST" not in os.environ.get("CHILD", ""):
         said = (folder / f"said{rank}").read_text()
         assert said.startswith("0 ") and "Optimization Done." in said, said[-2000:]
         assert ("2 workers on 1 host" in said) is (rank == "1")
-
-
-@needs_mpi
-def test_one_worker_starts_again(start: Start, folder: Path, user: Callable[[str], None]) -> None:
-    user("""
-if self.calls == 6 and not os.path.exists("ended"):
-    open("ended", "w").close()
-    os.kill(os.getpid(), 9)
-""")
-    job = start("--restarts", "1")
-    assert job.wait() == 0, job.text[-3000:]
-    assert "Restart 1 of 1, from small_iter_4.solverstate" in job.text
-    assert len(job.fatal) == 1 and job.fatal[0].startswith("rank 0 ")
-    assert (folder / "small_iter_8.caffemodel").exists()
 
 
 # --- other launchers --------------------------------------------------------------------------------------------------
