@@ -32,23 +32,10 @@ def test_flags_stand_anywhere(run: Run) -> None:
     assert run("convert", hdf5, "y.caffemodel", "-net", str(INTEROP / "net.prototxt")).code == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["convert", "none.caffemodel", "x.h5"], "none.caffemodel does not exist"),
-        (
-            ["convert", str(MODEL), "x.zip"],
-            "written to a file that ends in .caffemodel or .h5 or .npz or .safetensors or ",
-        ),
-    ],
-)
-def test_errors_are_one_line(words: list[str], message: str, run: Run) -> None:
-    assert message in run(*words).fatal
-
-
 def test_an_unknown_form(run: Run) -> None:
     result = run("convert", str(MODEL), "x.caffemodel", "--to", "intel")
     assert result.code == 1 and "'intel' is not one of 'bvlc', 'nvidia'" in result.err
+    assert "written to a file that ends in .caffemodel or .h5 or" in run("convert", str(MODEL), "x.zip").fatal
 
 
 @pytest.mark.parametrize("ending", [".caffemodel", ".h5", ".npz", ".safetensors"])

@@ -93,7 +93,6 @@ def test_what_goes_wrong_leaves_nothing(run: Run) -> None:
     [
         ("lmdb shuffle db", "lmdb shuffle takes a database and the name of a new one, not 1 names"),
         ("lmdb merge db", "lmdb merge takes databases and the name of a new one, not 1 names"),
-        ("lmdb info none", '"none" does not exist'),
     ],
 )
 def test_what_is_wrong_is_named(words: str, message: str, run: Run) -> None:

@@ -88,7 +88,6 @@ def test_more_workers_than_images_are_planned_with_a_warning(run: Run) -> None:
         (["--machine", "titan", "--net", "net.prototxt", "--epochs", "3"], "--epochs and --images belong together"),
         (["--machine", "titan", "--net", "net.prototxt", "--math", "bf16"], "device K20: no speed in bf16 is known"),
         (["--machine", "titan", "--net", "net.prototxt", "--bucket-mb", "0"], "--bucket-mb must be above 0, not 0"),
-        (["--machine", "titan", "--net", "missing.prototxt"], "missing.prototxt"),
     ],
 )
 def test_what_is_wrong_is_named(run: Run, words: list[str], message: str) -> None:

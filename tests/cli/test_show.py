@@ -100,18 +100,6 @@ def test_solver_as_json(run: Run) -> None:
     assert fields["base_lr"] == 0.01 and fields["test_iter"] == [2] and fields["snapshot_prefix"] == "small"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("summary none", "none does not exist"),
-        ("summary lmdb", "lmdb is a folder; a file is wanted"),
-        ("solver none", "none does not exist"),
-    ],
-)
-def test_what_is_missing_is_named(run: Run, words: str, message: str) -> None:
-    assert run(words).fatal.startswith(message)
-
-
 def test_only_one_file(run: Run) -> None:
     code, _, err = run("summary net.prototxt other.prototxt")
     assert code == 1 and err.startswith("ERROR: ") and "other.prototxt" in err
