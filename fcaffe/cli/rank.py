@@ -7,7 +7,7 @@ from importlib import import_module
 
 import click
 
-from fcaffe import plugins, threads
+from fcaffe import log, plugins, threads
 from fcaffe.cli import _failed, _invoke, _load, last_words, streams
 from fcaffe.errors import RankError
 from fcaffe.jobs.channel import Channel
@@ -44,6 +44,7 @@ def run(channel: Channel, order: Message) -> int:
     try:
         world = join(channel=channel, order=order)
         try:
+            log.set_on_terminal(order["terminal"])
             plugins.load(order["imports"])
             command = _load(order["command"])
             code = _invoke(command, click.Context(command, info_name=order["command"]), **order["params"])

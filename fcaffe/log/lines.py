@@ -97,6 +97,7 @@ _level = os.environ.get("GLOG_minloglevel", "")  # noqa: SIM112 - glog's name
 _minimum = int(_level) if _level.isdecimal() else 0
 _show: Callable[[str], None] | None = None
 _brief = False  # whether a terminal gets no details
+_through_launcher = False  # whether a launcher shows this rank's standard error on a terminal
 
 LONG = 300  # lines of a log, from which on its warnings stand once more at its end
 _lines = 0  # of this command
@@ -125,7 +126,7 @@ def write(level: str, message: str, source: str | None = None, as_is: bool = Fal
         source = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
     line = prefix(level, source) + (message.removesuffix("\n") if as_is else shown(message)) + "\n"
     with _lock:
-        if not (detail and _brief and sys.stderr.isatty()):
+        if not (detail and _brief and is_on_terminal()):
             (_show or _emit)(line)
         for file in _files:
             failed_before = file.problem is not None
@@ -220,6 +221,19 @@ def set_show(show: Callable[[str], None] | None) -> None:
     """Set a function that writes lines to stderr, such as one that redraws a progress bar below them."""
     global _show
     _show = show
+
+
+def is_on_terminal() -> bool:
+    """Whether a terminal shows standard error, the launcher's if this is one of its ranks."""
+    with contextlib.suppress(AttributeError, ValueError):  # there is none, or it is closed
+        return _through_launcher or sys.stderr.isatty()
+    return False
+
+
+def set_on_terminal(shown: bool) -> None:
+    """Tell a rank whether its launcher shows standard error on a terminal."""
+    global _through_launcher
+    _through_launcher = shown
 
 
 def set_brief(brief: bool) -> None:

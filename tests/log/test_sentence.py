@@ -58,13 +58,14 @@ def test_a_long_log_ends_with_its_warnings(lines: int, capsys: pytest.CaptureFix
     assert told == (["2 warnings of this log:", "odd 0", "odd 1"] if lines > 300 else [])
 
 
-@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("terminal", ["here", "the launcher's", ""])
 @pytest.mark.parametrize("layers", [3, 80])
 def test_a_large_net_has_a_line_per_layer_on_a_terminal(
-    layers: int, terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    layers: int, terminal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = io.StringIO()
-    monkeypatch.setattr(shown, "isatty", lambda: terminal)
+    monkeypatch.setattr(shown, "isatty", lambda: terminal == "here")
+    monkeypatch.setattr("fcaffe.log.lines._through_launcher", terminal == "the launcher's")
     monkeypatch.setattr(sys, "stderr", shown)
     file = tmp_path / "log"
     log.add_file(str(file))
