@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 _GROUPS = {
-    "net.build": ("filter", "graph", "redistribute", "shards", "splits"),
+    "net.build": ("filter", "graph", "redistribute", "splits"),
     "net.run": ("arena", "program", "replay", "rewrite"),
     "net.script": ("engine_lock", "host_arrays", "on_demand"),
     "onnx.writing": (
@@ -27,7 +27,9 @@ MOVED = {  # with all modules below them
         for group, names in _GROUPS.items()
         for name in names
     },
+    "fcaffe.net.build.shards": "fcaffe.solvers.shards",
     "fcaffe.net.plan": "fcaffe.net.run",
+    "fcaffe.net.shards": "fcaffe.solvers.shards",
     "fcaffe.layers.forks": "fcaffe.forks",
     "fcaffe.proto.crop_offsets": "fcaffe.forks.crop_offsets",
     "fcaffe.proto.upgrade_forks": "fcaffe.forks.notations",

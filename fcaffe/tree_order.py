@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from fcaffe.engines.memory import Array, address
+from fcaffe.share import split_batch
 
 Node = tuple[int, int]  # the leaves from the first number up to, but without, the second
 Sums = dict[Node, Array]  # of disjoint nodes
@@ -100,3 +101,10 @@ def sum_in_tree_order(rows: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
 def left_leaves(count: int) -> int:
     """Return how many of `count` leaves (at least two) are left of the root: the largest power of two below."""
     return 1 << ((count - 1).bit_length() - 1)
+
+
+def nodes_of_workers(size: int, workers: int) -> tuple[Tree, list[list[Node]]]:
+    """The tree in which so many shards are added up, and the nodes that cover the shards of each worker."""
+    tree = Tree(size)
+    shares = [split_batch(size, worker, workers) for worker in range(workers)]
+    return tree, [tree.cover(share.first, share.first + share.count) for share in shares]

@@ -7,8 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fcaffe.net.build.shards import nodes_of_workers
-from fcaffe.tree_order import Node, Sums, Tree, sum_in_tree_order
+from fcaffe.tree_order import Node, Sums, Tree, nodes_of_workers, sum_in_tree_order
 
 LEAVES = [1, 2, 3, 4, 5, 7, 8, 11, 12, 16, 100, 4096]
 

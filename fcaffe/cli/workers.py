@@ -29,12 +29,12 @@ from fcaffe.jobs.hosts import (
 from fcaffe.jobs.nodes import nodes_of
 from fcaffe.jobs.started import started_as
 from fcaffe.jobs.world import World, has_joined
-from fcaffe.net.build.shards import MOST as MOST_SHARDS
-from fcaffe.net.build.shards import nodes_of_workers
 from fcaffe.threads import VARIABLES, has_one_thread
 from fcaffe.timeline import Timeline
+from fcaffe.tree_order import nodes_of_workers
 
 REJOIN = 60.0  # seconds
+MOST_SHARDS = 4096
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from fcaffe.errors import SolverError, UsageError
 from fcaffe.net import Context, Net
 from fcaffe.net.blob import Array
 from fcaffe.net.build.filter import filter_net
-from fcaffe.net.build.shards import Shards
 from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.registry import follows_batches
 from fcaffe.net.workers import Workers
@@ -30,6 +29,7 @@ from fcaffe.solvers.losses import SmoothedLoss
 from fcaffe.solvers.memory_need import check_memory
 from fcaffe.solvers.nets import check_same, finetune, missing_fields, tell_unshared, test_net_params, train_net_param
 from fcaffe.solvers.rules import Rule, create_rule
+from fcaffe.solvers.shards import Shards
 from fcaffe.solvers.snapshot.paths import check_layer_names, check_writable
 from fcaffe.solvers.snapshot.runs import Identity
 from fcaffe.threads import shard_threads

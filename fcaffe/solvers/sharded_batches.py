@@ -13,13 +13,13 @@ import numpy as np
 from fcaffe import log
 from fcaffe.errors import SolverError
 from fcaffe.net.blob import Array
-from fcaffe.net.build.shards import Shards
 from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.net import Net
 from fcaffe.share import split_batch
 from fcaffe.solvers.batches import Batches
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Run
+from fcaffe.solvers.shards import Shards
 from fcaffe.solvers.trust_ratio import BLOCK, blocks_of
 from fcaffe.timeline import BACKWARD, FORWARD, SHARDS
 from fcaffe.tree_order import Sums, Tree, copy_into, part_of_sums, sum_in_tree_order

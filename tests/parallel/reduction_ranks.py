@@ -14,13 +14,13 @@ import numpy as np
 from mpi4py import MPI
 
 from fcaffe.errors import FcaffeError, UsageError
-from fcaffe.net.build.shards import nodes_of_workers
 from fcaffe.parallel import waiting
 from fcaffe.parallel.reductions import Reduction, create_reduction, host_memory, reduction_names, register
 from fcaffe.parallel.reductions.auto import Auto, pick
 from fcaffe.parallel.reductions.hierarchical import BLOCK
 from fcaffe.parallel.reductions.host_memory import Hosts
 from fcaffe.parallel.reductions.reduction import reduction_class
+from fcaffe.tree_order import nodes_of_workers
 from tests.parallel.refusals import refused
 
 SUMS = [name for name in reduction_names() if name != "null" and not reduction_class(name).on_device]

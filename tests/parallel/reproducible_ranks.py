@@ -13,7 +13,6 @@ from mpi4py import MPI
 
 from fcaffe import log, threads
 from fcaffe.engines import cpu_engine
-from fcaffe.net.build.shards import nodes_of_workers
 from fcaffe.net.workers import Workers
 from fcaffe.parallel import waiting
 from fcaffe.parallel.exchange import ReducingExchange
@@ -22,6 +21,7 @@ from fcaffe.parallel.workers import MpiWorkers
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.solvers import Solver
+from fcaffe.tree_order import nodes_of_workers
 from tests.parallel.conftest import LSTM
 
 BATCH = 13

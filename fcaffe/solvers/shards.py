@@ -12,9 +12,7 @@ import numpy as np
 from fcaffe.net.workers import Workers
 from fcaffe.share import Share, split_batch
 from fcaffe.threads import shard_threads
-from fcaffe.tree_order import Node, Tree
-
-MOST = 4096  # shards
+from fcaffe.tree_order import nodes_of_workers
 
 
 class Shards(Workers):
@@ -121,10 +119,3 @@ class Shards(Workers):
 
     def _gather(self) -> None:
         self._gathered = self.workers.gather_rows(np.stack(self._contributions), self.counts)
-
-
-def nodes_of_workers(size: int, workers: int) -> tuple[Tree, list[list[Node]]]:
-    """The tree in which so many shards are added up, and the nodes that cover the shards of each worker."""
-    tree = Tree(size)
-    shares = [split_batch(size, worker, workers) for worker in range(workers)]
-    return tree, [tree.cover(share.first, share.first + share.count) for share in shares]
