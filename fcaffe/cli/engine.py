@@ -255,6 +255,11 @@ def _why_not(number: int, devices: Devices, world: World) -> str:
             f"device_id: {number} in the solver, but {host_name()} has {devices}, numbered from 0 to "
             f"{devices.count - 1}; --gpu takes another one"
         )
+    return _unusable(number)
+
+
+def _unusable(number: int) -> str:
+    """Why a GPU that is there cannot be used, '' if it can."""
     from fcaffe.engines.cuda import libraries
 
     try:
@@ -266,7 +271,7 @@ def _why_not(number: int, devices: Devices, world: World) -> str:
 
 @command(
     example="device_query --gpu all",
-    help="Show what NVIDIA's driver knows of the GPUs --gpu ID,... or of all (--gpu all).",
+    help="Show what NVIDIA's driver knows of GPUs (--gpu ID,... or --gpu all), and whether fcaffe can use them.",
     caffe="gpu",
 )
 def device_query(flags: Flags) -> int:
@@ -277,6 +282,10 @@ def device_query(flags: Flags) -> int:
     if flags.gpu:
         for number in parse_devices(flags.gpu, devices):
             log.gpu_fields(fields(number, find_driver().gpus[number]))
+            if problem := _unusable(number):
+                log.warning(f"GPU {number}: fcaffe cannot use it: {problem}")
+            else:
+                log.info(f"GPU {number}: all that fcaffe needs is there; scripts/check_gpu tries it in a minute")
     elif devices.count:
         log.info(f"This host has {devices}: {', '.join(devices.names)}; --gpu all shows their properties")
     else:

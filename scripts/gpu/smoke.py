@@ -57,10 +57,12 @@ class Check:
 
     # --- the operators ------------------------------------------------------------------------------------------------
 
+    def begin(self, engine: Any) -> None:
+        self.engine, self.dtype = engine, engine.half_dtype or np.float32
+
     def operators(self) -> None:
-        self.engine: Any = gpu_engine(self.device, self.math)
+        self.begin(gpu_engine(self.device, self.math))
         e = self.engine
-        self.dtype = e.half_dtype or np.float32
         self.note(e.name, True)
         for case in CONVOLUTIONS:
             self.convolution(*case)

@@ -100,9 +100,14 @@ def use_solver_mode(more: str = "") -> None:
 
 
 @pytest.mark.usefixtures("machine")
-def test_device_query(run: Run) -> None:
+def test_device_query(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     result = run("device_query -gpu 1")
-    assert result.code == 0 and "\n".join(result.messages) == "Querying GPUs 1\n" + FIELDS.rstrip()
+    *lines, ready = result.messages
+    assert result.code == 0 and "\n".join(lines) == "Querying GPUs 1\n" + FIELDS.rstrip()
+    assert ready == "GPU 1: all that fcaffe needs is there; scripts/check_gpu tries it in a minute"
+    with monkeypatch.context() as patched:
+        patched.setattr(libraries, "load", lambda *_: libraries.find_gpu(7))
+        assert run("device_query -gpu 1").messages[-1].startswith("GPU 1: fcaffe cannot use it: there is no GPU 7 here")
     assert [line for line in run("device_query -gpu all").messages if "Device" in line] == [
         "Device id:                     0",
         "Device id:                     1",
@@ -359,18 +364,7 @@ def test_every_command_on_the_engine(run: Run, monkeypatch: pytest.MonkeyPatch, 
     assert run(f"time -model net.prototxt -iterations 1 {flags}").code == 0
 
 
-STAND_INS = """
-import sys
-sys.path.insert(0, {root!r})
-from fcaffe.engines.cuda import driver
-from tests.engines.cuda import stand_in_cupy, stand_in_engine
-from tests.engines.cuda.fake_driver import FakeDriver
-
-stand_in_engine.install(None)
-stand_in_cupy.runtime.DEVICES = 2
-stand_in_cupy.nccl.module.available = True
-driver.open_library = lambda: FakeDriver(("A", "B"))
-"""
+STAND_INS = ROOT / "tests" / "engines" / "cuda" / "stand_in_gpu"
 LAYERS = """
 layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
   convolution_param { num_output: 4 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
@@ -402,8 +396,6 @@ class Trainings:
 
     def __init__(self, folder: Path, layers: str) -> None:
         self.folder = folder
-        (folder / "site").mkdir()
-        (folder / "site" / "sitecustomize.py").write_text(STAND_INS.format(root=str(ROOT)))
         (folder / "hosts").write_text("127.0.0.2\n127.0.0.3\n")
         head, ip, tail = (folder / "net.prototxt").read_text().partition('layer {\n  name: "ip"')
         head = head.replace("data_param", "transform_param { scale: 0.01 } data_param") + layers
@@ -411,7 +403,7 @@ class Trainings:
         (folder / "net.prototxt").write_text(head + ip + tail)
 
     def start(self, on_gpu: bool, flags: str) -> Job:
-        path = [str(self.folder / "site")] * on_gpu + [str(ROOT)]
+        path = [str(STAND_INS)] * on_gpu + [str(ROOT)]
         variables = {"PYTHONPATH": os.pathsep.join(path), "TEST_FOLDER": str(self.folder), "OMP_NUM_THREADS": "1"}
         words = [sys.executable, "-m", "fcaffe", "train", "--solver", "solver.prototxt", *flags.split()]
         job = Job(words, self.folder, {**os.environ, **variables})

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.cuda import emulator
+from tests.parallel.conftest import needs_mpi
 from tests.scripts.bench_runs import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts" / "gpu"))
@@ -77,14 +78,38 @@ def test_failures_are_written_when_the_time_is_over(
     assert not set(processes_with(marker)) - {os.getpid()}
 
 
+def on_stand_ins(*command: object) -> subprocess.CompletedProcess[str]:
+    folders = ROOT / "tests" / "engines" / "cuda" / "stand_in_gpu", ROOT
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, *map(str, command)]
+    return subprocess.run(words, env=environment, timeout=300, capture_output=True, text=True)
+
+
+@pytest.mark.skipif(not emulator.has_compiler, reason="the emulator of kernels needs g++")
+@needs_mpi
+def test_check_gpu_has_a_line_for_each_step(tmp_path: Path) -> None:
+    done = on_stand_ins(ROOT / "scripts" / "check_gpu", "--iterations", 5, "--out", tmp_path / "out.txt")
+    assert done.returncode == 0, done.stderr + done.stdout
+    lines = done.stdout.splitlines()
+    assert [line.split("  ")[0] for line in lines[:-1]] == ["versions", "convolutions", "LeNet", "two GPUs"]
+    assert "right in fp32, bf16, tf32, fp16" in lines[1] and "fcaffe works here" in lines[-1]
+    assert all("5 losses are Caffe's" in line for line in lines[2:4])
+    assert "Iteration 4" in (tmp_path / "out.txt").read_text()
+
+
+@pytest.mark.skipif(not emulator.has_compiler, reason="the emulator of kernels needs g++")
+def test_check_gpu_tells_the_steps_that_fail(tmp_path: Path) -> None:
+    """Here no training starts, as its iterations are too few."""
+    done = on_stand_ins(ROOT / "scripts" / "check_gpu", "--iterations", -1, "--out", tmp_path / "out.txt")
+    assert done.returncode == 1 and done.stdout.count("FAILED: ") == 2 and "A step failed: send us" in done.stdout
+
+
 @pytest.mark.skipif(not emulator.has_compiler, reason="the emulator of kernels needs g++")
 def test_first_gpu_run_ends_in_time_and_writes_what_it_finds(tmp_path: Path) -> None:
     """On the stand-ins, which have no time for all of it."""
-    folders = ROOT / "tests" / "engines" / "cuda" / "stand_in_gpu", ROOT
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
-    command = [sys.executable, ROOT / "scripts" / "first_gpu_run", "--out", tmp_path, "--seconds", "20"]
     began = time.monotonic()
-    done = subprocess.run([*command, "--only", "machine,smoke,kernels,race"], env=environment, timeout=300)
+    flags = "--seconds", 20, "--only", "machine,smoke,kernels,race"
+    done = on_stand_ins(ROOT / "scripts" / "first_gpu_run", "--out", tmp_path, *flags)
     assert time.monotonic() - began < 20 + 4 * steps.GRACE
     said = (tmp_path / "steps.txt").read_text()
     assert done.returncode == any(word in said for word in ("TIME IS UP", "FAILED", "no time is left"))
