@@ -238,27 +238,17 @@ def test_wrong_input_gives_one_line(words: list[str], told: str | None, run: Run
 
 def test_a_net_of_pytorch_sees_what_it_was_trained_on(run: Run) -> None:
     """`convert` notes what pictures were to it, and `new` turns that into mean values and first weights."""
-    onnx = pytest.importorskip("onnx", reason="the onnx extra is not installed")
-    draw = np.random.default_rng(0)
-    shapes = {"conv.weight": (6, 3, 3, 3), "conv.bias": (6,), "fc.weight": (1000, 6), "fc.bias": (1000,)}
-    tensors = [
-        onnx.numpy_helper.from_array(draw.normal(size=shape).astype(np.float32), name) for name, shape in shapes.items()
-    ]
-    nodes = [
-        onnx.helper.make_node("Conv", ["input", "conv.weight", "conv.bias"], ["c"], "conv", pads=[1, 1, 1, 1]),
-        onnx.helper.make_node("Relu", ["c"], ["r"], "relu"),
-        onnx.helper.make_node("GlobalAveragePool", ["r"], ["p"], "pool"),
-        onnx.helper.make_node("Flatten", ["p"], ["f"], "flat"),
-        onnx.helper.make_node("Gemm", ["f", "fc.weight", "fc.bias"], ["output"], "fc", transB=1),
-    ]
-    values = [
-        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
-        for name, shape in (("input", (1, 3, 16, 16)), ("output", (1, 1000)))
-    ]
-    graph = onnx.helper.make_graph(nodes, "net", values[:1], values[1:], tensors)
-    opsets = [onnx.helper.make_opsetid("", 17)]
-    model = onnx.helper.make_model(graph, producer_name="pytorch", opset_imports=opsets, ir_version=8)
-    onnx.save(model, "torch.onnx")
+    pytest.importorskip("onnx", reason="the onnx extra is not installed")
+    from tests.tools.onnx_graphs import model_of
+
+    model = model_of(
+        "c = Conv <pads = [1, 1, 1, 1]> (input, w, b) r = Relu (c) p = GlobalAveragePool (r) f = Flatten (p) "
+        "y = Gemm <transB = 1> (f, k, kb)",
+        {"input": (1, 3, 16, 16)},
+        {"w": (6, 3, 3, 3), "b": (6,), "k": (1000, 6), "kb": (1000,)},
+    )
+    model.producer_name = "pytorch"
+    Path("torch.onnx").write_bytes(model.SerializeToString())
     assert run("convert", "torch.onnx", "torch.prototxt", "torch.caffemodel").code == 0
     write_pictures(Path("pictures"), each=4)
     assert run("dataset", "pictures", "data", "--size", "16x16").code == 0
@@ -266,7 +256,7 @@ def test_a_net_of_pytorch_sees_what_it_was_trained_on(run: Run) -> None:
     assert made.code == 0, made.err
     words = made.out.splitlines()[-1].removeprefix("Next: fcaffe ").split()
     assert run(*words[:5]).code == 0
-    pixels = draw.integers(0, 256, (3, 16, 16), np.uint8)  # blue, green, red
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 16, 16), np.uint8)  # blue, green, red
     theirs = fcaffe.Net("torch.prototxt", fcaffe.TEST, weights="torch.caffemodel")
     mean, deviation = (np.array(numbers)[:, None, None] for numbers in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
     theirs.blobs["input"].data[...] = (pixels[::-1] / 255 - mean) / deviation
@@ -275,7 +265,9 @@ def test_a_net_of_pytorch_sees_what_it_was_trained_on(run: Run) -> None:
     with fcaffe.Predictor(model="tuned/deploy.prototxt", weights="tuned/weights.caffemodel") as predictor:
         ours.blobs["input"].data[...] = predictor.load(pixels.transpose(1, 2, 0), "BGR")
     ours.forward()
-    first = next(layer.top[0] for layer in read_net("tuned/deploy.prototxt").layer if layer.type == "Convolution")
-    np.testing.assert_allclose(ours.blobs[first].data, theirs.blobs[first].data, rtol=1e-3, atol=1e-4)
-    weights = [net.params["conv"][0].data.std() for net in (ours, theirs)]  # much smaller ones would train much faster
+    first = next(layer for layer in read_net("tuned/deploy.prototxt").layer if layer.type == "Convolution")
+    np.testing.assert_allclose(ours.blobs[first.top[0]].data, theirs.blobs[first.top[0]].data, rtol=1e-3, atol=1e-4)
+    weights = [
+        net.params[first.name][0].data.std() for net in (ours, theirs)
+    ]  # much smaller ones would train much faster
     assert weights[0] == pytest.approx(weights[1], rel=0.1)

@@ -1,3 +1,5 @@
+"""`fcaffe test` and `fcaffe time`; test_golden_logs.py compares their lines with Caffe's."""
+
 from __future__ import annotations
 
 import re
@@ -5,43 +7,8 @@ import re
 import pytest
 
 from tests.cli.conftest import Run
-from tests.conftest import GOLDEN
 
 pytestmark = pytest.mark.usefixtures("folder")
-
-
-def grammar(log: str, start: str) -> set[str]:
-    """The forms of the lines from the one that has `start` on: source tags and words, without numbers and names."""
-    lines = log[log.rindex("\n", 0, log.index(start)) :].splitlines()
-    forms = set()
-    for line in lines:
-        if match := re.fullmatch(r"[IWEF]\d+ [\d:.]+ +\d+ (\S+\.cpp:\d+\] .*)", line):
-            text = re.sub(r"-?\d+(\.\d+)?(e-?\d+)?(?![\d\]])", "N", match[1])
-            forms.add(re.sub(r"\] *\S+\t", "] NAME\t", re.sub(r"(\] |, )\S+ = ", r"\1NAME = ", text)))
-    return forms
-
-
-def test_test_prints_caffes_lines(run: Run) -> None:
-    run("train -solver solver.prototxt")
-    result = run("test -model net.prototxt -weights small_iter_8.caffemodel -iterations 3")
-    assert result.code == 0
-    lines = result.messages[result.messages.index("Running for 3 iterations.") + 1 :]
-    names = [re.sub(r"[\d.]+", "N", line) for line in lines]
-    assert names[:6] == ["Batch N, accuracy = N", "Batch N, loss = N"] * 3
-    assert names[6:] == ["Loss: N", "accuracy = N", "loss = N (* N = N loss)"]
-    values = [float(line.split(" = ")[1]) for line in lines if ", loss" in line]
-    assert float(lines[6].split()[1]) == pytest.approx(sum(values) / 3, rel=1e-5)
-    ours = {form for form in grammar(result.err, "Running for") if "data_layer" not in form}
-    assert ours == grammar((GOLDEN / "logs" / "test.log").read_text(), "Running for")
-
-
-def test_time_prints_caffes_lines(run: Run) -> None:
-    result = run("time -model net.prototxt -iterations 2")
-    assert result.code == 0
-    forms = {form for form in grammar(result.err, "Performing Forward") if "data_layer" not in form}
-    assert forms == grammar((GOLDEN / "logs" / "time.log").read_text(), "Performing Forward")
-    named = [line for line in result.messages if "\t" in line]
-    assert [line.split("\t")[0] for line in named] == ["      data"] * 2 + ["        ip"] * 2 + ["      loss"] * 2
 
 
 def test_time_of_either_phase(run: Run) -> None:

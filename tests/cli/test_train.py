@@ -9,22 +9,14 @@ import struct
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import fcaffe
-from fcaffe.model_files import read_model
 from fcaffe.solvers import Solver
 from tests.cli.conftest import Run
 from tests.test_output_files import leftover
 
-Weights = list[np.ndarray]
-
 pytestmark = pytest.mark.usefixtures("folder")
-
-
-def weights(path: str) -> Weights:
-    return [blob.data for layer in read_model(path).layers for blob in layer.blobs]
 
 
 def append(path: str, text: str) -> None:
@@ -85,16 +77,6 @@ def test_default_snapshot_prefix_is_the_solver(run: Run) -> None:
     Path("states").mkdir()
     assert run("train -solver plain.prototxt").code == run("train -solver into.prototxt").code == 0
     assert Path("plain_iter_8.caffemodel").exists() and Path("states/into_iter_8.caffemodel").exists()
-
-
-def test_resume_ends_with_the_same_weights(run: Run) -> None:
-    run("train -solver solver.prototxt")
-    straight = weights("small_iter_8.caffemodel")
-    Path("small_iter_8.caffemodel").unlink()
-    result = run("train -solver solver.prototxt -snapshot small_iter_4.solverstate")
-    assert "Resuming from small_iter_4.solverstate" in result.messages
-    resumed = weights("small_iter_8.caffemodel")
-    assert all(np.array_equal(a, b) for a, b in zip(straight, resumed, strict=True))
 
 
 def test_snapshot_auto(run: Run) -> None:
