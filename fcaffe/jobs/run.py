@@ -194,6 +194,9 @@ class Run:
             self._signal = number
         if self.state == LOADING:
             self._end(Cause())
+            for member in self.members:
+                if not member.slots:  # it imports what ranks need, and listens to nobody
+                    member.kill()
         elif again:
             if self.state == TRAINING:
                 self._end(Cause())

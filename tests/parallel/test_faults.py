@@ -281,9 +281,9 @@ def launched_shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setattr(runs, "MODULE", "tests.parallel.shell_rank")
 
-    def run(script: str, trains: bool = False, restarts: int = 0, stops: Sequence[int] = ()) -> int:
-        order = {"script": script, "trains": trains}
-        return launch.launch(Plan(1, restarts=restarts), lambda path: order, stops=stops)
+    def run(script: str, restarts: int = 0, stops: Sequence[int] = (), **order: bool) -> int:
+        orders = {"script": script, "loads": False, "trains": False, **order}
+        return launch.launch(Plan(1, restarts=restarts), lambda path: orders, stops=stops)
 
     return run
 
@@ -293,6 +293,12 @@ def test_nothing_starts_again_that_was_told_to_end(launched_shell: Callable[...,
     script = "trap '' INT; echo run >> runs; sleep 1.5; kill -INT $FCAFFE_LAUNCHER; sleep 0.3; kill -9 $$"
     assert launched_shell(script, trains=True, restarts=1, stops=[signal.SIGINT]) == 134
     assert Path("runs").read_text() == "run\n"
+
+
+def test_a_signal_ends_an_import_that_takes_long(launched_shell: Callable[..., int]) -> None:
+    began = time.monotonic()
+    assert launched_shell("", loads=True) == 128 + signal.SIGTERM
+    assert time.monotonic() - began < 20
 
 
 def test_an_mpi_that_does_not_start_is_no_sigterm(
