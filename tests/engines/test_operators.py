@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fcaffe.engines import NumpyEngine, cpu_engine, find_onednn
+from fcaffe.engines.cuda import kernels, normalization
 from fcaffe.engines.formulas import Formula
 from fcaffe.engines.normalization import Normalizer
 from fcaffe.engines.onednn.dnnl import AVX512_BF16
@@ -42,6 +43,10 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         if not emulator.has_compiler:
             pytest.skip("the emulator of kernels needs g++")
         stand_in_engine.install(monkeypatch)
+        if math == "fp16":  # so that threads go round their loops
+            for module, name in (kernels, "MOST_BLOCKS"), (normalization, "FORWARD"), (normalization, "BACKWARD"):
+                monkeypatch.setattr(module, name, 2)
+            monkeypatch.setattr(normalization, "MOST_BLOCKS", 2)
         yield stand_in_engine.engine(math=math)
         stand_in_cupy.reset()
         return

@@ -5,6 +5,7 @@ tests/engines/test_operators.py compares all of them with plain ones.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -12,31 +13,30 @@ import numpy as np
 import pytest
 
 from fcaffe.engines import NumpyEngine
-from fcaffe.engines.cuda.elementwise import Elementwise
-from tests.engines.cuda import emulator
-from tests.engines.cuda.device_arrays import OnStandIn, blank, launched, on_device, random, to_host
+from fcaffe.engines.cuda.engine import CudaEngine
+from tests.engines.cuda.device_arrays import blank, launched, on_device, random, to_host
 from tests.engines.cuda.stand_in_cupy import cupy
-
-pytestmark = pytest.mark.skipif(not emulator.has_compiler, reason="the emulator needs g++")
 
 DTYPES = [np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
 PLAIN = NumpyEngine()
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
-class Gpu(OnStandIn, Elementwise):
-    pass
+@pytest.fixture
+def gpu(cuda_engine: Callable[..., CudaEngine]) -> CudaEngine:
+    return cuda_engine()
 
 
 @every_dtype
 @pytest.mark.parametrize("channels", [5, 16])
-def test_values_that_are_not_finite(gpu: Gpu, dtype: np.dtype, channels: int) -> None:
+def test_values_that_are_not_finite(gpu: CudaEngine, dtype: np.dtype, channels: int) -> None:
     """ReLU in place, its gradient, and the bias with ReLU, each by one kernel."""
     x, bias = random((2, channels, 3, 3), dtype), random((channels,), seed=1)
     x[0, 0], x[1, 2, 1] = [[np.nan, np.inf, -np.inf]] * 3, [0.0, -0.0, 1]
     dy = random(x.shape, dtype, 2)
     for slope in (0, 0.5):
         y, dx, biased = x.copy(), np.empty_like(x), x.copy()
+        launched()
         there, dx_there, biased_there = on_device(x, dtype), blank(x.shape, dtype), on_device(x, dtype)
         with np.errstate(invalid="ignore"):
             PLAIN.relu_backward(x, dy, dx, slope)
@@ -51,7 +51,7 @@ def test_values_that_are_not_finite(gpu: Gpu, dtype: np.dtype, channels: int) ->
 
 
 @every_dtype
-def test_nothing_at_all(gpu: Gpu, dtype: np.dtype) -> None:
+def test_nothing_at_all(gpu: CudaEngine, dtype: np.dtype) -> None:
     """Arrays without values; the gradient of a bias that nothing was added to is zero."""
     x = blank((0, 4, 3, 3), dtype)
     gpu.relu_forward(x, x, 0.5)
@@ -67,7 +67,7 @@ def test_nothing_at_all(gpu: Gpu, dtype: np.dtype) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_slices_are_copied_by_words(gpu: Gpu, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_are_copied_by_words(gpu: CudaEngine, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices of random lengths along a random axis, there and back; by 16 bytes at a time where channels fill these."""
     dice, dtype = np.random.default_rng(seed), (*DTYPES, np.dtype(np.uint8))[seed % 4]
     shape = [int(n) for n in dice.integers(1, 4, int(dice.integers(2, 6)))]
@@ -100,7 +100,7 @@ def test_slices_are_copied_by_words(gpu: Gpu, seed: int, monkeypatch: pytest.Mon
     assert unit == 1 or set(sizes) <= {16}
 
 
-def test_copies_between_orders_and_types(gpu: Gpu) -> None:
+def test_copies_between_orders_and_types(gpu: CudaEngine) -> None:
     x = random((4, 6, 5, 3), np.float16)
     for view in (np.s_[:], np.s_[::-1], np.s_[:, :, ::2], np.s_[:, ::2, 1:, 1:], np.s_[0, 0, 0, 0]):
         for dtype in DTYPES[:2]:

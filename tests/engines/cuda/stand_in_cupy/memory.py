@@ -19,6 +19,8 @@ from tests.engines.cuda.stand_in_cupy import streams
 from tests.engines.cuda.stand_in_cupy.errors import UNSUPPORTED_IN_CAPTURE, CUDARuntimeError, OutOfMemoryError
 
 UNIT = 512  # bytes to which CuPy rounds sizes up
+GUARD = 128  # bytes behind each allocation, which nothing may write
+RUBBISH = 255  # in each byte of fresh memory: NaN as floats
 
 _lock = threading.RLock()
 _starts: list[int] = []
@@ -78,7 +80,9 @@ class Memory:
         self.device_id = block.device
 
     def __del__(self) -> None:
+        beyond = self.block.bytes[self.size :]
         self.pool._take_back(self.block)
+        assert (beyond == RUBBISH).all(), "memory behind an array was written"
 
 
 class MemoryPointer:
@@ -101,14 +105,14 @@ class MemoryPool:
         self._used = self._total = self._limit = 0
 
     def malloc(self, size: int) -> MemoryPointer:
-        size = -(-size // UNIT) * UNIT
+        wanted, size = size, -(-size // UNIT) * UNIT + GUARD
         with self._lock:
             free = self._free.get((streams.device(), size))
             # Work that is put off may still use a block: it is given to no other then.
             block = free.pop() if free and not streams.puts_off() else self._new_block(size)
             self._used += size
-        block.bytes.fill(255)
-        return MemoryPointer(Memory(block, self, size), 0)
+        block.bytes.fill(RUBBISH)
+        return MemoryPointer(Memory(block, self, wanted), 0)
 
     def _new_block(self, size: int) -> Block:
         if streams.forbids_allocation():
