@@ -14,6 +14,7 @@ from fcaffe.errors import DataError
 from fcaffe.output_files import reason_and_remedy, temporary_folder
 
 Record = tuple[bytes, bytes]  # key, value
+BATCH = 1000  # records that are written together, as by convert_imageset
 
 
 _readers: dict[int, Database] = {}  # by thread
@@ -156,30 +157,37 @@ def register_database(kind: _Kind) -> _Kind:
 
 
 class Writer(ABC):
-    """Writes the records of a new database. `count` is their number so far."""
+    """Writes the records of a new database, BATCH at a time. `count` is their number so far."""
 
     kind: ClassVar[str]
     problems: tuple[type[Exception], ...]  # what the library raises
 
     def __init__(self) -> None:
         self.count = 0
+        self._pending: list[Record] = []
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Write a record. Raises DataError, at the latest from `finish`, if there is a record of this key."""
-        self._put(key, value)
+        """Add a record. Raises DataError, at the latest from `finish`, if there is a record of this key."""
+        self._pending.append((key, value))
         self.count += 1
+        if len(self._pending) == BATCH:
+            self._flush()
 
-    @abstractmethod
-    def _put(self, key: bytes, value: bytes) -> None:
-        """Write a record, or buffer it."""
-
-    @abstractmethod
     def finish(self) -> None:
-        """Write all buffered records."""
+        """Write all records that have been added, and complete the files."""
+        self._flush()
+
+    def _flush(self) -> None:
+        self._write(self._pending)
+        self._pending = []
+
+    @abstractmethod
+    def _write(self, records: list[Record]) -> None:
+        """Write records. Raises DataError if two records have the same key."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close the files, without writing buffered records."""
+        """Close the files, without writing what is left."""
 
 
 @contextlib.contextmanager

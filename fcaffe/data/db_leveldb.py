@@ -16,7 +16,6 @@ from fcaffe.output_files import temporary_folder
 from fcaffe.proto import caffe_pb2 as pb
 
 PREFIX = "fcaffe-leveldb"  # of temporary folders
-BATCH = 1000  # records per write, as convert_imageset does
 OPTIONS = {"write_buffer_size": 256 << 20, "block_size": 64 << 10, "max_open_files": 100}  # Caffe's
 
 
@@ -115,20 +114,20 @@ class LevelDbWriter(Writer):
         self.problems = (plyvel().Error,)
         self._folder = folder
         self._db = plyvel().DB(folder, create_if_missing=True, **OPTIONS)
-        self._batch = self._db.write_batch()
         self._highest = b""  # key so far; a higher one is new
 
-    def _put(self, key: bytes, value: bytes) -> None:
-        if self.count % BATCH == 0 or key <= self._highest:
-            self._batch.write()
-            self._batch.clear()
-        if key <= self._highest and self._db.get(key) is not None:
-            raise DataError(f"two records have the key {key!r}")
-        self._batch.put(key, value)
-        self._highest = max(key, self._highest)
+    def _write(self, records: list[Record]) -> None:
+        with self._db.write_batch() as batch:
+            keys = set[bytes]()
+            for key, value in records:
+                if key <= self._highest and (key in keys or self._db.get(key) is not None):
+                    raise DataError(f"two records have the key {key!r}")
+                batch.put(key, value)
+                keys.add(key)
+                self._highest = max(key, self._highest)
 
     def finish(self) -> None:
-        self._batch.write()
+        super().finish()
         self._db.close()
         plyvel().DB(self._folder).close()  # moves the log into a table, so that readers need not
 

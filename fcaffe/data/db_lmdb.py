@@ -16,7 +16,6 @@ from fcaffe.errors import DataError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.python_path import python
 
-COMMIT_INTERVAL = 1000  # records per transaction, as convert_imageset does
 FIRST_MAP_SIZE = 64 << 20
 
 # Reads a byte at the end of each value, the last records first. A missing page ends this process by SIGBUS.
@@ -139,33 +138,29 @@ class LmdbWriter(Writer):
         self.problems = (library().Error,)
         # No other process knows the folder, so neither a lock nor a sync at every commit is needed.
         self._environment = library().open(folder, map_size=FIRST_MAP_SIZE, lock=False, sync=False, metasync=False)
-        self._pending: list[Record] = []
 
-    def _put(self, key: bytes, value: bytes) -> None:
+    def put(self, key: bytes, value: bytes) -> None:
         if not 0 < len(key) <= self._environment.max_key_size():
             raise DataError(
                 f"an LMDB takes keys of 1 to {self._environment.max_key_size()} bytes, and that of "
                 f'"{key.decode(errors="replace")}" has {len(key)}: shorten its path, or write a LevelDB'
             )
-        self._pending.append((key, value))
-        if len(self._pending) == COMMIT_INTERVAL:
-            self._commit()
+        super().put(key, value)
+
+    def _write(self, records: list[Record]) -> None:
+        while True:
+            try:
+                with self._environment.begin(write=True) as transaction:
+                    for key, value in records:
+                        if not transaction.put(key, value, overwrite=False):
+                            raise DataError(f"two records have the key {key!r}")
+                return
+            except library().MapFullError:
+                self._environment.set_mapsize(self._environment.info()["map_size"] * 2)
 
     def finish(self) -> None:
-        self._commit()
+        super().finish()
         self._environment.sync(True)
 
     def close(self) -> None:
         self._environment.close()
-
-    def _commit(self) -> None:
-        while True:
-            try:
-                with self._environment.begin(write=True) as transaction:
-                    for key, value in self._pending:
-                        if not transaction.put(key, value, overwrite=False):
-                            raise DataError(f"two records have the key {key!r}")
-                self._pending.clear()
-                return
-            except library().MapFullError:
-                self._environment.set_mapsize(self._environment.info()["map_size"] * 2)

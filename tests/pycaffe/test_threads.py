@@ -62,25 +62,6 @@ def passes(net: caffe.Net, seed: int) -> list[list[np.ndarray]]:
     return seen
 
 
-@pytest.mark.usefixtures("restless")
-def test_nets_of_several_threads_do_not_disturb_one_another(nets: list[caffe.Net]) -> None:
-    alone = [passes(net, seed) for seed, net in enumerate(nets)]
-    together: list[list[list[np.ndarray]]] = [[] for _ in nets]
-    threads = [
-        threading.Thread(target=lambda seed=seed, net=net: together[seed].extend(passes(net, seed)))
-        for seed, net in enumerate(nets)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for one, other in zip(alone, together, strict=True):
-        assert len(other) == PASSES
-        for arrays, others in zip(one, other, strict=True):
-            for array, another in zip(arrays, others, strict=True):
-                np.testing.assert_array_equal(array, another)
-
-
 def test_an_input_that_a_thread_writes_amid_a_pass_of_another_net(nets: list[caffe.Net]) -> None:
     """And drops at once: what it has written counts in the next pass of its own."""
     net, other = nets[:2]
@@ -156,14 +137,12 @@ TWICE = """layer { name: "twice" type: "Python" bottom: "data" top: "twice"
 
 
 @pytest.mark.usefixtures("restless")
-def test_layers_that_wait_for_threads(tmp_path: Path) -> None:
-    """Whose calls are within one another, in threads of their own, in any order: still each net has its own results."""
+@pytest.mark.parametrize("waits", [False, True])
+def test_nets_of_several_threads_do_not_disturb_one_another(waits: bool, tmp_path: Path) -> None:
+    """Also with layers that wait for threads, whose calls are within one another in any order."""
+    text = NET.replace('bottom: "data" top: "conv1"', 'bottom: "twice" top: "conv1"')
     file = tmp_path / "net.prototxt"
-    file.write_text(
-        NET.replace('bottom: "data" top: "conv1"', 'bottom: "twice" top: "conv1"', 1).replace(
-            'layer { name: "conv1"', TWICE + 'layer { name: "conv1"'
-        )
-    )
+    file.write_text(text.replace('layer { name: "conv1"', TWICE + 'layer { name: "conv1"') if waits else NET)
     caffe.set_random_seed(1)
     nets = [caffe.Net(str(file), caffe.TEST) for _ in range(THREADS)]
     alone = [passes(net, seed) for seed, net in enumerate(nets)]
@@ -174,6 +153,7 @@ def test_layers_that_wait_for_threads(tmp_path: Path) -> None:
     finally:
         FilledByThreads.nets.clear()
     for one, other in zip(alone, together, strict=True):
+        assert len(other) == PASSES
         for arrays, others in zip(one, other, strict=True):
             for array, another in zip(arrays, others, strict=True):
                 np.testing.assert_array_equal(array, another)
