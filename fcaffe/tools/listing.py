@@ -38,10 +38,7 @@ class Listing:
         if TEST in self.parts:
             return
         draw, kept, held_out = random.Random(seed), list[ListedImage](), list[ListedImage]()
-        by_class: dict[int, list[ListedImage]] = {}
-        for image in self.parts[TRAIN]:
-            by_class.setdefault(image.label, []).append(image)
-        for _, images in sorted(by_class.items()):
+        for images in _by_class(self.parts[TRAIN]):
             draw.shuffle(images)
             count = min(max(round(share * len(images)), 1), len(images) - 1)
             held_out += images[:count]
@@ -55,13 +52,15 @@ class Listing:
     def limit(self, most: int) -> None:
         """Retain at most so many pictures of each class in each part."""
         for name, images in self.parts.items():
-            seen = [0] * len(self.names)
-            some = []
-            for image in images:
-                seen[image.label] += 1
-                if seen[image.label] <= most:
-                    some.append(image)
-            self.parts[name] = some
+            self.parts[name] = [image for of_class in _by_class(images) for image in of_class[:most]]
+
+
+def _by_class(images: Sequence[ListedImage]) -> list[list[ListedImage]]:
+    """The pictures of each class, in the order of the classes."""
+    found: dict[int, list[ListedImage]] = {}
+    for image in images:
+        found.setdefault(image.label, []).append(image)
+    return [found[label] for label in sorted(found)]
 
 
 def list_pictures(source: str, classes: Sequence[str] = (), label_column: str = "") -> Listing:
@@ -77,14 +76,13 @@ def list_pictures(source: str, classes: Sequence[str] = (), label_column: str = 
 def _list_folder(source: str, classes: Sequence[str]) -> Listing:
     top = _folders(source)
     lower = {name.lower(): name for name in top}
-    is_divided = TRAIN in lower and lower.keys() <= {TRAIN, TEST, *HELD_OUT} and _folders(_join(source, lower[TRAIN]))
-    if not is_divided:
-        folders, unused = {TRAIN: ""}, []
-    else:
-        tests = [name for name in (*HELD_OUT, TEST) if name in lower]
-        folders = {TRAIN: lower[TRAIN]} | ({TEST: lower[tests[0]]} if tests else {})
-        unused = [lower[name] for name in tests[1:]]
-    found = {part: _folders(_join(source, folder)) for part, folder in folders.items()}
+    folders, unused = {TRAIN: ""}, list[str]()
+    is_divided = TRAIN in lower and lower.keys() <= {TRAIN, TEST, *HELD_OUT}
+    if is_divided and _folders(os.path.join(source, lower[TRAIN])):
+        tests = [lower[name] for name in (*HELD_OUT, TEST) if name in lower]
+        folders = {TRAIN: lower[TRAIN]} | ({TEST: tests[0]} if tests else {})
+        unused = tests[1:]
+    found = {part: _folders(os.path.join(source, folder)) for part, folder in folders.items()}
     names = list(classes) or found[TRAIN]
     if not names:
         raise DataError(
@@ -93,19 +91,15 @@ def _list_folder(source: str, classes: Sequence[str]) -> Listing:
         )
     listing = Listing(os.path.join(source, ""), names, unused=unused)
     for part, folder in folders.items():
-        where = _join(source, folder)
+        where = os.path.join(source, folder)
         if foreign := [name for name in found[part] if name not in names]:
-            known = "the list of classes" if classes else _join(source, folders[TRAIN])
+            known = "the list of classes" if classes else os.path.join(source, folders[TRAIN])
             raise DataError(f"{where} has the class {some(foreign)}, and {known} has none of that name")
         images = listing.parts.setdefault(part, [])
         for label, name in enumerate(names):
-            for path in _files(_join(source, folder, name), listing):
+            for path in _files(os.path.join(source, folder, name), listing):
                 images.append(ListedImage(os.path.relpath(path, source), label))
     return listing
-
-
-def _join(*parts: str) -> str:
-    return os.path.join("", *(part for part in parts if part))
 
 
 def _folders(path: str) -> list[str]:
