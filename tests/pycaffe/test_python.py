@@ -239,28 +239,26 @@ def test_module_on_pythonpath_in_a_fresh_process(tmp_path: Path) -> None:
     assert done.stdout.strip() == "(2, 3)", done.stderr
 
 
-def test_there_is_no_such_module(folder: Path) -> None:
-    with pytest.raises(NetError) as caught:
-        net_of("no_such.module", "Double")
-    said = str(caught.value)
-    assert said.startswith('layer "it" (Python): there is no Python module "no_such.module" in ')
-    assert str(folder) in said and said.endswith("start in its folder or add it to PYTHONPATH")
-
-
-def test_there_is_no_such_class() -> None:
-    with pytest.raises(NetError, match=r'has no class "Tims"; layers in it: EuclideanLoss, Times, Shift') as caught:
-        net_of("tests.pycaffe.user_layers", "Tims")
-    assert str(USER_LAYERS) in str(caught.value)
-
-
-def test_class_that_is_no_layer() -> None:
-    with pytest.raises(NetError, match=r'"NoLayer" in module .* must be a class that derives from caffe\.Layer$'):
-        net_of("tests.pycaffe.user_layers", "NoLayer")
-
-
-def test_module_and_class_must_be_named() -> None:
-    with pytest.raises(NetError, match="python_param needs module, a Python module, and layer, a class in it"):
-        make_net(data(2, 3) + f'layer {{ name: "it" type: "Python" {LINKS} }}')
+@pytest.mark.parametrize(
+    ("module", "layer", "message"),
+    [
+        (
+            "no_such.module",
+            "Double",
+            r'there is no Python module "no_such.module" in {folder}, .*add it to PYTHONPATH$',
+        ),
+        (
+            "tests.pycaffe.user_layers",
+            "Tims",
+            r'{file}.* has no class "Tims"; layers in it: EuclideanLoss, Times, Shift',
+        ),
+        ("tests.pycaffe.user_layers", "NoLayer", r'"NoLayer" in module .* a class that derives from caffe\.Layer$'),
+        ("", "Double", "python_param needs module, a Python module, and layer, a class in it"),
+    ],
+)
+def test_a_class_that_is_not_found(folder: Path, module: str, layer: str, message: str) -> None:
+    with pytest.raises(NetError, match=r'layer "it" \(Python\): .*' + message.format(folder=folder, file=USER_LAYERS)):
+        net_of(module, layer)
 
 
 @pytest.mark.parametrize(
