@@ -11,7 +11,7 @@ from fcaffe.net import Array, Blob, Half, Layer, Traits, placements, register
 class Activation(Layer):
     """Base: one bottom, one top of the same shape."""
 
-    traits = Traits(bottoms=1, tops=1, reshapes_by_shape=True)
+    traits = Traits(bottoms=1, tops=1, reshapes_by_shape=True, overwrites_gradient=True)
     rule = placements.elementwise
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:

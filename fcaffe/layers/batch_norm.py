@@ -69,6 +69,7 @@ class BatchNorm(Layer):
         reads="bottoms",
         reshapes_by_shape=True,
         copies_bottom="always",
+        overwrites_gradient=True,
         held=Held.MEAN,
     )
     ignores_propagate_down = True

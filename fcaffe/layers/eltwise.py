@@ -25,7 +25,7 @@ class Eltwise(Layer):
     MAX gives its gradient to one bottom: of equal ones to the second, unless a later one is strictly larger.
     """
 
-    traits = Traits(bottoms=(2, None), tops=1, reshapes_by_shape=True)
+    traits = Traits(bottoms=(2, None), tops=1, reshapes_by_shape=True, overwrites_gradient=True)
 
     def rule(self, bottom: list[Blob]) -> Placements:
         adds = self.param.eltwise_param.operation == SUM
@@ -73,8 +73,11 @@ class Eltwise(Layer):
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         dy = top[0].diff
-        for index, (blob, down) in enumerate(zip(bottom, propagate_down, strict=True)):
-            if not down:
+        indices = range(len(bottom))
+        # The gradient of the first may overwrite that of the top. In place it does so at once, as in Caffe.
+        for index in indices if top[0] is bottom[0] else reversed(indices):
+            blob, keeps = bottom[index], self.operation == SUM and self.coeffs[index] == 1
+            if not propagate_down[index] or (keeps and blob.shares_diff(top[0])):
                 continue
             if self.operation == PROD:
                 self.engine.multiply(dy, self._product_of_others(index, bottom, top[0]), blob.diff)

@@ -84,7 +84,7 @@ class MVN(Layer):
     (N, C, H, W). In place too.
     """
 
-    traits = Traits(bottoms=1, tops=1, reads="tops")
+    traits = Traits(bottoms=1, tops=1, reads="tops", overwrites_gradient=True)
     ignores_propagate_down = True
     rule = placements.by_sample
 

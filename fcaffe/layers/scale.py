@@ -17,7 +17,7 @@ class Broadcasting(Layer):
     The operand is the second bottom, or a parameter of `num_axes` axes (-1: all to the end; 0: a scalar).
     """
 
-    traits = Traits(bottoms=(1, 2), tops=1, reshapes_by_shape=True)
+    traits = Traits(bottoms=(1, 2), tops=1, reshapes_by_shape=True, overwrites_gradient=True)
 
     def own_param(self) -> Any:
         """The message with axis and num_axes."""
@@ -90,7 +90,7 @@ class Bias(Broadcasting):
                 bias.diff[...] = self.gathered(dy, bias)
         elif self.param_propagate_down[0]:
             bias.diff[...] += self.gathered(dy, bias)
-        if propagate_down[0] and top[0] is not bottom[0]:
+        if propagate_down[0] and not top[0].shares_diff(bottom[0]):
             bottom[0].diff[...] = dy
 
 

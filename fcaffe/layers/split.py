@@ -15,6 +15,7 @@ class Split(Layer):
         half=Half.SAME,
         reshapes_by_shape=True,
         aliases=True,
+        overwrites_gradient=True,
         in_place=False,
         reads="neither",
     )

@@ -249,6 +249,11 @@ class Blob:
             self.diff_storage = other.diff_storage
             self._mark_change()
 
+    def shares_diff(self, other: Blob) -> bool:
+        """Whether both gradients lie in the same memory."""
+        own = self.diff_storage
+        return own is other.diff_storage or (own.buffer is not None and own.buffer is other.diff_storage.buffer)
+
     def _mark_change(self) -> None:
         self.version += 1
         Blob.changes += 1

@@ -68,6 +68,7 @@ class Traits:
     constants: Collection[int] = ()  # indices of bottoms whose gradient is 0: tops do not depend on their values
     reads: Literal["neither", "bottoms", "tops", "both"] = "both"  # the blobs whose data `backward` reads
     reads_before_writing: bool = False  # `backward` reads the data of its bottom before it writes the gradient
+    overwrites_gradient: bool = False  # `backward` may write the gradient of bottom 0 over that of top 0, of its shape
     in_place: bool = True  # a top may be one of its bottoms
     copies_bottom: Literal["never", "in place", "always"] = "never"  # when backward needs the bottom of forward
     aliases: bool = False  # the tops are the memory of the bottom, perhaps with another shape

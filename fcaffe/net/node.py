@@ -142,6 +142,15 @@ class Node:
         return [blob for blob, down in zip(self.bottoms, self.bottom_need_backward, strict=True) if down]
 
     @property
+    def overwrites_gradient(self) -> bool:
+        """Whether its backward may write the gradient of its first bottom over that of its first top."""
+        if not (self.layer.traits.overwrites_gradient and self.is_ours and self.bottom_need_backward[0]):
+            return False
+        x, y = self.bottoms[0], self.tops[0]
+        same_order = x.diff_storage.channels_last == y.diff_storage.channels_last
+        return x.shape == y.shape and x.dtype == y.dtype and same_order
+
+    @property
     def in_place(self) -> bool:
         """Whether its top is the memory of its first bottom, which it overwrites."""
         if self.layer.traits.aliases or not (self.bottoms and self.tops):

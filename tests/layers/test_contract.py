@@ -13,6 +13,7 @@ from fcaffe.net.registry import create_layer
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.rng import CaffeRandom
+from tests.cases import case as named
 from tests.cases import each_of
 from tests.engine_choice import host, shared_engine
 from tests.golden_values import assert_close
@@ -136,6 +137,22 @@ def test_gradient(kind, example):
             assert not blob.diff.any(), "statistics have no gradient"
         else:
             check_gradient(case, blob, f"parameter {index}")
+
+
+@on_each_engine
+def test_gradient_over_that_of_the_top():
+    """Layers that say so compute the same where the gradients of bottom and top are one memory."""
+    checked = set()
+    for kind, example in ALL:
+        separate, shared = Case(kind, example), Case(kind, example)
+        shared.node.bottom_need_backward = shared.propagate_down
+        if not (example.has_gradient and example.bottoms and shared.node.overwrites_gradient):
+            continue
+        shared.bottom[0].share_diff(shared.top[0])
+        with named(kind, example):
+            assert_equal_results(shared.run(), separate.run(), 0)
+        checked.add(kind)
+    assert {"ReLU", "Split", "Eltwise", "BatchNorm", "Scale", "Softmax", "Normalize", "Bias", "MVN"} <= checked
 
 
 def check_gradient(case, blob, what):

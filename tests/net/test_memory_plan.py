@@ -16,7 +16,7 @@ from fcaffe.net.run.layout import STEP, Use, layout, uses
 from fcaffe.net.run.live_ranges import live_ranges
 from fcaffe.net.run.program import Program, Step
 from fcaffe.net.run.recompute import Recompute
-from tests.net.test_recompute import NETS, build
+from tests.net.test_recompute import INPUT, NETS, build, convolution, loss
 
 
 def test_a_blob_keeps_its_type():
@@ -65,6 +65,19 @@ def test_activations_die_as_soon_as_backward_allows():
     assert end("norm") > last_forward and end("sigmoid") > last_forward
     assert net.memory().peak < memory_of(net.fused, {}, in_arena=False).peak
     assert net.blob("loss").data_storage not in spans
+
+
+def test_gradients_are_written_over_those_that_nobody_reads_later():
+    functions = [("conv", "a", "Sigmoid"), ("a", "b", "TanH"), ("b", "c", "Exp"), ("c", "d", "AbsVal")]
+    layers = [f'layer {{ name: "{y}" type: "{kind}" bottom: "{x}" top: "{y}" }}' for x, y, kind in functions]
+    total = 'layer { name: "sum" type: "Eltwise" bottom: "d" bottom: "b" top: "sum" }'
+    net = build("\n".join([INPUT, convolution("conv", "x", "conv"), *layers, total, loss("sum")]))
+    net.forward()
+    net.backward()
+    one_memory = [net.blob(name) for name in ("conv", "a", "b", "c", "d", "sum")]
+    assert all(blob.shares_diff(one_memory[-1]) for blob in one_memory)
+    second = next(node for node in net.nodes if node.name == "sum").bottoms[1]
+    assert not second.shares_diff(one_memory[-1]), "the Split behind b adds it to the other"
 
 
 MB = 2**20

@@ -22,7 +22,7 @@ class BatchNormScale(FusedLayer):
     The BatchNorm has a scale and a shift of its own, or a Scale with a bias follows it.
     """
 
-    traits = replace(FusedLayer.traits, reads="bottoms")
+    traits = replace(FusedLayer.traits, reads="bottoms", overwrites_gradient=True)
     begins_with = BatchNorm
 
     def __init__(self, nodes: Sequence[Node]) -> None:
@@ -74,6 +74,8 @@ class BatchNormResidual(BatchNormScale):
 
     Of two tops backward adds up the gradients.
     """
+
+    traits = replace(BatchNormScale.traits, overwrites_gradient=False)
 
     @classmethod
     def match(cls, chain: Sequence[Node], want: Want) -> int:

@@ -61,7 +61,7 @@ class Arena:
         if self._followed is None or wanted != self._wanted:  # else blobs have changed their shape within their memory
             self.release()
             self._wanted, self._moves = wanted, share_memory(wanted)
-            self.storages = {use.storage for use in wanted}
+            self.storages = {storage for use in wanted for storage in (use.storage, *use.others)}
         self._followed, self.again, self._unwritten = state, again, program.unwritten()
 
     def release(self) -> None:
@@ -101,7 +101,8 @@ def share_memory(uses: list[Use]) -> Moves:
     """Let the storages share one new block of memory. Returns the moves: when, which storage, its new buffer."""
     offsets, end = layout(uses)
     for use in uses:
-        use.storage.replace(None)  # free the old block first
+        for storage in (use.storage, *use.others):
+            storage.replace(None)  # free the old block first
     if not uses:
         return {}
     arena = aligned_zeros(uses[0].storage.xp, end, "uint8")
@@ -109,7 +110,8 @@ def share_memory(uses: list[Use]) -> Moves:
     for use, offset in zip(uses, offsets, strict=True):
         buffer = arena[offset : offset + use.storage.nbytes].view(use.storage.dtype)
         if use.before is None:
-            use.storage.replace(buffer)
+            for storage in (use.storage, *use.others):
+                storage.replace(buffer)
         else:
             moves.setdefault(use.before, []).append((use.storage, buffer))
     movers = {storage for some in moves.values() for storage, _ in some}

@@ -30,6 +30,7 @@ class Use:
     storage: Storage
     spans: Ranges
     before: int | None = None  # the node before whose backward these values are recomputed, possibly at another offset
+    others: tuple[Storage, ...] = ()  # of the same size, that overwrite it one after the other
 
     def meets(self, other: Use) -> bool:
         """Whether both are live at some step."""
@@ -49,6 +50,9 @@ def uses(program: Program, again: Again) -> list[Use]:
             found += [
                 Use(storage, [span], before) for span, before in zip((first, *others), (None, *moves), strict=True)
             ]
+    for storage, first_one in program.overwritten.items():
+        use = next(use for use in found if use.storage is first_one)
+        use.others += (storage,)
     return found
 
 

@@ -61,6 +61,8 @@ class Program:
     outputs, losses), no parameters, no gradients that no node writes and so stay zero, and no blobs of user code.
     `trace` takes shapes as they are.
 
+    `overwritten`: gradients that nodes write over those of their tops, in whose memory they lie.
+
     `final_from`: for each node, the offset from which on the flat gradients are final after its backward.
     """
 
@@ -80,6 +82,10 @@ class Program:
         if early := self._read_before_written():
             self._fixed |= early
             self._find_accesses()
+        self.overwritten = self._overwritten()
+        for access in self.accesses:
+            access.back_reads = {self.overwritten.get(storage, storage): None for storage in access.back_reads}
+            access.back_writes = {self.overwritten.get(storage, storage): None for storage in access.back_writes}
 
     def _find_accesses(self) -> None:
         self.activations: Storages = {}
@@ -146,6 +152,23 @@ class Program:
             access.back_reads |= self._within((blob.diff_storage for blob in tops), self.gradients)
             access.back_writes = self._within((blob.diff_storage for blob in node.asked()), self.gradients)
         return access
+
+    def _overwritten(self) -> dict[Storage, Storage]:
+        """The gradients that nodes may write over those of their tops, which nobody reads later, each with the first
+        one in that memory."""
+        last, found = dict[Storage, int](), dict[Storage, Storage]()
+        for index, access in enumerate(self.accesses):  # backward runs in the opposite order
+            for storage in access.back_reads | access.back_writes:
+                last.setdefault(storage, index)
+        written: Storages = {}
+        for node, access in zip(self.nodes[::-1], self.accesses[::-1], strict=True):
+            if access.back_writes and node.overwrites_gradient:
+                dx, dy = node.bottoms[0].diff_storage, node.tops[0].diff_storage
+                fits = dx.nbytes == dy.nbytes and dx not in written and dx in access.back_writes
+                if fits and dy in access.back_reads and self.accesses[last[dy]] is access:
+                    found[dx] = found.get(dy, dy)
+            written |= access.back_writes
+        return found
 
     def _within(self, storages: Iterable[Storage], kind: Storages) -> Storages:
         """The storages among these that serve within one pass. Adds them to the set of this kind."""
