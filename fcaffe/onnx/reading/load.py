@@ -83,6 +83,7 @@ def _source(model: Any, shapes: Mapping[str, Sequence[int]], size: int) -> Sourc
             model = inline_local_functions(model)
     model, opset = _in_known_version(model)
     graph = model.graph
+    open_inputs = {value.name for value in graph.input if not value.type.tensor_type.HasField("shape")}
     for value in (*graph.input, *graph.output):
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.shape.SetInParent()  # files may leave it out, and the checker misses it
@@ -96,7 +97,7 @@ def _source(model: Any, shapes: Mapping[str, Sequence[int]], size: int) -> Sourc
             f"it has no input {', '.join(sorted(unknown))}, for which --input-shape gives a shape; its inputs are "
             f"{', '.join(inputs)}"
         )
-    dims = {name: _shape(value, shapes.get(name)) for name, value in inputs.items()}
+    dims = {name: _shape(value, shapes.get(name), name in open_inputs) for name, value in inputs.items()}
     types = {name: value.type.tensor_type.elem_type for name, value in inputs.items()}
     outputs = list(dict.fromkeys(value.name for value in graph.output))
     return Source(nodes, constants, dims, types, outputs, opset, graph.name, size, model.producer_name)
@@ -187,14 +188,14 @@ def as_float(array: np.ndarray) -> np.ndarray:
         return np.asarray(array, np.float32)
 
 
-def _shape(value: Any, given: Sequence[int] | None) -> tuple[int, ...]:
+def _shape(value: Any, given: Sequence[int] | None, is_open: bool) -> tuple[int, ...]:
     """The shape of an input, with a batch of 1 if it is open. Raises SnapshotError."""
     what, how = f'input "{value.name}"', f"; give it as --input-shape {value.name}:1,3,224,224"
     tensor = value.type.tensor_type
     dims = [dim.dim_value for dim in tensor.shape.dim]
-    if given is None and (not dims or min(dims[1:], default=1) < 1):
-        raise SnapshotError(f"the shape of its {what} is open{how}" if dims else f"its {what} has no shape{how}")
-    if given is not None and dims and len(given) != len(dims):
+    if given is None and (is_open or min(dims[1:], default=1) < 1):
+        raise SnapshotError(f"its {what} has no shape{how}" if is_open else f"the shape of its {what} is open{how}")
+    if given is not None and not is_open and len(given) != len(dims):
         raise SnapshotError(f"its {what} has {len(dims)} axes, and --input-shape gives {len(given)}")
     shape = tuple(given) if given is not None else tuple(max(dim, 1) for dim in dims)
     if any(0 < dim != one for dim, one in zip(dims, shape, strict=False)):
