@@ -157,6 +157,8 @@ def _changed(change: str) -> Any:
     elif change == "huge input":
         for dim in graph.input[0].type.tensor_type.shape.dim:
             dim.dim_value = 2**31
+    elif change == "unknown type":
+        graph.input[0].type.tensor_type.elem_type = 33
     elif change == "no opset":
         del model.opset_import[:]
     elif change == "sequence input":
@@ -164,7 +166,16 @@ def _changed(change: str) -> Any:
     return model
 
 
-WRONG = ["cycle", "two writers", "huge constant", "typed constant", "huge input", "no opset", "sequence input"]
+WRONG = [
+    "cycle",
+    "two writers",
+    "huge constant",
+    "typed constant",
+    "huge input",
+    "unknown type",
+    "no opset",
+    "sequence input",
+]
 
 
 @pytest.mark.parametrize("name", [*HOSTILE, *WRONG])
