@@ -1,4 +1,4 @@
-"""Convolution and its gradients by cuDNN's graphs; bias and ReLU by our own kernels.
+"""Convolution and its gradients by cuDNN's graphs; bias and ReLU by kernels of formulas.
 
 A graph has several plans. The first proposal of cuDNN's heuristics that this GPU can run is taken.
 """
@@ -23,11 +23,7 @@ OPERATIONS = {  # method of the graph, names of its operands
     "weights": ("conv_wgrad", "image", "loss"),
 }
 
-Shape = tuple[int, ...]
 WORKSPACE_PART = 16  # of the GPU's memory, so that all runs take the same plans
-
-Build = Callable[[Any], None]  # puts tensors and operations into a graph
-Signature = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -58,11 +54,11 @@ class Plans:
             self._refused += [notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS]
             # Winograd's transforms of large tiles lose digits that Caffe has.
             self._refused += [notes.WINOGRAD_TILE_4x4, notes.WINOGRAD_TILE_6x6, notes.WINOGRAD_TILE_13x13]
-        self._found: dict[Signature, Plan | None] = {}
+        self._found: dict[tuple[Any, ...], Plan | None] = {}
         self._has_warned = False  # of a signature without a plan
         self._workspaces: list[Any] = []  # the last one is in use; recorded graphs may use the others
 
-    def find(self, signature: Signature, build: Build) -> Plan | None:
+    def find(self, signature: tuple[Any, ...], build: Callable[[Any], None]) -> Plan | None:
         """The plan for this signature, of the graph that `build` describes. None if cuDNN does not support it; the
         first time, the log has a warning."""
         if signature not in self._found:
@@ -79,7 +75,7 @@ class Plans:
         """Compute a plan's graph on the memory at these addresses, by the tensors' numbers."""
         plan.graph.execute_plan_at_index(pointers, self._workspace(plan.workspace), plan.index, self.handle)
 
-    def _plans(self, build: Build) -> Iterator[Plan]:
+    def _plans(self, build: Callable[[Any], None]) -> Iterator[Plan]:
         """Yields the plans that can be built, in the order of the heuristics."""
         cudnn = self.cudnn
         floats = cudnn.data_type.FLOAT
@@ -182,7 +178,7 @@ class Convolution(Operands, PlainConvolution):
         return target
 
 
-def _channels_last_strides(shape: Shape) -> list[int]:
+def _channels_last_strides(shape: tuple[int, ...]) -> list[int]:
     """Of (N, C, spatial...), in elements."""
     strides, step = [0] * len(shape), 1
     for axis in (1, *range(len(shape) - 1, 1, -1), 0):

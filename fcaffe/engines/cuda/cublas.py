@@ -12,7 +12,6 @@ import numpy as np
 from fcaffe.engines.memory import Array
 
 TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}  # cudaDataType_t
-KEEP, TRANSPOSE = 0, 1  # cublasOperation_t
 COMPUTE_32F, COMPUTE_32F_FAST_TF32 = 68, 77  # cublasComputeType_t
 DEFAULT = -1  # cublasGemmAlgo_t
 WORKSPACE = 32 << 20  # bytes, as NVIDIA recommends for Hopper; cuBLAS would take memory while a graph is recorded
@@ -57,23 +56,18 @@ class Cublas:
     ) -> None:
         """c = a b, or with `add` c += a b. Matrices are in C order; a and b have one type, c has that or float32.
 
-        cuBLAS expects column-major matrices and sees transposes. So it computes c' = b' a'.
+        cuBLAS expects column-major matrices and sees transposes. So it computes c' = b' a'. Its operations are numbers:
+        0 as it is, 1 transposed.
         """
         m, n = c.shape
         k = a.shape[0] if transpose_a else a.shape[1]
         self._call(
             "cublasGemmEx",
-            self._handle,
-            TRANSPOSE if transpose_b else KEEP,
-            TRANSPOSE if transpose_a else KEEP,
-            *(n, m, k),
-            ONE.ctypes.data,
+            *(self._handle, int(transpose_b), int(transpose_a), n, m, k, ONE.ctypes.data),
             *(b.data.ptr, TYPES[b.dtype.name], b.shape[1]),
             *(a.data.ptr, TYPES[a.dtype.name], a.shape[1]),
-            (ONE if add else ZERO).ctypes.data,
-            *(c.data.ptr, TYPES[c.dtype.name], n),
-            COMPUTE_32F_FAST_TF32 if tf32 else COMPUTE_32F,
-            DEFAULT,
+            *((ONE if add else ZERO).ctypes.data, c.data.ptr, TYPES[c.dtype.name], n),
+            *(COMPUTE_32F_FAST_TF32 if tf32 else COMPUTE_32F, DEFAULT),
         )
 
     def multiply_each(self, a: Array, b: Array, c: Array, tf32: bool) -> None:
@@ -81,7 +75,7 @@ class Cublas:
         (count, m, n), k = c.shape, a.shape[2]
         self._call(
             "cublasGemmStridedBatchedEx",
-            *(self._handle, KEEP, KEEP, n, m, k, ONE.ctypes.data),
+            *(self._handle, 0, 0, n, m, k, ONE.ctypes.data),
             *(b.data.ptr, TYPES[b.dtype.name], n, k * n),
             *(a.data.ptr, TYPES[a.dtype.name], k, m * k),
             *(ZERO.ctypes.data, c.data.ptr, TYPES[c.dtype.name], n, m * n),

@@ -20,7 +20,6 @@ class InnerProduct(PlainInnerProduct):
 
     @or_plain
     def matmul(self, a: Array, b: Array, transpose_b: bool = False) -> Array:
-        LIMITS["matmul"].check([a, b])
         c = self.xp.empty((a.shape[0], b.shape[0 if transpose_b else 1]), a.dtype)
         self._multiply(a, b, c, transpose_b=transpose_b)
         return c
@@ -40,19 +39,16 @@ class InnerProduct(PlainInnerProduct):
 
     @or_plain
     def inner_product_forward(self, x: Array, weights: Array, bias: Array, y: Array, transpose: bool) -> None:
-        LIMITS["matmul"].check([x, weights, y])
         self._multiply(x, weights, y, transpose_b=not transpose)
         if bias is not None:
             self.add_bias(y, bias)
 
     @or_plain
     def inner_product_backward_data(self, dy: Array, weights: Array, dx: Array, transpose: bool) -> None:
-        LIMITS["matmul"].check([dy, weights, dx])
         self._multiply(dy, weights, dx, transpose_b=transpose)
 
     @or_plain
     def inner_product_backward_weights(self, x: Array, dy: Array, dweights: Array, transpose: bool, add: bool) -> None:
-        LIMITS["matmul"].check([x, dy, dweights])
         a, b = (x, dy) if transpose else (dy, x)
         self._multiply(a, b, dweights, transpose_a=True, add=add)
 
@@ -60,6 +56,7 @@ class InnerProduct(PlainInnerProduct):
         self, a: Array, b: Array, c: Array, transpose_a: bool = False, transpose_b: bool = False, add: bool = False
     ) -> None:
         """c = a b, or with `add` c += a b; all in C order, factors perhaps transposed."""
+        LIMITS["matmul"].check([a, b, c])
         if self.half_dtype is not None:
             a, b = (factor.astype(self.half_dtype, copy=False) for factor in (a, b))
         self.cublas.multiply(a, b, c, transpose_a, transpose_b, add, tf32=self.math == "tf32")

@@ -19,8 +19,6 @@ CPP_TYPES = {"float32": "float", "float16": "half_t", "bfloat16": "bfloat_t"}
 THREADS = 256
 MOST_BLOCKS = 132 * 16  # two waves of full multiprocessors on an H100 or H200; grid-stride loops do the rest
 
-TemplateArgument = Any  # a dtype or an integer
-
 
 class Kernels:
     """Compiles and launches the kernels of sources/*.cu and of formulas; `cupy` is the module."""
@@ -33,7 +31,7 @@ class Kernels:
         self,
         source: str,
         kernel: str,
-        types: tuple[TemplateArgument, ...],
+        types: tuple[Any, ...],
         blocks: int | tuple[int, ...],
         threads: int | tuple[int, ...],
         *args: Any,
@@ -91,7 +89,7 @@ def source_text(source: str) -> str:
     return f'{TYPES.read_text()}\n#line 1 "{source}.cu"\n{(SOURCES / f"{source}.cu").read_text()}'
 
 
-def expression(kernel: str, types: tuple[TemplateArgument, ...]) -> str:
-    """The instance of a kernel in C++, such as average_pool_forward<float, 4>."""
+def expression(kernel: str, types: tuple[Any, ...]) -> str:
+    """The instance of a kernel for dtypes and integers in C++, such as average_pool_forward<float, 4>."""
     arguments = [str(each) if isinstance(each, int) else CPP_TYPES[numpy.dtype(each).name] for each in types]
     return f"{kernel}<{', '.join(arguments)}>" if arguments else kernel

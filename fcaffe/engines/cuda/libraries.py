@@ -62,8 +62,9 @@ def _need(module: str, missing: str, remedy: str) -> Any:
     except Exception as problem:  # a broken package may raise anything
         if isinstance(problem, ImportError) and problem.name == module:
             raise UsageError(f"{missing}: {remedy}") from problem
+        why = f"{type(problem).__name__}: {' '.join(str(problem).split())}"[:200]
         raise UsageError(
-            f"the package {module} is here but does not start ({_one_line(problem)}): install it anew, {remedy}"
+            f"the package {module} is here but does not start ({why}): install it anew, {remedy}"
         ) from problem
 
 
@@ -121,7 +122,3 @@ def _candidates(soname: str) -> list[str]:
 
 def _dotted(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
-
-
-def _one_line(problem: BaseException) -> str:
-    return f"{type(problem).__name__}: {' '.join(str(problem).split())}"[:200]

@@ -54,7 +54,7 @@ class Normalization(Operands, PlainNormalization):
         x = self.operand(x, common_type(x))
         channels, pack = x.shape[1], pack_of(x.shape[1], x)
         split = _split(x, pack, FORWARD)
-        partial, shift = self.xp.empty((split.parts, 2, channels), FLOAT), self.xp.empty(channels, FLOAT)
+        partial, shift = self.xp.empty((split.blocks[0], 2, channels), FLOAT), self.xp.empty(channels, FLOAT)
         self._launch("batch_norm_moments", (x.dtype, pack), split, x, partial, shift, *split.sizes)
         total, squares = partial.sum(axis=0)
         sums = {"shift": shift, "total": total, "squares": squares, "count": np.float32(x.size // channels)}
@@ -90,7 +90,7 @@ class Normalization(Operands, PlainNormalization):
         pack = pack_of(channels, x, dy, out)
         split = _split(x, pack, BACKWARD)
         arguments = *_arguments(norm), *split.sizes
-        partial = self.xp.empty((split.parts, 2, channels), FLOAT)
+        partial = self.xp.empty((split.blocks[0], 2, channels), FLOAT)
         self._launch("batch_norm_gradient_sums", (dtype, pack), split, x, dy, partial, *arguments)
         sums = partial.sum(axis=0)  # the gradients of shift and scale
         for gradient, total in zip(gradients, (sums[1], sums[0]), strict=False):
@@ -113,13 +113,9 @@ def _arguments(norm: Normalizer) -> tuple[Any, ...]:
 class Split(NamedTuple):
     """How blocks and threads divide an array's rows of channels; see normalization.cu."""
 
-    blocks: tuple[int, int]
+    blocks: tuple[int, int]  # parts of rows, groups of channels
     threads: tuple[int, int]
     sizes: tuple[np.int64, np.int32, np.int64]  # rows, channels, rows of a part
-
-    @property
-    def parts(self) -> int:
-        return self.blocks[0]
 
 
 def _split(x: Array, pack: int, most_blocks: int) -> Split:

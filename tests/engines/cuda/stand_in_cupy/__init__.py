@@ -19,7 +19,6 @@ import numpy as np
 
 from tests.engines.cuda.stand_in_cupy import (
     arrays,
-    cublas,
     errors,
     functions,
     memory,
@@ -121,7 +120,7 @@ def install(monkeypatch: pytest.MonkeyPatch | None) -> Any:
 def reset() -> None:
     """What a failed test left behind is gone: captures, the current stream, the lists."""
     streams.reset()
-    for noted in (synchronisations, uploads, raw_module.launches, cublas.calls):
+    for noted in (synchronisations, uploads, raw_module.launches):
         noted.clear()
 
 

@@ -51,10 +51,6 @@ class CUDADriverError(RuntimeError):
     pass
 
 
-class CUBLASError(RuntimeError):
-    pass
-
-
 class DataRaceError(AssertionError):
     """Host memory changed while a copy from it was under way."""
 
