@@ -31,7 +31,6 @@ from tests.solvers.test_hdf5_snapshot import (  # noqa: F401
 from tests.solvers.test_snapshot import (  # noqa: F401
     test_a_state_of_caffes_resumes_as_caffe_does,
     test_crops_mirrors_and_noise_go_on_where_they_were,
-    test_nan_names_the_blob_and_writes_nothing,
     test_training_and_files_are_caffes,
 )
 from tests.solvers.test_update_rules import test_training_is_caffes  # noqa: F401
