@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -50,12 +50,9 @@ class Interp(Resizing):
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         super().reshape(bottom, top)
         sizes = zip(self.cropped, top[0].shape[2:], strict=True)
-        rows, columns = ((n, self.positions(n, count)) for n, count in sizes)
-        self.columns = self._on_engine(interpolation(*columns))
-        self.bands = [(*band, *self._on_engine([part])) for *band, part in bands(interpolation(*rows)[-1])]
-
-    def _on_engine(self, arrays: Iterable[np.ndarray]) -> list[Array]:
-        return list(map(self.engine.from_numpy, arrays))
+        rows, columns = (interpolation(n, self.positions(n, count)) for n, count in sizes)
+        self.columns = list(map(self.engine.from_numpy, columns))
+        self.bands = [(*band, self.engine.from_numpy(part)) for *band, part in bands(rows[-1])]
 
     def positions(self, size: int, count: int) -> np.ndarray:
         """The position in the bottom of each of `count` positions of the top, along an axis."""
