@@ -88,6 +88,7 @@ def remote_command(host: str, command: str, shell: str = "") -> list[str]:
     if "SLURM_STEP_ID" in os.environ and not shell:
         job, cpus = os.environ["SLURM_JOB_ID"], os.environ.get("SLURM_CPUS_ON_NODE", "1")
         words = ["srun", f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", f"--cpus-per-task={cpus}"]
+        words += ["--unbuffered"]  # or it holds frames back until a line ends
         return [*words, f"--nodelist={host}", "--mem=0", "--mpi=none", "--quiet", "sh", "-c", command]
     words = shlex.split(shell or SSH)
     if os.path.basename(words[0]) in OF_CONTAINERS:

@@ -160,10 +160,13 @@ def test_nothing_starts_before_ranks_are_forked() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_words_of_the_remote_shell() -> None:
+def test_words_of_the_remote_shell(monkeypatch: pytest.MonkeyPatch) -> None:
     assert remote_command("h", "x y")[0] == "ssh" and remote_command("h", "x y")[-2:] == ["h", "x y"]
     assert remote_command("h", "x y", "my shell") == ["my", "shell", "h", "x y"]
     assert remote_command("h", "x y", "kubectl exec -i") == ["kubectl", "exec", "-i", "h", "--", "sh", "-c", "x y"]
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert {"--jobid=7", "--nodelist=h", "--unbuffered"} < set(remote_command("h", "x y")), "frames have no lines"
 
 
 def losses(log: str) -> list[float]:
