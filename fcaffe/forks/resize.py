@@ -231,8 +231,10 @@ class UpsampleNearest(Resizing):
         self.squares(top[0].data)[...] = bottom[0].data[:, :, :, None, :, None]
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        rows = channels_last(self.squares(top[0].diff)).sum(axis=2)
-        self.xp.sum(rows, axis=3, out=channels_last(bottom[0].diff))
+        dx, squares = bottom[0].diff, self.squares(top[0].diff)
+        dx[...] = 0
+        for row, column in np.ndindex(self.scale, self.scale):
+            dx += squares[:, :, :, row, :, column]
 
 
 @register("Upsample")
