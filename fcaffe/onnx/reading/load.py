@@ -99,8 +99,8 @@ def _source(model: Any, shapes: Mapping[str, Sequence[int]], size: int) -> Sourc
         )
     dims = {name: _shape(value, shapes.get(name), name in open_inputs) for name, value in inputs.items()}
     types = {name: value.type.tensor_type.elem_type for name, value in inputs.items()}
-    if wrong := [name for name, kind in types.items() if kind not in onnx().helper.get_all_tensor_dtypes()]:
-        raise SnapshotError(f'its input "{wrong[0]}" has the type {types[wrong[0]]}, which ONNX does not have')
+    if untyped := [name for name, kind in types.items() if kind not in onnx().helper.get_all_tensor_dtypes()]:
+        raise SnapshotError(f'its input "{untyped[0]}" has the type {types[untyped[0]]}, which ONNX does not have')
     outputs = list(dict.fromkeys(value.name for value in graph.output))
     return Source(nodes, constants, dims, types, outputs, opset, graph.name, size, model.producer_name)
 
