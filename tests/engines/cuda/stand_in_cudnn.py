@@ -46,35 +46,25 @@ _streams: dict[int, int] = {}
 
 class Tensor:
     def __init__(self, dim: list[int] | None = None, stride: list[int] | None = None, dtype: Any = None) -> None:
-        self.dim, self.stride, self.dtype = dim, stride, dtype
-        self.uid = -1
-        self.is_output = False
+        self.dim, self.stride, self.data_type = dim, stride, dtype
+        self.uid, self.output = -1, False
         self.compute: Callable[[dict[int, int]], np.ndarray] | None = None
 
-    def set_uid(self, uid: int) -> Tensor:
-        self.uid = uid
-        return self
+    def __getattr__(self, name: str) -> Callable[[Any], Tensor]:
+        """set_uid, set_output, set_data_type, set_dim and set_stride."""
+        if not name.startswith("set_"):
+            raise AttributeError(name)
 
-    def set_output(self, output: bool) -> Tensor:
-        self.is_output = output
-        return self
+        def set_it(value: Any) -> Tensor:
+            setattr(self, name.removeprefix("set_"), value)
+            return self
 
-    def set_data_type(self, dtype: Any) -> Tensor:
-        self.dtype = dtype
-        return self
-
-    def set_dim(self, dim: list[int]) -> Tensor:
-        self.dim = dim
-        return self
-
-    def set_stride(self, stride: list[int]) -> Tensor:
-        self.stride = stride
-        return self
+        return set_it
 
     def memory(self, pointers: dict[int, int]) -> np.ndarray:
         """The array at this tensor's address."""
         assert self.dim is not None and self.stride is not None
-        dtype = np.dtype(DTYPES[self.dtype])
+        dtype = np.dtype(DTYPES[self.data_type])
         extent = 1 + sum((n - 1) * s for n, s in zip(self.dim, self.stride, strict=True))
         flat = cupy().as_numpy(pointers[self.uid], dtype, extent)
         return np.lib.stride_tricks.as_strided(flat, self.dim, [dtype.itemsize * s for s in self.stride])
@@ -145,13 +135,13 @@ class pygraph:  # noqa: N801 (cudnn's name)
         return result
 
     def validate(self) -> None:
-        self.outputs = [tensor for tensor in self.results if tensor.is_output]
+        self.outputs = [tensor for tensor in self.results if tensor.output]
         (output,) = self.outputs
         assert output.uid >= 0 and output.dim is not None and output.stride is not None
 
     def build_operation_graph(self) -> None:
         (output,) = self.outputs
-        if len(output.dim) > 4 and output.dtype is not data_type.FLOAT:
+        if len(output.dim) > 4 and output.data_type is not data_type.FLOAT:
             raise cudnnGraphNotSupportedError("no engine for five axes in 16 bits")
 
     def create_execution_plans(self, modes: list[Any]) -> None:

@@ -15,7 +15,6 @@ from tests.engines.cuda import stand_in_cudnn
 from tests.golden_values import assert_close
 
 PLAIN = NumpyEngine()
-MATHS = {"fp32": 1e-6, "fp16": 2e-3, "bf16": 2e-2}
 
 
 def numbers(shape: tuple[int, ...], seed: int) -> np.ndarray:
@@ -46,43 +45,6 @@ def test_activations_of_either_type(cuda_engine: Callable[..., CudaEngine]) -> N
         y = on_device(engine, np.zeros_like(expected), target)
         engine.convolution_forward(on_device(engine, x, source), on_device(engine, weights), None, y, windows, 1)
         assert_close(y.get().astype(np.float32), expected, "result", 2e-2)
-
-
-@pytest.mark.parametrize("math", MATHS)
-def test_operands_anywhere_in_memory(cuda_engine: Callable[..., CudaEngine], math: str) -> None:
-    """cuDNN takes for granted that they begin at multiples of 16 bytes."""
-    engine, windows = cuda_engine(math=math), Windows((3, 3), (1, 1), (1, 1), (1, 1))
-    x, weights, dy = numbers((2, 3, 6, 6), 0), numbers((8, 3, 3, 3), 1), numbers((2, 8, 6, 6), 2)
-    expected, dx, dw = np.empty_like(dy), np.empty_like(x), np.empty_like(weights)
-    PLAIN.convolution_forward(x, weights, None, expected, windows, 1)
-    PLAIN.convolution_backward_data(dy, weights, dx, windows, 1)
-    PLAIN.convolution_backward_weights(x, dy, dw, windows, 1, add=False)
-
-    def displaced(values: np.ndarray, dtype: Any = engine.half_dtype or np.float32) -> Any:
-        number, channels, *places = values.shape
-        flat = engine.xp.zeros(values.size + 1, dtype)[1:]
-        array = engine.xp.moveaxis(flat.reshape(number, *places, channels), -1, 1)
-        array[...] = engine.xp.asarray(values.astype(dtype))
-        return array
-
-    there = [displaced(values) for values in (x, dy, np.zeros_like(dy), np.zeros_like(x))]
-    weights_there, dw_there = displaced(weights, np.float32), displaced(np.zeros_like(weights), np.float32)
-    engine.convolution_forward(there[0], weights_there, None, there[2], windows, 1)
-    engine.convolution_backward_data(there[1], weights_there, there[3], windows, 1)
-    engine.convolution_backward_weights(there[0], there[1], dw_there, windows, 1, add=False)
-    for found, wanted in ((there[2], expected), (there[3], dx), (dw_there, dw)):
-        assert_close(found.get().astype(np.float32), wanted, "result", MATHS[math])
-
-
-def test_an_empty_batch(cuda_engine: Callable[..., CudaEngine]) -> None:
-    engine = cuda_engine()
-    windows = Windows((3, 3), (1, 1), (0, 0), (1, 1))
-    x, y = on_device(engine, numbers((0, 3, 6, 6), 0)), on_device(engine, numbers((0, 8, 4, 4), 0))
-    weights, dweights = on_device(engine, numbers((8, 3, 3, 3), 1)), on_device(engine, numbers((8, 3, 3, 3), 2))
-    engine.convolution_forward(x, weights, None, y, windows, 1)
-    engine.convolution_backward_data(y, weights, x, windows, 1)
-    engine.convolution_backward_weights(x, y, dweights, windows, 1, add=False)
-    assert not dweights.get().any()
 
 
 def forward(engine: CudaEngine, batch: int = 2) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from fcaffe.engines import cpu_engine
 from fcaffe.engines.cuda import driver, libraries
 from fcaffe.errors import UsageError
 from tests.engines.cuda.fake_driver import MEMORY, FakeDriver
@@ -177,9 +176,3 @@ def test_libraries_of_wheels_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert libraries._preload("x", 13) is None
     places = [str(tmp_path / folder / "libx.so.13") for folder in ("own", "site/nvidia/cu13/lib", "site/torch/lib")]
     assert tried == ["libx.so.13", *places, "libx.so.13"]
-
-
-@pytest.mark.parametrize("math", ["tf32", "fp16"])
-def test_precisions_that_cpus_have_not(math: str) -> None:
-    with pytest.raises(UsageError, match=rf"--math {math} needs a GPU \(--gpu 0\); on CPUs there are"):
-        cpu_engine(math)

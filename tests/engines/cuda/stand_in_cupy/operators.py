@@ -14,31 +14,16 @@ METHODS = (
 )
 
 
+BINARY = (
+    "add:add sub:subtract mul:multiply truediv:true_divide floordiv:floor_divide mod:remainder pow:power "
+    "and:bitwise_and or:bitwise_or xor:bitwise_xor lshift:left_shift rshift:right_shift matmul:matmul"
+)
+COMPARED = "eq:equal ne:not_equal lt:less le:less_equal gt:greater ge:greater_equal"
+
+
 def give_operators() -> None:
     """Make them, and NumPy's methods, those of Array."""
-    binary = {
-        "add": "add",
-        "sub": "subtract",
-        "mul": "multiply",
-        "truediv": "true_divide",
-        "floordiv": "floor_divide",
-        "mod": "remainder",
-        "pow": "power",
-        "and": "bitwise_and",
-        "or": "bitwise_or",
-        "xor": "bitwise_xor",
-        "lshift": "left_shift",
-        "rshift": "right_shift",
-        "matmul": "matmul",
-    }
-    compared = {
-        "eq": "equal",
-        "ne": "not_equal",
-        "lt": "less",
-        "le": "less_equal",
-        "gt": "greater",
-        "ge": "greater_equal",
-    }
+    binary, compared = (dict(pair.split(":") for pair in pairs.split()) for pairs in (BINARY, COMPARED))
     for name, function in [*binary.items(), *compared.items()]:
         ufunc = functions.members[function]
         setattr(Array, f"__{name}__", lambda self, other, ufunc=ufunc: ufunc(self, other))
