@@ -43,7 +43,8 @@ class Eltwise(Layer):
         self.traits = replace(self.traits, half=half, reads=of_product if self.operation == PROD else "neither")
         self.coeffs = list(p.coeff) or [1.0] * len(bottom)
         self.largest = Blob(self.xp, (), channels_last=True)  # for MAX: the index of the bottom that has it
-        self.of_largest = [Formula(GRADIENT, index=index) for index in range(len(bottom))]
+        indices = range(len(bottom)) if self.operation == MAX else ()
+        self.of_largest = [Formula(GRADIENT, index=index) for index in indices]
         if top[0] is bottom[0] and self.operation == SUM:
             log.warning(f"layer {self.name}: a SUM in place loses its first bottom, as in Caffe; rename its top")
 
