@@ -41,8 +41,7 @@ class Cublas:
 
     def __init__(self, cupy: Any, stream: Any) -> None:
         self._library = open_library(cupy.cuda.runtime.runtimeGetVersion() // 1000)
-        for name, types in ARGUMENTS.items():
-            getattr(self._library, name).argtypes = types
+        self._library.cublasDestroy_v2.argtypes = ARGUMENTS["cublasDestroy_v2"]  # which the finalizer calls
         handle = c_void_p()
         self._call("cublasCreate_v2", ctypes.byref(handle))
         self._handle = handle.value
@@ -56,8 +55,7 @@ class Cublas:
     ) -> None:
         """c = a b, or with `add` c += a b. Matrices are in C order; a and b have one type, c has that or float32.
 
-        cuBLAS expects column-major matrices and sees transposes. So it computes c' = b' a'. Its operations are numbers:
-        0 as it is, 1 transposed.
+        cuBLAS expects column-major matrices and sees transposes. So it computes c' = b' a'.
         """
         m, n = c.shape
         k = a.shape[0] if transpose_a else a.shape[1]
@@ -83,7 +81,9 @@ class Cublas:
         )
 
     def _call(self, name: str, *arguments: Any) -> None:
-        if status := getattr(self._library, name)(*arguments):
+        function = getattr(self._library, name)
+        function.argtypes = ARGUMENTS[name]
+        if status := function(*arguments):
             raise CublasError(f"{name} fails with cuBLAS's status {status}")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ emulated = pytest.mark.skipif(not emulator.has_compiler, reason="the emulator ne
 SOURCES = sorted(path.stem for path in kernels.SOURCES.glob("*.cu"))
 DTYPES = [np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
 ARCHITECTURE = "sm_90"
-MOST_STACK = 64  # bytes
 
 
 def instances(source: str) -> list[str]:
@@ -38,30 +36,6 @@ def instances(source: str) -> list[str]:
             types = [(dtype, pack) for (dtype,) in types for pack in (1, 16 // dtype.itemsize)]
         found += [expression(kernel, each) for each in types]
     return found
-
-
-def knows_architecture() -> bool:
-    """Whether there is an nvcc, of CUDA 11.8 or later."""
-    command = ["nvcc", "--list-gpu-code"]
-    return bool(shutil.which("nvcc")) and ARCHITECTURE in subprocess.run(command, capture_output=True, text=True).stdout
-
-
-gpu_compiler = pytest.mark.skipif(not knows_architecture(), reason=f"there is no nvcc that knows {ARCHITECTURE}")
-
-
-@gpu_compiler
-@pytest.mark.parametrize("source", SOURCES)
-def test_nvcc_compiles_every_instance(source: str, tmp_path: Path) -> None:
-    """And hardly a register of theirs is kept in memory, nor an array."""
-    addresses = ", ".join(f"(const void*)&{name}" for name in instances(source))
-    file = tmp_path / f"{source}.cu"
-    file.write_text(f"{source_text(source)}\nconst void* compiled_instances[] = {{{addresses}}};\n")
-    command = ["nvcc", "-std=c++17", f"-arch={ARCHITECTURE}", "-cubin", "-Xptxas", "-v", "-o", f"{file}bin", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    frames = re.findall(r"(\w+)\n\s+(\d+) bytes stack frame", done.stderr)
-    assert len(frames) >= len(instances(source))
-    assert not [name for name, size in frames if int(size) > MOST_STACK]
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -32,39 +32,12 @@ from tests.engines.cuda.stand_in_cupy import (
 if TYPE_CHECKING:  # ranks, of which tests start many, do without it
     import pytest
 from tests.engines.cuda.stand_in_cupy.cublas import Library as CublasLibrary
-from tests.engines.cuda.stand_in_cupy.errors import (
-    CUDARuntimeError,
-    DataRaceError,
-    OutOfMemoryError,
-    synchronisations,
-    uploads,
-)
+from tests.engines.cuda.stand_in_cupy.errors import synchronisations, uploads
 from tests.engines.cuda.stand_in_cupy.memory import as_numpy, memory_at
-from tests.engines.cuda.stand_in_cupy.streams import all_streams, calls, put, put_off_all_work, stream_at, used
+from tests.engines.cuda.stand_in_cupy.streams import calls, put, put_off_all_work, stream_at, used
 
-__all__ = [
-    "CUDARuntimeError",
-    "CublasLibrary",
-    "DataRaceError",
-    "OutOfMemoryError",
-    "all_streams",
-    "as_numpy",
-    "calls",
-    "cupy",
-    "install",
-    "live",
-    "memory_at",
-    "nccl",
-    "put",
-    "put_off_all_work",
-    "reset",
-    "runtime",
-    "stream_at",
-    "synchronisations",
-    "uploads",
-    "used",
-    "watched",
-]
+__all__ = ["CublasLibrary", "as_numpy", "calls", "memory_at", "nccl", "put", "put_off_all_work", "runtime"]
+__all__ += ["stream_at", "used"]
 
 
 def _module(name: str, **content: Any) -> Any:
@@ -89,7 +62,7 @@ cuda = _module(
     compiler=_module("cupy.cuda.compiler", CompileException=errors.CompileException),
     driver=_module("cupy.cuda.driver", CUDADriverError=errors.CUDADriverError),
     get_current_stream=streams.current,
-    memory=_module("cupy.cuda.memory", OutOfMemoryError=OutOfMemoryError),
+    memory=_module("cupy.cuda.memory", OutOfMemoryError=errors.OutOfMemoryError),
     nccl=nccl.module,
     nvrtc=_module("cupy.cuda.nvrtc", getVersion=lambda: (13, 5)),
     runtime=runtime.module,
