@@ -73,7 +73,7 @@ def _without(name: str) -> Callable[[Machine], None]:
 
 CASES = [
     (_set(driver=None), "there is no NVIDIA driver, as libcuda.so.1 cannot be loaded: install the GPU's driver"),
-    (_set(driver=FakeDriver(code=100)), "NVIDIA's driver sees no GPU"),
+    (_set(driver=FakeDriver(code=100)), "NVIDIA's driver sees no GPU: CUDA_VISIBLE_DEVICES is ''"),
     (_set(driver=FakeDriver(code=34)), "libcuda.so.1 is CUDA's stub for linking, not a driver"),
     (_set(driver=FakeDriver(code=803)), "NVIDIA's driver does not start; .* (error 803: so it is)"),
     (_set(driver=FakeDriver(("A", "B", "C"))), "there is no GPU 7 here, but 0 (A), 1 (B), 2 (C)"),
@@ -92,6 +92,14 @@ CASES = [
     (lambda machine: machine.libraries.clear(), "cuDNN is missing (libcudnn.so.9 cannot be loaded): pip install 'nvi"),
     (_set(libraries={"libcudnn.so.8": True}), "cuDNN 9 is needed, and there is 8: pip install 'nvidia-cudnn-cu13>=9'"),
     (_without("cudnn"), "cuDNN's front end for Python is missing: pip install nvidia-cudnn-frontend==1.24.1"),
+    *(
+        (
+            _set(driver=FakeDriver(capability=(7, 5))),
+            f"GPU 0 .*, and --math {math} needs 8.0 or later; use --math fp32 or",
+        )
+        for math in ("tf32", "bf16")
+    ),
+    (_without("ml_dtypes"), "ml_dtypes (bfloat16 for NumPy) is missing: pip install ml_dtypes"),
     (_module("cudnn", AssertionError("two")), "the package cudnn is here but does not start (AssertionError: two)"),
 ]
 
@@ -100,10 +108,11 @@ CASES = [
 def test_what_is_missing_is_named(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, change: Callable[[Machine], None], message: str
 ) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     change(machine)
+    math = "tf32" if "tf32" in message else "bf16" if "bf" in message else "fp32"
     with pytest.raises(UsageError) as problem:
-        libraries.load(7 if "no GPU 7" in message else 0)
+        libraries.load(7 if "no GPU 7" in message else 0, math)
     start, _, end = message.partition(".*")
     assert str(problem.value).startswith(start) and end in str(problem.value) and "\n" not in str(problem.value)
 
@@ -121,28 +130,6 @@ def test_packages_of_cuda_12(machine: Machine) -> None:
     libraries.load()
     machine.remove("nvrtc")
     with pytest.raises(UsageError, match=r"pip install nvidia-cuda-nvrtc-cu12$"):
-        libraries.load()
-
-
-def test_an_older_gpu_and_precisions(machine: Machine) -> None:
-    machine.driver = FakeDriver(capability=(7, 5))
-    libraries.load(0, "fp16")
-    for math in ("tf32", "bf16"):
-        with pytest.raises(UsageError, match=rf"--math {math} needs 8.0 or later; use --math fp32 or fp16"):
-            libraries.load(0, math)
-
-
-def test_bfloat16_needs_ml_dtypes(machine: Machine) -> None:
-    machine.modules.pop("ml_dtypes")
-    libraries.load(0, "fp16")
-    with pytest.raises(UsageError, match=r"ml_dtypes .* is missing: pip install ml_dtypes"):
-        libraries.load(0, "bf16")
-
-
-def test_hidden_gpus(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine.driver = FakeDriver(code=100)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(UsageError, match="sees no GPU: CUDA_VISIBLE_DEVICES is ''"):
         libraries.load()
 
 
