@@ -5,7 +5,8 @@ A chain begins with an array. Each step applies a function or combines the value
     dy * (1 - y * y)    y, times y, times -1 plus 1, times dy                      one pass
     x * (x >= a) * ...  first the second factor, into a temporary array, then it    two passes
 
-Functions for which the library is inexact, such as log1p, have no steps, so NumPy computes their formulas.
+Functions for which the library is inexact, such as log1p, have no steps, so NumPy computes their formulas. A whole
+formula may be one function of the library, or its gradient: `WHOLE` has these.
 """
 
 from __future__ import annotations
@@ -14,10 +15,30 @@ import math
 from typing import NamedTuple
 
 from fcaffe.engines.elementwise import FLT_MAX
-from fcaffe.engines.formulas import SIGMOID_UNIT, Tree
+from fcaffe.engines.formulas import SIGMOID_UNIT, Tree, parse
 from fcaffe.engines.onednn import dnnl
 
 Step = tuple[int, str] | tuple[int, float, float]  # a binary operation with the array of a name, or a function
+
+
+class Whole(NamedTuple):
+    """A function of the library with its alpha. `inputs` are x; or of a gradient, what it is in terms of, and dy."""
+
+    algorithm: int
+    inputs: tuple[str, ...]
+    alpha: float = 0
+
+
+# By formulas, of which n is a number. The library's expm1 is exp(x) - 1, as in Caffe.
+WHOLE = {
+    "max(x, 0) + n * expm1(min(x, 0))": Whole(dnnl.ELU, ("x",)),
+    "dy * ((x > 0) + (y + n) * (x <= 0))": Whole(dnnl.ELU_BY_DST, ("y", "dy")),
+    "x * sigmoid(n * x)": Whole(dnnl.SWISH, ("x",)),
+    "dy * (n * y + sigmoid(n * x) * (1 - n * y))": Whole(dnnl.SWISH, ("x", "dy")),
+    "dy * (1 - y * y)": Whole(dnnl.TANH_BY_DST, ("y", "dy")),
+    "dy * (y * (1 - y))": Whole(dnnl.LOGISTIC_BY_DST, ("y", "dy")),
+    "dy * sign(x)": Whole(dnnl.ABS, ("x", "dy")),
+}
 
 _UNARY: dict[str, tuple[Step, ...]] = {
     "abs": ((dnnl.ABS, 0, 0),),
@@ -45,6 +66,15 @@ class Pass(NamedTuple):
 
 class _NoStepsError(Exception):
     """The library has no exact operation for a function."""
+
+
+def whole(tree: Tree) -> Whole | None:
+    """The function of the library that is this formula."""
+    for text, function in WHOLE.items():
+        for number in sorted({1.0, *_numbers(tree)}):
+            if number >= 0 and parse(text, {"n": number}) == tree:
+                return function._replace(alpha=number)
+    return None
 
 
 def passes_of(tree: Tree) -> list[Pass] | None:
@@ -142,6 +172,13 @@ def _array(tree: Tree, passes: list[Pass]) -> str:
     name = f"#{len(passes)}"
     passes.append(Pass(start, steps, name))
     return name
+
+
+def _numbers(tree: Tree) -> set[float]:
+    """The constants in a formula."""
+    if isinstance(tree, float):
+        return {tree}
+    return set().union(*map(_numbers, tree[1:])) if isinstance(tree, tuple) else set()
 
 
 def _size(tree: Tree) -> int:

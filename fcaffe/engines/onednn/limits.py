@@ -20,6 +20,10 @@ def _have_layouts(arrays: Sequence[Array], *settings: Any) -> bool:
     return all(array.dtype in (np.float32, BFLOAT16) and _has_layout(array) for array in arrays)
 
 
+def _have_one_layout(arrays: Sequence[Array], *settings: Any) -> bool:
+    return all(array.dtype == np.float32 and array.strides == arrays[0].strides for array in arrays)
+
+
 def _has_layout(x: Array) -> bool:
     reached = 0
     for stride, count in sorted(zip(x.strides, x.shape, strict=True)):
@@ -59,6 +63,7 @@ LIMITS = {
     "binary": Limit(1, MAX_AXES, _have_layouts),
     "channels": Limit(2, 32, _are_rows_of_channels),  # a binary operation on rows of channels
     "convolution": Limit(3, 5),
+    "function": Limit(1, MAX_AXES, _have_one_layout),
     "lrn": Limit(4, 4, _has_fast_lrn),
     "matmul": Limit(2, 2),
     "pooling": Limit(3, 5, _have_values),
