@@ -51,6 +51,11 @@ def _has_fast_lrn(arrays: Sequence[Array], size: int, beta: float, training: boo
     return known and beta == 0.75 and x.shape[1] % VECTOR == 0
 
 
+def _has_fast_softmax(arrays: Sequence[Array], avx2: bool, avx512: bool) -> bool:
+    """Whether oneDNN has exact code, and for the gradient, which has a third array, more than its reference code."""
+    return all(array.dtype == np.float32 for array in arrays) and (avx512 or (avx2 and len(arrays) == 2))
+
+
 def _have_values(arrays: Sequence[Array], windows: Windows, aligned: bool, *others: Any) -> bool:
     """Whether each window has a value. The code for average pooling with SSE4.1 ends the process for other addresses
     than aligned ones."""
@@ -68,5 +73,5 @@ LIMITS = {
     "matmul": Limit(2, 2),
     "pooling": Limit(3, 5, _have_values),
     "reorder": Limit(1, MAX_AXES, _have_layouts),
-    "softmax": Limit(2, 2, lambda arrays: all(array.dtype == np.float32 for array in arrays)),
+    "softmax": Limit(2, 2, _has_fast_softmax),
 }

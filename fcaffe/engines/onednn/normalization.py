@@ -210,7 +210,8 @@ class Normalization(Operations, PlainNormalization):
             backward = library.describe("softmax_backward", library.engine, of, dx, dy, y, along, forward, attributes)
             return Operation(library, backward, {dnnl.DST: y, dnnl.DIFF_DST: dy}, {dnnl.DIFF_SRC: dx})
 
-        operation = self.operation("softmax", (*inputs, output), (), build)
+        settings = self.library.has(dnnl.AVX2), self.library.has(dnnl.AVX512_CORE)
+        operation = self.operation("softmax", (*inputs, output), settings, build)
         operation(tuple(map(address, inputs)), (address(output),))
 
 
