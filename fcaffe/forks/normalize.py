@@ -76,10 +76,8 @@ class Normalize(Activation):
             scale.diff[...] += self.engine.channel_sums(products) if scale.shape else products.sum()
         if propagate_down[0]:
             total = self._sums(x, dy).astype(x.dtype) * rate
-            slope = (
-                xp.multiply(sign(x), total) if self.l1 else xp.multiply(x, total * rate, out=products)
-            )  # of the norm
-            dx = xp.subtract(dy, slope, out=bottom[0].diff)
+            norm_slope = sign(x) * total if self.l1 else xp.multiply(x, total * rate, out=products)
+            dx = xp.subtract(dy, norm_slope, out=bottom[0].diff)
             dx *= self._scale(x)
             dx *= rate
 

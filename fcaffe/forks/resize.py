@@ -81,9 +81,8 @@ class Interp(Resizing):
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         left, right, share, _ = self.columns
         x = channels_last(self.crop(bottom[0].data))
-        share = self.xp.repeat(
-            share[:, None], x.shape[-1], axis=1
-        )  # NumPy is slow where only C values are side by side
+        # Repeated, since NumPy is slow where only C values are side by side.
+        share = self.xp.repeat(share[:, None], x.shape[-1], axis=1)
         x = self.xp.take(x, left, axis=2) * (1 - share) + self.xp.take(x, right, axis=2) * share
         y = channels_last(top[0].data)
         second = self.xp.empty_like(y[:, : max(len(weights) for *_, weights in self.bands)])

@@ -55,14 +55,9 @@ class Elementwise(Operations, PlainElementwise):
         require(slope >= 0)
         self.leave_small(x)
         with self._of_one_layout([x], [y]) as (x_, y_):
-            if slope:
-                steps: list[Step] = [(dnnl.MAX, x_), (dnnl.RELU, slope, 0)]
-            else:
-                steps = [
-                    (dnnl.GREATER, _scalar(0, x.ndim)),
-                    (dnnl.MULTIPLY, x_),
-                    (dnnl.LINEAR, 1, 0),
-                ]  # which makes 0 of -0
+            steps: list[Step] = [(dnnl.MAX, x_), (dnnl.RELU, slope, 0)]
+            if not slope:  # the last step makes 0 of -0
+                steps = [(dnnl.GREATER, _scalar(0, x.ndim)), (dnnl.MULTIPLY, x_), (dnnl.LINEAR, 1, 0)]
             self.in_steps(x_, y_, steps)
 
     @or_plain
@@ -79,16 +74,14 @@ class Elementwise(Operations, PlainElementwise):
 
         def build() -> Operation:
             library, layouts = self.library, [self.library.layout(array) for array in (*inputs, out)]
-            numbers = c_float(alpha), c_float(0), library.attributes()
-            of, training, data = c_int(algorithm), c_int(dnnl.FORWARD_TRAINING), layouts[0]
-            forward = library.describe(
-                "eltwise_forward", library.engine, training, of, data, data, *numbers[:2], numbers[2]
-            )
+            attributes, training, x = library.attributes(), c_int(dnnl.FORWARD_TRAINING), layouts[0]
+            of, numbers = c_int(algorithm), (c_float(alpha), c_float(0))
+            forward = library.describe("eltwise_forward", library.engine, training, of, x, x, *numbers, attributes)
             if len(inputs) == 1:
-                return Operation(library, forward, {dnnl.SRC: data}, {dnnl.DST: layouts[1]})
+                return Operation(library, forward, {dnnl.SRC: x}, {dnnl.DST: layouts[1]})
             known, dy, dx = layouts
             backward = library.describe(
-                "eltwise_backward", library.engine, of, dx, dy, known, *numbers[:2], forward, numbers[2]
+                "eltwise_backward", library.engine, of, dx, dy, known, *numbers, forward, attributes
             )
             kind = dnnl.DST if algorithm >= dnnl.TANH_BY_DST else dnnl.SRC
             return Operation(library, backward, {kind: known, dnnl.DIFF_DST: dy}, {dnnl.DIFF_SRC: dx})
