@@ -296,10 +296,10 @@ def test_sums_of_rows(engine: Any) -> None:
     check(engine, [Wide(drawn(3, 150, 40)), Wide(drawn(3, 150, 40, seed=2))], [Wide((3, 40))] * 2, call)
 
 
-@pytest.mark.parametrize(("places", "values"), [((5000,), (3,)), ((4, 6), (300,)), ((70,), (3, 4, 5)), ((0,), (3,))])
-def test_rows_are_added_in_their_order(engine: Any, places: Shape, values: Shape) -> None:
-    rows, target = drawn(*places, *values), drawn(11, *values)
-    indices, expected = np.random.default_rng(0).integers(0, 9, places), target.copy()
+@pytest.mark.parametrize(("positions", "values"), [((5000,), (3,)), ((4, 6), (300,)), ((70,), (3, 4, 5)), ((0,), (3,))])
+def test_rows_are_added_in_their_order(engine: Any, positions: Shape, values: Shape) -> None:
+    rows, target = drawn(*positions, *values), drawn(11, *values)
+    indices, expected = np.random.default_rng(0).integers(0, 9, positions), target.copy()
     PLAIN.add_rows(rows, indices, expected)
     for order in ORDERS:
         from_, to = (put(engine, each, order, rows.ndim < 3) for each in (rows, target))

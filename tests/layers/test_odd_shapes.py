@@ -24,7 +24,6 @@ from tests.layers.example import Example
 from tests.layers.examples import EXAMPLES
 from tests.layers.test_contract import Case
 
-Shape = tuple[int, ...]
 Outcome = dict[str, np.ndarray] | str
 
 SHAPES = [(2, 3, 4, 5, 1, 2)[:axes] for axes in range(7)] + [(2, 3, *(1,) * (axes - 3), 2) for axes in (12, 13, 32)]
@@ -75,7 +74,7 @@ def same(found: Outcome, expected: Outcome, near: float) -> None:
 def compare(
     kind: str, example: Example, engines: dict[str, Engine], monkeypatch: pytest.MonkeyPatch, every: int = 1
 ) -> None:
-    """Engines, by their math, with NumPy's, for every nth variant: arrays in C order and not in turns."""
+    """Engines, by their math, with NumPy's, for every nth variant, every other time in C order."""
     in_c_order = False
     with log.quiet(3), np.errstate(all="ignore"):
         for odd, before in itertools.product(itertools.islice(variants(example), 0, None, every), (None, example)):

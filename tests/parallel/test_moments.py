@@ -207,6 +207,11 @@ def test_the_file_of_a_test_is_that_of_one_worker(folder: Path) -> None:
 
         with log.quiet(3), pytest.raises(LayerError, match="holds the first pass") if batches > 1 else nullcontext():
             on_ranks(2, work)
+        if batches == 1:
+            h5py = pytest.importorskip("h5py")
+            with h5py.File("out.h5") as out, h5py.File("rows.h5") as rows:
+                np.testing.assert_array_equal(out["data"][()], rows["x"][: len(out["data"])])
+                assert len(out["data"]) == 7
 
 
 # --- no two rows have the same mask -----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Result, Run, folder, run, write_records  # noqa: F401 - fixtures
+from tests.cli.conftest import Result, Run, folder, run  # noqa: F401 - fixtures
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()

@@ -41,7 +41,6 @@ from fcaffe.onnx.writing.refused import REASONS as REFUSED
 from fcaffe.onnx.writing.refused import check_types
 
 plugins.load_own("onnx")  # what is refused of forks
-MODELS = Path(__file__).parents[2] / "models"
 TOLERANCE = 1e-4
 EACH = [
     (kind, example, in_place)

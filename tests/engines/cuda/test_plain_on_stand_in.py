@@ -54,7 +54,7 @@ def on_stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     stand_in_cupy.reset()
 
 
-@each_of(ODD)
+# Tile works on an axis more than the bottom has, and CuPy's arrays have 32 at most.
+@each_of([(kind, example) for kind, example in ODD if kind != "Tile"])
 def test_any_shape(kind: str, example: Example, monkeypatch: pytest.MonkeyPatch) -> None:
-    if kind != "Tile":  # works on an axis more than the bottom has, and CuPy's arrays have 32 at most
-        compare(kind, example, {"fp32": PlainOnDevice()}, monkeypatch, every=3)
+    compare(kind, example, {"fp32": PlainOnDevice()}, monkeypatch, every=3)

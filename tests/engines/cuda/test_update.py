@@ -80,14 +80,14 @@ def test_the_scale_halves_after_an_overflow_and_grows_after_good_updates(fixed, 
     data, history = (engine.xp.asarray(array) for array in (numbers(1), histories("SGD")[0]))
     engine.set_step(RATE, GAIN)
     skipped = 0
-    for bad, place, factor in (
+    for bad, index, factor in (
         *((0, 0, factor) for factor in (1, 1, 2)),
         *((np.inf, 0, 1), (-np.inf, 4097, 0.5), (np.nan, sum(SIZES) - 1, 0.25)),
         *((0, 0, factor) for factor in (0.25, 0.25, 0.5, 0.5)),
     ):
         gradients = numbers(2)
         scaled = gradients * engine.gradient_scale()
-        scaled[place] += np.float32(bad)
+        scaled[index] += np.float32(bad)
         engine.update_all("SGD", table, data, engine.xp.asarray(scaled), [history], SETTINGS, False)
         if bad:
             skipped += 1
