@@ -342,8 +342,8 @@ def command(
 ) -> Callable[[Callable[..., int]], click.Command]:
     """Return a decorator that makes a function a command, with glog's flags beside its own; see `Command`.
 
-    As in Caffe, a command that uses some of Caffe's flags accepts all of them, and its function gets them as `flags`. A
-    warning names given flags that are not in `caffe`, the names of those that it uses, with blanks between.
+    As in Caffe, a command that uses some of Caffe's flags accepts all of them, and its function gets them as `flags`.
+    `caffe` names the flags that it uses, separated by blanks; a warning names other given ones.
     """
 
     def decorate(function: Callable[..., int]) -> click.Command:

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 import numpy as np
@@ -51,8 +51,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class NetFlags:
-    """The net, and its preprocessing where that is not what the net states."""
+    """The net, and its preprocessing where that is not what the net states.
 
+    `usual_mean` is subtracted for nets that state neither mean nor scale.
+    """
+
+    usual_mean: ClassVar[str | None] = None
     solver: str = flag("FILE", "The solver whose net was trained.")
     model: str = flag("FILE|FOLDER", "Instead, a train_val or deploy net, or a folder from DIGITS.", *MODEL)
     weights: str = flag("FILE", "The weights.", *WEIGHTS)
@@ -72,7 +76,8 @@ class NetFlags:
             trained = of_solver(self.solver, self.test_net, self.weights)
         else:
             trained = of_model(self.model, self.weights)
-        if self.mean is not None or size:  # which may be what the net does not say
+        mean = self.mean
+        if self.usual_mean or mean is not None or size:  # which may be what the net does not say
             for layer in trained.net.layer:
                 if layer.type == "Input":
                     layer.transform_param.SetInParent()
@@ -88,13 +93,15 @@ class NetFlags:
             stated = Preprocessing(Form(channels, size), source.transform_param)
         transform = pb.TransformationParameter()
         transform.CopyFrom(stated.transform)
-        if self.mean is not None:
+        if mean is None and not (transform.mean_file or transform.mean_value or transform.HasField("scale")):
+            mean = self.usual_mean
+        if mean is not None:
             transform.ClearField("mean_file")
             transform.ClearField("mean_value")
-            if os.path.isfile(self.mean) and not self.mean.endswith(".npy"):
-                transform.mean_file = self.mean
-            elif self.mean:
-                transform.mean_value.extend(read_mean(self.mean).reshape(-1).tolist())
+            if os.path.isfile(mean) and not mean.endswith(".npy"):
+                transform.mean_file = mean
+            elif mean:
+                transform.mean_value.extend(read_mean(mean).reshape(-1).tolist())
         if self.scale is not None:
             transform.scale = self.scale
         form = stated.form._replace(size=size or stated.form.size, mode=self.resize or stated.form.mode)
@@ -117,14 +124,15 @@ class NetFlags:
 class DetectorFlags(NetFlags):
     """The same for nets as those of SSD, which subtract VGG's mean."""
 
+    usual_mean = "104,117,123"
     labelmap: str = flag("FILE", "Names of the classes: a label map of SSD (prototxt).")
     mean: str | None = flag(
         "X,...|FILE",
-        "Subtract these values of the channels blue, green and red, or a mean image (104,117,123: VGG's; '': none).",
+        "Subtract these values of the channels blue, green and red, or a mean image (what the net says, else "
+        "104,117,123: VGG's; '': none).",
         *MEAN,
-        default="104,117,123",
+        default=None,
     )
-    scale: float | None = flag("X", "Multiply by this after the mean is subtracted (1).", *SCALE, default=1.0)
 
 
 @dataclass(frozen=True)

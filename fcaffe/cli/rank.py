@@ -36,15 +36,15 @@ def load(order: Message) -> None:
 
 def run(channel: Channel, order: Message) -> int:
     """Run the command of the launcher's order; returns the exit code."""
-    import numpy as np
-
     streams.begin()
     last_words.begin()
-    np.random.seed()  # or user code would draw the same numbers in all ranks
     try:
         world = join(channel=channel, order=order)
         try:
             log.set_on_terminal(order["terminal"])
+            import numpy as np
+
+            np.random.seed()  # or user code would draw the same numbers in all ranks
             plugins.load(order["imports"])
             command = _load(order["command"])
             code = _invoke(command, click.Context(command, info_name=order["command"]), **order["params"])

@@ -187,7 +187,7 @@ class Writer(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close the files, without writing what is left."""
+        """Close the files, without writing the pending records."""
 
 
 @contextlib.contextmanager

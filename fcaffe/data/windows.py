@@ -57,13 +57,15 @@ def read_window_file(source: str, root_folder: str, fg_threshold: float, bg_thre
     """
     images: list[str] = []
     foreground, background = [], []
-    for index, path, shape, windows in _read_images(source):
+    for number, index, path, shape, windows in _read_images(source):
         overlap = windows[:, 1].astype(np.float32)
         rows = np.insert(np.delete(windows, 1, axis=1), 0, len(images), axis=1).astype(np.int32)
         above = overlap >= np.float32(fg_threshold)
         below = ~above & (overlap < np.float32(bg_threshold))
         if (rows[above, 1] < 1).any():
-            raise DataError(f"{source}: image {index} has a foreground window of class 0, which is the background's")
+            raise DataError(
+                f"{source}:{number}: image {index} has a foreground window of class 0, which is the background's"
+            )
         rows[below, 1] = 0
         foreground.append(rows[above])
         background.append(rows[below])
@@ -77,13 +79,14 @@ def read_window_file(source: str, root_folder: str, fg_threshold: float, bg_thre
     return sorted_windows
 
 
-def _read_images(source: str) -> Iterator[tuple[int, str, tuple[int, int, int], np.ndarray]]:
-    """Yields index, path, shape and windows of each image in a file. Raises DataError, which names the line."""
+def _read_images(source: str) -> Iterator[tuple[int, int, str, tuple[int, int, int], np.ndarray]]:
+    """Yields the last line, index, path, shape and windows of each image in a file. Raises DataError with the line."""
     words: list[bytes] = []
+    wanted = 0  # words that make the present image complete
     for number, line in numbered_lines(source, "window file"):
         words += line.split()
         try:
-            while words:
+            while words and len(words) >= wanted:
                 if words[0] != b"#":
                     raise ValueError(f'"{repr(words[0][:20])[2:-1]}" stands where "#" should begin an image')
                 if len(words) < HEAD:
@@ -93,11 +96,12 @@ def _read_images(source: str) -> Iterator[tuple[int, str, tuple[int, int, int], 
                     raise ValueError(
                         f"image {index} has {channels} channels and {count} windows; it needs 3 and at least 0"
                     )
-                end = HEAD + FIELDS * count
-                if len(words) < end:
+                wanted = HEAD + FIELDS * count
+                if len(words) < wanted:
                     break
-                yield index, os.fsdecode(words[2]), (channels, height, width), _windows(words[HEAD:end])
-                del words[:end]
+                yield number, index, os.fsdecode(words[2]), (channels, height, width), _windows(words[HEAD:wanted])
+                del words[:wanted]
+                wanted = 0
         except ValueError as problem:
             raise DataError(f"{source}:{number}: {problem}") from problem
     if words:

@@ -2,7 +2,7 @@
 
 It must outlive the ranks: a rank can be killed, or hang with Python's lock held. It loads little of fcaffe until the
 launcher's order comes, so that it starts at once. Then it imports what the ranks need and forks them, so that they
-share the time and the memory of the imports. No thread and no MPI may start before the fork. Frames of the launcher
+share the time and the memory of the imports. No thread of fcaffe and no MPI may start before the fork. Frames of the launcher
 come from standard input, and its own go to standard output. On other hosts a remote shell and two carriers lie between
 (`carrier.py`).
 """
@@ -31,6 +31,7 @@ def main(folder: str, host: str = "", stderr: int | None = None, shell: str = ""
     The launcher gives the `host` for which it starts this process, which reaches it by the remote shell if it is
     another one. So neither a slow look-up of a name nor a host that does not answer keeps the launcher waiting.
     """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or ends of ranks would be lost, where the caller ignores it
     for number in TO_END:
         signal.signal(number, _stay)  # not SIG_IGN, which a process inherits that this one starts
     if host and not is_here(host):

@@ -19,7 +19,7 @@ from subprocess import PIPE
 
 from fcaffe.jobs.frames import END, SIGN, first_message, frame, message
 from fcaffe.jobs.loop import Loop, Stream, own
-from fcaffe.jobs.processes import AGENT, FOLDER
+from fcaffe.jobs.processes import AGENT, FOLDER, JOB
 from fcaffe.jobs.silences import CALL
 from fcaffe.jobs.started import host_name
 
@@ -103,8 +103,10 @@ def carry_to(host: str, folder: str, shell: str, silence: float) -> int:
     variables += [f"{name}={os.environ[name]}" for name in ("LD_LIBRARY_PATH",) if name in os.environ]
     words = [*variables, *AGENT, json.dumps({"folder": folder, "silence": silence})]
     command = remote_command(host, f"cd / && exec env {shlex.join(words)}", shell)
-    # srun would take the variables of this process's own step for options.
-    environment = {n: value for n, value in os.environ.items() if n == "SLURM_CONF" or not n.startswith("SLURM_")}
+    # srun would take the variables of this process's own step for options. An ssh with a master process for several
+    # connections may leave that behind, and it is not the job's to end.
+    unfit = {name for name in os.environ if name.startswith("SLURM_") and name != "SLURM_CONF"} | {JOB}
+    environment = {name: value for name, value in os.environ.items() if name not in unfit}
     try:
         process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, env=environment, bufsize=0)
     except OSError as problem:
@@ -123,7 +125,7 @@ def carry_to(host: str, folder: str, shell: str, silence: float) -> int:
 
 def carry_from(folder: str, silence: float) -> int:
     """Start the agent of this host with the environment that comes first, and be its carrier."""
-    signal.alarm(int(CALL))  # which ends this process if the link is cut before
+    signal.alarm(int(CALL))  # which ends this process if no environment has come by then
     environment = first_message(0)
     signal.alarm(0)
     words = [*AGENT, json.dumps({"folder": folder})]

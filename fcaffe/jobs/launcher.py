@@ -50,6 +50,8 @@ class Launcher:
         self.members: list[Member] = []
         self.signals: deque[int] = deque()
         self._environment = {**outside_environment(), LAUNCHER: str(os.getpid())}
+        if path := os.environ.get("PYTHONPATH"):  # agents start in other folders than this one
+            self._environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, path.split(os.pathsep)))
         self.loop.every(TURN, self._look)
 
     def __enter__(self) -> Launcher:
@@ -83,7 +85,7 @@ class Launcher:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**self._environment, JOB: name},  # that of the ranks
+                env={**self._environment, JOB: name},  # which its ranks inherit
                 cwd=FOLDER,
                 pass_fds=[stderr],
                 start_new_session=True,  # Ctrl-C is for us alone

@@ -78,8 +78,8 @@ class Child:
 
 
 def fork(name: str) -> Child | None:
-    """Fork this process. Returns None in the child, which gets this name, and signals' default handlers; it is the
-    leader of a session, so that the terminal's Ctrl-C goes to others, and dies with this process."""
+    """Fork this process. Returns None in the child, which has this name, default signal handlers, and a session of its
+    own, so it gets no Ctrl-C of the terminal. It dies with this process."""
     parent = os.getpid()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, TO_END)  # until the child has handlers of its own
     pid = os.fork()
@@ -99,9 +99,9 @@ def waited_for_core(pid: int) -> float:
     return int(words[1]) / 1e9 if len(words) > 1 else 0.0
 
 
-def processes_of(name: str) -> list[int]:
-    """The processes of this host that belong to the agent of that name, but for this process and those above it."""
-    wanted = re.compile(rf"(^|\0){JOB}={re.escape(name)}\0".encode())
+def processes_of(names: Iterable[str]) -> list[int]:
+    """The processes of this host that belong to the agents of these names, without this process and its ancestors."""
+    wanted = re.compile(rf"(^|\0){JOB}=({'|'.join(map(re.escape, names))})\0".encode())
     above, pid = set[str](), str(os.getpid())
     while pid.strip("0"):
         above.add(pid)
@@ -115,10 +115,10 @@ def processes_of(name: str) -> list[int]:
 
 
 def end_processes(names: Iterable[str], turn: Callable[[], object]) -> list[int]:
-    """Kill the processes of this host that belong to agents, and call `turn` until they have ended. Returns those that
-    the kernel does not let go for KILLING seconds."""
-    end = time.monotonic() + KILLING
-    while (left := [pid for name in names for pid in processes_of(name)]) and time.monotonic() < end:
+    """Kill the processes of this host that belong to agents, and call `turn` until they have ended. Returns the ones
+    that still exist after KILLING seconds."""
+    names, end = list(names), time.monotonic() + KILLING
+    while (left := processes_of(names)) and time.monotonic() < end:
         for pid in left:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)

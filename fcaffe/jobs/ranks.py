@@ -70,7 +70,7 @@ class Rank:
             self.doing, self.quiet = doing, 0.0
 
     def close(self) -> None:
-        """Read the last messages of the process, which has ended."""
+        """After the end of the process: read its last messages, and close its links."""
         self.gone = True
         self.link.drain()
         self.look()
@@ -104,17 +104,18 @@ def fork_rank(
     called with the rank and each part of what it sends to the agent and to the PMI server.
     """
     (ours, channel), (server, pmi) = socket.socketpair(), socket.socketpair()
-    status = Status()
+    status, nothing = Status(), os.open(os.devnull, os.O_RDONLY)
     process = processes.fork(f"fcaffe rank {number}")
     if process is None:
         loop.close()
-        for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (output[0], 1), (output[1], 2)):
+        for source, target in ((nothing, 0), (output[0], 1), (output[1], 2)):
             os.dup2(source, target)
             os.close(source)
         ours.close()
         server.close()
         os.environ |= {**variables, "PMI_FD": str(pmi.detach())}
         return Channel(channel, status)
+    os.close(nothing)
     channel.close()
     pmi.close()
     link = Link(loop, *two_of(ours), lambda kind, content: hear(number, kind, content))

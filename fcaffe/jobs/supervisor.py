@@ -85,8 +85,8 @@ class Supervisor:
             self.order = order
         elif "values" in order:
             self.pmi.release(order["values"])
-        elif "signal" in order and not self.ranks[0].gone:
-            self.ranks[0].process.send_signal(order["signal"])
+        elif "signal" in order and (rank := self.ranks.get(0)) and not rank.gone:
+            rank.process.send_signal(order["signal"])
         elif "kill" in order:
             self._kill()
 
@@ -141,7 +141,7 @@ class Supervisor:
                     return forked
                 self.ranks[number] = forked
         except OSError as problem:
-            self._end(f"rank {number} on {hosts[number]} cannot be started: {problem.strerror}")
+            self._end(f"rank {number} on {hosts[number]} cannot be started: {problem}")
         for target in self.output.targets:
             os.close(target)
         return None
@@ -199,6 +199,6 @@ class Supervisor:
     def _end_strays(self) -> None:
         """End the processes that user code has left on this host."""
         end = time.monotonic() + (0.0 if self.killed else STRAY)
-        while processes.processes_of(os.environ[JOB]) and time.monotonic() < end:
+        while processes.processes_of([os.environ[JOB]]) and time.monotonic() < end:
             self._turn()
         processes.end_processes([os.environ[JOB]], self._turn)

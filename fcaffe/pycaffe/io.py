@@ -33,7 +33,7 @@ _told: list[str] = []  # the first picture that is turned
 
 
 def __getattr__(name: str) -> Any:
-    """Import `resize` and `skimage` of scikit-image, or `zoom` of SciPy, for scripts; nothing here uses them."""
+    """Import `resize` and `skimage` of scikit-image, or `zoom` of SciPy, for scripts; `_spline` uses `zoom`."""
     if name not in _EXPOSED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     modules, package = _EXPOSED[name]

@@ -155,10 +155,8 @@ class _Builder:
                 datum = array_to_datum(pixels, image.label)
             yield b"%08d_%s" % (len(kept) - 1, os.fsencode(image.path)[:KEY]), datum.SerializeToString()
         if not kept:
-            reason, paths = next(reversed(self.seen.unreadable.items()))
-            raise DataError(
-                f'none of the {part} pictures in {root or "."} can be read; the last one, "{paths[-1]}", is {reason}'
-            )
+            last = f'"{image.path}", is {one.reason}'
+            raise DataError(f"none of the {part} pictures in {root or '.'} can be read; the last one, {last}")
 
     def _note(self, part: str, image: ListedImage, one: _Loaded) -> None:
         found = self.seen.classes[image.label]
@@ -171,14 +169,14 @@ class _Builder:
 
     def twice(self) -> Iterator[tuple[str, str]]:
         """Yields pairs of paths of equal files, one to train with and one to test with."""
-        tests = dict(zip(self.digests[TEST], self.kept[TEST], strict=True))
-        for digest, image in zip(self.digests[TRAIN], self.kept[TRAIN], strict=True):
-            if digest in tests:
-                yield image.path, tests[digest].path
+        trained = dict(zip(self.digests[TRAIN], self.kept[TRAIN], strict=True))
+        for digest, image in zip(self.digests[TEST], self.kept[TEST], strict=True):
+            if digest in trained:
+                yield trained[digest].path, image.path
 
 
 def _check_classes(listing: Listing, filled: Collection[int]) -> None:
-    """Raise DataError if a class is not among those that have pictures to train with."""
+    """Raise DataError if a class has no picture to train with; the `filled` ones have some."""
     if empty := [name for label, name in enumerate(listing.names) if label not in filled]:
         raise DataError(f"no picture to train with in the class {some(empty)}: add some, or take the class away")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import random
@@ -147,18 +148,18 @@ def _list_file(source: str, classes: Sequence[str], label_column: str) -> Listin
     if foreign := sorted(set(words) - index.keys()):
         raise DataError(f"{source} has the class {some(foreign)}, and the list of classes has none of that name")
     beside = os.path.join(os.path.dirname(source), "")
-    root = _root(beside, rows[0][0])
+    root = beside if (found := _root(beside, rows[0][0])) is None else found
     images = [ListedImage(_path(root, path)[len(root) :], index[label]) for path, label in rows]
     return Listing(root, names, {TRAIN: images})
 
 
-def _root(beside: str, path: str) -> str:
-    """The folder in which the paths of a list begin, that of the list if its first picture is nowhere."""
-    for root in (beside, ""):
-        if os.path.exists(_path(root, path)):
-            return root
-    named = read_form(beside)[1].get(PICTURES)
-    return os.path.join(named, "") if isinstance(named, str) else beside
+def _root(beside: str, path: str) -> str | None:
+    """The folder in which the paths of a list begin, by the first one; None if that picture is nowhere."""
+    roots = [beside, ""]
+    with contextlib.suppress(DataError):  # an info.json of another program
+        if isinstance(named := read_form(beside)[1].get(PICTURES), str):
+            roots.append(os.path.join(named, ""))
+    return next((root for root in roots if os.path.exists(_path(root, path))), None)
 
 
 def _names_of(words: Sequence[str]) -> list[str]:
@@ -192,7 +193,7 @@ def _rows(source: str, label_column: str) -> Iterator[tuple[str, str]]:
     except csv.Error as problem:
         raise DataError(f"{source} is no table: {problem}") from problem
     column, beside = 1, os.path.join(os.path.dirname(source), "")
-    if not any(os.path.exists(_path(root, table[0][0])) for root in (beside, "")):
+    if _root(beside, table[0][0]) is None:
         header = table[0]
         if is_header := len(table) > 1 and header[0] not in [row[0] for row in table[1:]] and "." not in header[0]:
             table = table[1:]

@@ -21,6 +21,7 @@ from fcaffe import log
 from fcaffe.data.backends import open_database
 from fcaffe.data.database import new_folder
 from fcaffe.data.form import INFO, LABELS, MEAN, Form, read_form, read_labels
+from fcaffe.data.mean import read_mean
 from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.model_files import Model, read_model, write_model
 from fcaffe.net.build.filter import filter_net
@@ -181,12 +182,16 @@ def _transform(project: Project) -> Any:
         made.mean_value.extend(theirs.mean_value)
     if not made.mean_value:
         made.mean_file = os.path.join(data.folder, MEAN)
-        if has_weights and theirs.mean_file and os.path.exists(theirs.mean_file) and not made.crop_size:
-            made.mean_file = theirs.mean_file
-        elif has_weights and theirs.mean_file:
-            project.told.append(
-                f"{theirs.mean_file}, which the net's prototxt names, is not there: {made.mean_file} instead"
-            )
+        if has_weights and theirs.mean_file:
+            if not os.path.exists(theirs.mean_file):
+                problem = "is not there"
+            elif read_mean(theirs.mean_file).shape != (data.form.channels, *data.size):
+                problem = "is of other sizes"
+            else:
+                made.mean_file, problem = theirs.mean_file, ""
+            if problem:
+                named = f"{theirs.mean_file}, which the net's prototxt names,"
+                project.told.append(f"{named} {problem}: {made.mean_file} instead")
     if template.note is not None:
         made.scale = template.scale
     elif theirs.scale != 1:
@@ -341,7 +346,9 @@ def _hollow(project: Project, height: int, width: int, crops: bool = True) -> An
 
 
 def _use_weights(project: Project, model: Model) -> None:
-    """Lower the rates of the layers that have weights in the model, and rename those that do not fit. UsageError."""
+    """Lower the rates of layers that have weights in the model, and rename layers whose weights have other shapes.
+
+    Raises UsageError if no layer has weights."""
     if project.template.note is not None:
         _suit(project, model)
     stored = {layer.name: [math.prod(blob.shape) for blob in layer.blobs] for layer in model.layers if layer.blobs}

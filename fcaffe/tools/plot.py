@@ -130,7 +130,8 @@ def chart_of(kinds: Sequence[str], runs: Sequence[Run]) -> Chart:
     if SCORE in kinds:
         low = max(0.0, min(1.25 * min(values, default=0.0) - 0.25, 0.99))  # just below the lowest one
         return Chart(lines, values, False, (low, 1 + 0.02 * (1 - low)))
-    is_log = is_wide(values)
+    shown = (value for line in lines for value in line.curve.values() if math.isfinite(value))
+    is_log = is_wide(values) and min(shown) > 0
     ends = (0.0, 1.15 * max(values, default=1) or 1.0) if RATE in kinds and not is_log else None
     return Chart(lines, values, is_log, ends)
 
@@ -217,20 +218,14 @@ def style(axes: Any) -> None:
     axes.tick_params(color="#999999", labelsize=9)
 
 
-def scale_wide(axes: Any, values: list[float], fine: bool = True) -> bool:
-    """Make the vertical axis logarithmic if these values span a wide range, and return whether they do.
-
-    A `fine` axis has ticks between the powers of ten."""
+def _scale_log(axes: Any, values: list[float], fine: bool) -> None:
+    """Make the vertical axis, which shows these values, logarithmic; a `fine` one has ticks between powers of ten."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    finite = [value for value in values if math.isfinite(value)]
-    if not is_wide(finite):
-        return False
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if fine and max(finite) < 1000 * min(finite) else (1,)))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if fine and max(values) < 1000 * min(values) else (1,)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
-    return True
 
 
 def is_wide(values: Sequence[float]) -> bool:
@@ -255,7 +250,7 @@ def _draw(axes: Any, chart: Chart, unit: float) -> None:
             axes.plot(x, y, **look)
     kinds = {line.series.kind for line in chart.lines}
     if chart.is_log:
-        scale_wide(axes, chart.values, fine=RATE not in kinds)
+        _scale_log(axes, chart.values, fine=RATE not in kinds)
     elif chart.ends:
         axes.set_ylim(*chart.ends)
     if SCORE in kinds:

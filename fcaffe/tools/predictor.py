@@ -227,9 +227,7 @@ class Predictor:
         """Yields a row for each picture of a batch. Pictures of several sizes go through the net one by one."""
         rows = [array for one in loaded if not isinstance(one, Exception) for array in one]
         step = BATCH if len({row.shape for row in rows}) == 1 else 1
-        found = iter(
-            [scores for start in range(0, len(rows), step) for scores in self._run(rows[start : start + step])]
-        )
+        found = (scores for start in range(0, len(rows), step) for scores in self._run(rows[start : start + step]))
         for one in loaded:
             yield one if isinstance(one, Exception) else np.mean([next(found) for _ in one], axis=0)
 

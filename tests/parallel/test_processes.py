@@ -47,8 +47,8 @@ def test_a_segment_is_removed_once_nobody_uses_it(segment: Path) -> None:
 
 def test_processes_of_a_run_are_found_by_its_name() -> None:
     with subprocess.Popen(["sleep", "20"], env={processes.JOB: "one of these tests"}) as process:
-        until(lambda: processes.processes_of("one of these tests"), 10)
-        found = processes.processes_of("one of these tests")
+        until(lambda: processes.processes_of(["one of these tests"]), 10)
+        found = processes.processes_of(["one of these tests"])
         process.kill()
         assert found == [process.pid]
-    assert processes.processes_of("one of these tests") == []
+    assert processes.processes_of(["one of these tests"]) == []

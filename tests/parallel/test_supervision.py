@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.parallel.conftest import MPIEXEC, Job, needs_mpi, until
+from tests.parallel.conftest import MPIEXEC, ROOT, Job, needs_mpi, until
 
 Start = Callable[..., Job]
 LAYER = """
@@ -75,6 +75,18 @@ def test_user_code_draws_other_numbers_in_each_rank(start: Start, folder: Path, 
     job = start("--workers", "2")
     assert job.wait() == 0, job.text[-3000:]
     assert (folder / "drawn0").read_text() != (folder / "drawn1").read_text()
+
+
+@needs_mpi
+def test_a_relative_python_path_is_that_of_the_launcher(
+    start: Start, folder: Path, user: Callable[[str], None]
+) -> None:
+    """Although agents start in other folders."""
+    user("pass")
+    (folder / "python").mkdir()
+    (folder / "user.py").rename(folder / "python" / "user.py")
+    job = start("--workers", "2", PYTHONPATH=f"{ROOT}:python")
+    assert job.wait() == 0, job.text[-3000:]
 
 
 @needs_mpi

@@ -73,7 +73,7 @@ class Cublas:
         (count, m, n), k = c.shape, a.shape[2]
         self._call(
             "cublasGemmStridedBatchedEx",
-            *(self._handle, 0, 0, n, m, k, ONE.ctypes.data),
+            *(self._handle, 0, 0, n, m, k, ONE.ctypes.data),  # 0: not transposed
             *(b.data.ptr, TYPES[b.dtype.name], n, k * n),
             *(a.data.ptr, TYPES[a.dtype.name], k, m * k),
             *(ZERO.ctypes.data, c.data.ptr, TYPES[c.dtype.name], n, m * n),

@@ -184,7 +184,8 @@ def argmax(step: Step) -> Value:
     axis = step.axis(step.attribute("axis"), x.shape)
     step.attribute("keepdims")
     n = x.shape[axis]
-    last = step.attribute("select_last_index", 0) or n == 1  # which no sum makes -0
+    # A single value needs no reversal, which would make its index -0.
+    last = step.attribute("select_last_index", 0) or n == 1
     x = step.power(x, scale=-1) if step.op == "ArgMin" else x
     x = x if last else chosen(step, x, axis, range(n)[::-1])
     y = step.layer("ArgMax", x, argmax_param={"axis": axis})
