@@ -2,9 +2,9 @@
 
 It must outlive the ranks: a rank can be killed, or hang with Python's lock held. It loads little of fcaffe until the
 launcher's order comes, so that it starts at once. Then it imports what the ranks need and forks them, so that they
-share the time and the memory of the imports. No thread of fcaffe and no MPI may start before the fork. Frames of the launcher
-come from standard input, and its own go to standard output. On other hosts a remote shell and two carriers lie between
-(`carrier.py`).
+share the time and the memory of the imports. No thread of fcaffe and no MPI may start before the fork. Frames of the
+launcher come from standard input, and its own go to standard output. On other hosts a remote shell and two carriers
+lie between (`carrier.py`).
 """
 
 from __future__ import annotations
