@@ -11,10 +11,10 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fcaffe.model_files.model import BlobSizes, Model, StoredLayer, take_shared
+from fcaffe.model_files.model import Model, StoredLayer, take_shared
 from fcaffe.proto.binary import HDF5_MAGIC, ZIP_MAGIC, file_start
 
-__all__ = ["BlobSizes", "Model", "StoredLayer", "read_model", "take_shared", "write_hdf5", "write_model"]
+__all__ = ["Model", "StoredLayer", "read_model", "take_shared", "write_hdf5", "write_model"]
 
 Path = str | os.PathLike[str]
 
@@ -44,22 +44,17 @@ FORMATS = {  # by the ending of the file's name
 }
 
 
-def read_model(path: Path, sizes: BlobSizes | None = None) -> Model:
+def read_model(path: Path) -> Model:
     """Read a model of any format, which the first bytes tell. Layers are in the current notation.
 
-    Args:
-        path: the file.
-        sizes: of the net that the model is for. Blobs that the net does not have may come without values.
-
-    Raises:
-        SnapshotError: the file is missing, damaged or of another kind.
+    Raises SnapshotError for a file that is missing, damaged or of another kind.
     """
     start = file_start(path)
     for format in FORMATS.values():
         if format.recognises(start):
             from fcaffe.model_files.arrays import read_arrays
 
-            model = read_arrays(format.load().opened, path, sizes)
+            model = read_arrays(format.load().opened, path)
             take_shared(model)  # a file may hold a shared blob only once
             return model
     from fcaffe.model_files import caffemodel

@@ -6,7 +6,6 @@ as `Contents`, and `read_arrays` builds the model.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,11 +19,10 @@ from fcaffe import log
 from fcaffe.engines.memory import obtainable_bytes
 from fcaffe.errors import SnapshotError
 from fcaffe.input_files import UnreadableError
-from fcaffe.model_files.model import BlobSizes, Model, StoredLayer, check_text
+from fcaffe.model_files.model import Model, StoredLayer, check_text
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.blobs import blob_shape
-from fcaffe.proto.in_file import InFile
 
 MOST_BLOBS = 1000  # of a layer
 
@@ -59,32 +57,25 @@ class Packed(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """An open model file: the NetParameter with the shapes of all blobs, and the arrays. An InFile is not read yet."""
+    """An open model file: the NetParameter with the shapes of all blobs, and the arrays."""
 
     outline: Any
-    arrays: Mapping[ArrayName, InFile | Packed]
+    arrays: Mapping[ArrayName, Packed]
 
 
 def read_arrays(
     opened: Callable[[str | os.PathLike[str]], AbstractContextManager[Contents]],
     path: str | os.PathLike[str],
-    sizes: BlobSizes | None = None,
 ) -> Model:
-    """Read a model from a file that `opened` opens. Raises SnapshotError, which names the file.
-
-    Args:
-        opened: the format's function.
-        path: the file.
-        sizes: of the net that the model is for. Arrays for which the net has no blob are not read.
-    """
+    """Read a model from a file that a format's `opened` opens. Raises SnapshotError, which names the file."""
     try:
         with opened(path) as contents:
-            model = model_of(contents, sizes)
+            model = model_of(contents)
     except UnreadableError as problem:
         raise SnapshotError(f"cannot read {path} ({problem}): it is missing, damaged or of another kind") from problem
     except SnapshotError as problem:
         raise SnapshotError(f"{path}: {problem}" if str(path) not in str(problem) else str(problem)) from problem
-    if sizes is None and (torn := [layer.name for layer in model.layers if _lacks_a_blob(layer)]):
+    if torn := [layer.name for layer in model.layers if _lacks_a_blob(layer)]:
         log.warning(
             f"{path} lacks some blobs of the layer(s) {', '.join(torn)}: other layers share them, or it is damaged"
         )
@@ -94,15 +85,16 @@ def read_arrays(
 def _lacks_a_blob(layer: StoredLayer) -> bool:
     """Whether a blob that is not shared by name has no values, but a later one has."""
     specs = layer.param.param
-    have = [blob.has_data for index, blob in enumerate(layer.blobs) if index >= len(specs) or not specs[index].name]
+    own = [blob for index, blob in enumerate(layer.blobs) if index >= len(specs) or not specs[index].name]
+    have = [blob.data is not None for blob in own]
     return have != sorted(have, reverse=True)
 
 
-def model_of(contents: Contents, sizes: BlobSizes | None = None) -> Model:
+def model_of(contents: Contents) -> Model:
     """The model of an open file; see `read_arrays`. An array of a layer that is not in the outline adds the layer."""
     layers = [layer_from_outline(layer) for layer in contents.outline.layer]
     by_key = dict(keyed(layers))
-    wanted: list[tuple[StoredBlob, str, InFile | Packed]] = []
+    found: list[tuple[StoredBlob, str, Packed]] = []
     unknown: set[int] = set()  # ids of blobs whose shape the outline does not tell
     for name, array in contents.arrays.items():
         if name.layer not in by_key:
@@ -124,13 +116,12 @@ def model_of(contents: Contents, sizes: BlobSizes | None = None) -> Model:
                 f'layer "{layer.name}": {name.kind} {name.blob} has the shape {array.shape}, not {blob.shape}; '
                 "the file is damaged"
             )
-        if _is_wanted(sizes, layer, array.shape):
-            wanted.append((blob, name.kind, array))
-    total = sum(array.nbytes for _, _, array in wanted if isinstance(array, Packed))
+        found.append((blob, name.kind, array))
+    total = sum(array.nbytes for _, _, array in found)
     if total > (obtainable_bytes(np) or total):
         raise SnapshotError(f"its arrays take {total} bytes, more than this machine has free")
-    for blob, kind, array in wanted:
-        setattr(blob, kind, array if isinstance(array, InFile) else array.read())
+    for blob, kind, array in found:
+        setattr(blob, kind, array.read())
     contents.outline.ClearField("layer")
     return Model(contents.outline, layers)
 
@@ -186,15 +177,3 @@ def layer_from_outline(outline: Any) -> StoredLayer:
     blobs = [StoredBlob(blob_shape(blob), None, legacy=blob.HasField("num")) for blob in outline.blobs]
     outline.ClearField("blobs")
     return StoredLayer(outline, blobs)
-
-
-def _is_wanted(sizes: BlobSizes | None, layer: StoredLayer, shape: tuple[int, ...]) -> bool:
-    """Whether a net needs a blob of a file: a blob of its layer has as many values, or another layer may share it.
-
-    Other blobs are not read, since a damaged file may claim any number of values. Without `sizes` all are wanted.
-    """
-    if sizes is None:
-        return True
-    if layer.name not in sizes:
-        return any(spec.name for spec in layer.param.param)
-    return math.prod(shape) in sizes[layer.name]

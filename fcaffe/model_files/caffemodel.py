@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -14,8 +14,8 @@ from fcaffe.model_files.model import Model, StoredLayer, check_text
 from fcaffe.output_files import replacing
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.binary import check_written, read_outline
-from fcaffe.proto.blobs import LARGEST, TOO_LARGE, field_of_blob
+from fcaffe.proto.binary import check_written, read_binary
+from fcaffe.proto.blobs import LARGEST, TOO_LARGE, field_of_blob, stored_blob
 from fcaffe.proto.forks import without_fork_fields
 from fcaffe.proto.upgrade import upgrade_net
 from fcaffe.proto.wire import before_field, key, varint
@@ -27,9 +27,9 @@ _VALUES = [name for name in pb.BlobBytes.DESCRIPTOR.fields_by_name if "data" in 
 
 def read(path: str | os.PathLike[str]) -> Model:
     """Read a .caffemodel of any age and any fork. Of a fork's, only names, types and blobs are read."""
-    net, stored_of = read_outline(path, pb.NetBytes)
+    net = read_binary(path, pb.NetBytes)
     check_written(net, path)
-    stored = _take_blobs(net, path, stored_of)
+    stored = _take_blobs(net, path)
     param = _net_parameter(net)
     if param is None:
         log.info(f"{path} is of a fork of Caffe: only the names, types and blobs of its layers are taken")
@@ -74,7 +74,7 @@ def write(path: str | os.PathLike[str], model: Model, nvidia: bool = False) -> N
         for layer in model.layers:
             blobs: list[bytes | memoryview] = []
             for index, blob in enumerate(layer.blobs):
-                if not blob.has_data:
+                if blob.data is None:
                     raise SnapshotError(
                         f'cannot write {path}: blob {index} of layer "{layer.name}" has no values. HDF5 stores a '
                         "shared blob once, and this model does not say with which layer. Give fcaffe convert the net "
@@ -91,13 +91,13 @@ def write(path: str | os.PathLike[str], model: Model, nvidia: bool = False) -> N
             raise SnapshotError(f"cannot write {path}: with {file.tell()} bytes it {TOO_LARGE}")
 
 
-def _take_blobs(net: Any, path: Any, stored_of: Callable[[Any], StoredBlob]) -> list[StoredBlob]:
+def _take_blobs(net: Any, path: Any) -> list[StoredBlob]:
     """Move all blobs of a NetBytes into a list. The message keeps their shapes, and their indices in the list."""
     stored: list[StoredBlob] = []
     for name, blobs in _blobs(net):
         for index, blob in enumerate(blobs):
             try:
-                stored.append(stored_of(blob))
+                stored.append(stored_blob(blob))
             except SnapshotError as error:
                 raise SnapshotError(f'{path}: layer "{name}", blob {index}: {error}') from None
             for field in _VALUES:

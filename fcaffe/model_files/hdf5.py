@@ -60,7 +60,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Contents]:
 def write(path: str | os.PathLike[str], model: Model) -> None:
     """Write a model. /diff exists if any blob has gradients. Raises SnapshotError."""
     owners = {(layer.name, index): owner.blobs[owned] for layer, index, owner, owned in model.shared()}
-    with_diffs = any(blob.has_diff for layer in model.layers for blob in layer.blobs)
+    with_diffs = any(blob.diff is not None for layer in model.layers for blob in layer.blobs)
     check_names(model.layers)
     with hdf5.new_file(path, "model", SnapshotError) as file:
         data = file.create_group("data")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +16,6 @@ from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.blobs import put_shape
 from fcaffe.proto.forks import without_fork_fields
-
-BlobSizes = Mapping[str, Sequence[int]]  # of a net: the number of values in each blob of each layer
 
 
 @dataclass
@@ -99,16 +97,15 @@ def check_text(message: Any) -> None:
 def take_shared(model: Model) -> None:
     """Give each shared blob without values those of its owner."""
     for layer, index, owner, owned in model.shared():
-        if owned >= len(owner.blobs) or not owner.blobs[owned].has_data:
+        values = owner.blobs[owned].data if owned < len(owner.blobs) else None
+        if values is None:
             continue
         while len(layer.blobs) <= index:
             layer.blobs.append(StoredBlob((), None))
         blob = layer.blobs[index]
-        if blob.has_data:
+        if blob.data is not None:
             continue
-        values = owner.blobs[owned].data
-        assert values is not None
-        if not blob.has_diff and not blob.shape:
+        if blob.diff is None and not blob.shape:
             blob.shape = values.shape
         if values.size == math.prod(blob.shape):
             blob.data = values.reshape(blob.shape)

@@ -9,21 +9,18 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import math
 import os
-import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fcaffe.errors import SnapshotError
-from fcaffe.input_files import open_input, reading
+from fcaffe.input_files import read_input, reading
 from fcaffe.model_files import LARGEST_HEADER
-from fcaffe.model_files.arrays import ArrayName, Contents, outline_from, stored_arrays
+from fcaffe.model_files.arrays import ArrayName, Contents, Packed, outline_from, stored_arrays
 from fcaffe.model_files.model import Model
 from fcaffe.output_files import replacing
-from fcaffe.proto.in_file import InFile, Source
 
 NET = "caffe.net"  # key of the metadata
 
@@ -33,26 +30,23 @@ _CODES = {np.dtype(code): name for name, code in _DTYPES.items()}
 
 
 class Content(NamedTuple):
-    """A safetensors file: its tensors, which are not read yet, and its metadata."""
+    """A safetensors file: its tensors, which are views of the content, and its metadata."""
 
-    tensors: dict[str, InFile]
+    tensors: dict[str, np.ndarray]
     metadata: dict[str, str]
 
 
 def read_content(path: str | os.PathLike[str]) -> Content:
     """The tensors of any safetensors file. Raises SnapshotError."""
     with reading(path, SnapshotError):
-        source = Source(open_input(path), path)
-        size = source.file.seek(0, os.SEEK_END)
-        source.file.seek(0)
-        length = struct.unpack("<Q", source.file.read(8).ljust(8, b"\xff"))[0]
-        if length > min(LARGEST_HEADER, size - 8):
-            raise SnapshotError(f"{path} is cut off, or no safetensors file")
-        header = source.file.read(length)
+        content = memoryview(read_input(path, most=1 << 40))
+    length = int.from_bytes(content[:8], "little")
+    if length > min(LARGEST_HEADER, len(content) - 8):
+        raise SnapshotError(f"{path} is cut off, or no safetensors file")
     try:
-        described = json.loads(header)
+        described = json.loads(bytes(content[8 : 8 + length]))
         metadata = {str(name): str(text) for name, text in described.pop("__metadata__", {}).items()}
-        tensors = {name: _tensor(source, entry, 8 + length, size) for name, entry in described.items()}
+        tensors = {name: _tensor(content[8 + length :], entry) for name, entry in described.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise SnapshotError(f"{path}: its header is damaged ({' '.join(str(problem).split())})") from problem
     return Content(tensors, metadata)
@@ -67,7 +61,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Contents]:
     except ValueError as problem:
         raise SnapshotError(f'its metadata "{NET}" is not base64; the file is damaged') from problem
     try:
-        arrays = {ArrayName.parse(name): tensor for name, tensor in tensors.items()}
+        arrays = {ArrayName.parse(name): Packed(array.shape, 0, array.view) for name, array in tensors.items()}
     except SnapshotError as problem:
         raise SnapshotError(
             f"{problem}. If it is a state dict of PyTorch, convert it with `fcaffe convert` and give the net of the "
@@ -96,19 +90,16 @@ def write_tensors(path: str | os.PathLike[str], arrays: dict[str, np.ndarray], m
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # aligns the values to eight bytes
     with replacing(path, "model", SnapshotError) as temporary, open(temporary, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
+        file.write(len(text).to_bytes(8, "little") + text)
         for array in arrays.values():
             file.write(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data)
 
 
-def _tensor(source: Source, entry: Any, begin: int, size: int) -> InFile:
-    """The tensor of a header's entry. Raises ValueError if it is not within the file."""
+def _tensor(content: memoryview, entry: Any) -> np.ndarray:
+    """The tensor of a header's entry. Raises ValueError if it is not within the content."""
     shape, (start, end) = tuple(map(int, entry["shape"])), map(int, entry["data_offsets"])
     if entry["dtype"] not in _DTYPES:
         raise ValueError(f"type {entry['dtype']} of a tensor is none of {', '.join(_DTYPES)}")
-    dtype = np.dtype(_DTYPES[entry["dtype"]])
-    if min(shape, default=0) < 0 or not 0 <= start <= end <= size - begin:
+    if not 0 <= start <= end <= len(content) or min(shape, default=0) < 0:
         raise ValueError("a tensor lies outside the file")
-    if math.prod(shape) * dtype.itemsize != end - start:
-        raise ValueError(f"a tensor of shape {shape} has {end - start} bytes")
-    return InFile(source, begin + start, dtype, shape)
+    return np.frombuffer(content[start:end], _DTYPES[entry["dtype"]]).reshape(shape)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.errors import SnapshotError
-from fcaffe.model_files import BlobSizes, Model, StoredLayer, read_model
+from fcaffe.model_files import Model, StoredLayer, read_model
 from fcaffe.net.blob import Array, Blob
 from fcaffe.net.build.redistribute import Redistribute
 from fcaffe.net.context import Context
@@ -25,15 +24,9 @@ BLOCK = 1 << 22  # values of a worker's part that are gathered at a time
 
 def load_weights(net: Net, path: str) -> Model:
     """Copy the model in a file into the layers of the same names (see `copy_weights`), and return it."""
-    model = read_model(path, blob_sizes(net))
+    model = read_model(path)
     copy_weights(net, model, path)
     return model
-
-
-def blob_sizes(net: Net) -> BlobSizes:
-    """The number of values in each blob of each layer: what of a model file is worth reading."""
-    whole_shape = net.context.whole_shape
-    return {node.name: [math.prod(whole_shape(blob)) for blob in node.layer.blobs] for node in reversed(net.nodes)}
 
 
 def copy_weights(net: Net, model: Model, source: str) -> None:
@@ -55,10 +48,10 @@ def copy_weights(net: Net, model: Model, source: str) -> None:
         pairs = list(zip(layer.blobs, blobs, strict=False))
         if len(blobs) == len(layer.blobs):
             for index, (blob, values) in enumerate(pairs):
-                if values.has_data or values.shape:  # one that fits nowhere has been left unread
+                if values.data is not None or values.shape:
                     what = f'{source}: param {index} of layer "{stored.name}"'
                     _check_shape(net.context.whole_shape(blob), values, what)
-        missing = [index for index, (blob, has) in enumerate(pairs) if not has.has_data and blob not in shared]
+        missing = [index for index, (blob, has) in enumerate(pairs) if has.data is None and blob not in shared]
         if len(blobs) == len(layer.blobs) == len(stored.blobs) and missing:
             raise SnapshotError(
                 f'{source}: layer "{stored.name}" lacks parameter blob {missing[0]}, which the saved net shares, '
@@ -69,18 +62,16 @@ def copy_weights(net: Net, model: Model, source: str) -> None:
                 f'{source}: layer "{stored.name}" has {_count(stored)} parameter blob(s), in the net it has '
                 f"{len(layer.blobs)}; rename the layer to learn it from scratch"
             )
-        copies += [(blob, values) for blob, values in pairs if values.has_data]
+        copies += [(blob, values) for blob, values in pairs if values.data is not None]
     net.context.engine.make_current()
     context = net.context
     for blob, values in copies:
         target = blob.mutable_data
         if isinstance(blob.placement, Shard):
             context.workers.check_same(f"the values in {source}", np.ascontiguousarray(values.data).tobytes())
-        elif values.read_into(target):
-            continue
-        if (data := values.data) is not None:
-            own = context.part_of(data.reshape(context.whole_shape(blob)), blob.placement)
-            target[...] = blob.xp.asarray(own, dtype=blob.xp.float32)
+        assert values.data is not None
+        own = context.part_of(values.data.reshape(context.whole_shape(blob)), blob.placement)
+        target[...] = blob.xp.asarray(own, dtype=blob.xp.float32)
 
 
 def tell_untouched(net: Net, layers: Container[str], source: str) -> None:
@@ -103,7 +94,7 @@ def misfit(net: Net, given: Container[str], source: str) -> str:
 
 
 def _count(layer: StoredLayer) -> int:
-    return sum(blob.has_data or blob.shape != () for blob in layer.blobs)
+    return sum(blob.data is not None or blob.shape != () for blob in layer.blobs)
 
 
 def _check_shape(shape: tuple[int, ...], stored: StoredBlob, what: str) -> None:

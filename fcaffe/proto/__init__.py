@@ -7,7 +7,6 @@ from fcaffe.proto.binary import (
     is_text,
     read_binary,
     read_blob,
-    read_outline,
     write_binary,
 )
 from fcaffe.proto.blobs import StoredBlob, blob_shape, stored_blob, stored_to_proto, to_blob_proto
@@ -28,7 +27,6 @@ __all__ = [
     "read_binary",
     "read_blob",
     "read_net",
-    "read_outline",
     "read_solver",
     "read_text",
     "stored_blob",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError, EncodeError
@@ -16,7 +15,6 @@ from fcaffe.output_files import Kind, replacing
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.blobs import LARGEST, TOO_LARGE, StoredBlob, field_of_blob, stored_blob
 from fcaffe.proto.forks import without_fork_fields
-from fcaffe.proto.in_file import Source, outline_of
 from fcaffe.proto.wire import before_field
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -59,7 +57,11 @@ def read_binary(path: str | os.PathLike[str], message_class: Any) -> Any:
 
     A NetBytes, StateBytes or BlobBytes is a NetParameter, SolverState or BlobProto whose numbers are not parsed.
     """
-    return _checked(_content(path), path, message_class)
+    content = _content(path)
+    message = _parse(content, message_class)
+    if message is None:
+        raise SnapshotError(f"{path} {_diagnosis(content, message_class)}")
+    return message
 
 
 def read_blob(path: str | os.PathLike[str]) -> StoredBlob:
@@ -69,26 +71,6 @@ def read_blob(path: str | os.PathLike[str]) -> StoredBlob:
         return stored_blob(message)
     except SnapshotError as problem:
         raise SnapshotError(f"{path}: {problem}") from problem
-
-
-def read_outline(path: str | os.PathLike[str], message_class: Any) -> tuple[Any, Callable[[Any], StoredBlob]]:
-    """Read a NetBytes or StateBytes without the numbers of its blobs. Raises SnapshotError as `read_binary`.
-
-    Returns:
-        The message, and a function that converts a blob of it to a StoredBlob.
-    """
-    with reading(path, SnapshotError), _not_too_large(path):
-        source = Source(open_input(path, LARGEST), path)
-        if source.file.seek(0, os.SEEK_END) > LARGEST:
-            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-        if outline := outline_of(source, message_class):
-            content, numbers = outline
-            message = _parse(content, message_class)
-            if message is not None:
-                return message, lambda blob: stored_blob(blob, numbers[blob.array_index])
-        source.file.seek(0)
-        content = source.file.read()
-    return _checked(content, path, message_class), stored_blob
 
 
 def check_written(message: Any, path: str | os.PathLike[str]) -> None:
@@ -154,27 +136,13 @@ def is_text(start: bytes) -> bool:
 
 
 def _content(path: str | os.PathLike[str], look: bool = False) -> bytes:
-    with reading(path, SnapshotError), _not_too_large(path):
-        return read_input(path, LARGEST, look)
-
-
-@contextlib.contextmanager
-def _not_too_large(path: str | os.PathLike[str]) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno != errno.EFBIG:
-            raise
-        message = f"{path} has more than {LARGEST} bytes, which no protobuf file can; such models are .h5"
-        raise SnapshotError(message) from None
-
-
-def _checked(content: bytes, path: str | os.PathLike[str], message_class: Any) -> Any:
-    """Parse the bytes of a file. Raises SnapshotError, which names the kind of the file if it is another."""
-    message = _parse(content, message_class)
-    if message is None:
-        raise SnapshotError(f"{path} {_diagnosis(content, message_class)}")
-    return message
+    with reading(path, SnapshotError):
+        try:
+            return read_input(path, LARGEST, look)
+        except OSError as error:
+            if error.errno != errno.EFBIG:
+                raise
+    raise SnapshotError(f"{path} has more than {LARGEST} bytes, which no protobuf file can; such models are .h5")
 
 
 def _kind_of(message_class: Any) -> _Kind | None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fcaffe.errors import SnapshotError
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.in_file import InFile
 from fcaffe.proto.wire import key, varint
 
 LARGEST = 2**31 - 1  # bytes that a protobuf message can have
@@ -23,66 +21,21 @@ _LEGACY_AXES = ("num", "channels", "height", "width")
 _NUMBERS = {name: field.number for name, field in pb.BlobBytes.DESCRIPTOR.fields_by_name.items()}
 
 
+@dataclass
 class StoredBlob:
     """A blob of a file: values and gradients of its shape, as float32, float64 or (NVIDIA's fork) float16.
 
-    Either may be None: a blob without gradients, or a shared blob that HDF5 stores with another layer. An InFile is
-    read each time that `data` or `diff` is accessed, so that a model need not fit into memory twice.
+    Either may be None: a blob without gradients, or a shared blob that HDF5 stores with another layer.
     """
 
-    def __init__(
-        self,
-        shape: tuple[int, ...],
-        data: np.ndarray | InFile | None,
-        diff: np.ndarray | InFile | None = None,
-        legacy: bool = False,
-    ) -> None:
-        self.shape = shape
-        self.legacy = legacy  # the file gives the shape as num, channels, height and width
-        self._data, self._diff = data, diff
-
-    @property
-    def data(self) -> np.ndarray | None:
-        return self._data.read() if isinstance(self._data, InFile) else self._data
-
-    @data.setter
-    def data(self, values: np.ndarray | None) -> None:
-        self._data = values
-
-    @property
-    def diff(self) -> np.ndarray | None:
-        return self._diff.read() if isinstance(self._diff, InFile) else self._diff
-
-    @diff.setter
-    def diff(self, values: np.ndarray | None) -> None:
-        self._diff = values
-
-    @property
-    def has_data(self) -> bool:
-        """Whether there are values. Does not read them."""
-        return self._data is not None
-
-    @property
-    def has_diff(self) -> bool:
-        return self._diff is not None
-
-    @property
-    def dtype(self) -> np.dtype[Any] | None:
-        """The type of the values, or None."""
-        return None if self._data is None else self._data.dtype
+    shape: tuple[int, ...]
+    data: np.ndarray | None
+    diff: np.ndarray | None = None
+    legacy: bool = False  # the file gives the shape as num, channels, height and width
 
     @property
     def nbytes(self) -> int:
-        return sum(values.nbytes for values in (self._data, self._diff) if values is not None)
-
-    def read_into(self, values: Any) -> bool:
-        """Read the values from their file directly into an array. Returns False if that is not possible."""
-        if not isinstance(self._data, InFile) or not isinstance(values, np.ndarray):
-            return False
-        straight = values.flags.c_contiguous and self._data.dtype == values.dtype
-        if straight:
-            self._data.read_into(values)
-        return straight
+        return sum(values.nbytes for values in (self.data, self.diff) if values is not None)
 
 
 def blob_shape(blob: Any) -> tuple[int, ...]:
@@ -90,8 +43,8 @@ def blob_shape(blob: Any) -> tuple[int, ...]:
     return tuple(getattr(blob, axis) for axis in _LEGACY_AXES) if _is_legacy(blob) else tuple(blob.shape.dim)
 
 
-def stored_blob(blob: Any, in_file: Mapping[str, InFile] = MappingProxyType({})) -> StoredBlob:
-    """The StoredBlob of a BlobBytes. Its arrays are views of the message, or of the bytes of its fields `in_file`.
+def stored_blob(blob: Any) -> StoredBlob:
+    """The StoredBlob of a BlobBytes, whose arrays are views of the message.
 
     Raises SnapshotError if their size does not fit the shape.
     """
@@ -99,7 +52,7 @@ def stored_blob(blob: Any, in_file: Mapping[str, InFile] = MappingProxyType({}))
     if axes > MAX_AXES:
         raise SnapshotError(f"a blob has {axes} axes, more than {MAX_AXES}; the file is damaged")
     shape = blob_shape(blob)
-    data, diff = (_values(blob, which, shape, in_file) for which in ("data", "diff"))
+    data, diff = (_values(blob, which, shape) for which in ("data", "diff"))
     if data is None:
         raise SnapshotError(f"a blob of shape {shape} holds 0 values of data; the file is damaged")
     return StoredBlob(shape, data, diff, _is_legacy(blob))
@@ -164,31 +117,25 @@ def _is_legacy(blob: Any) -> bool:
     return any(blob.HasField(axis) for axis in _LEGACY_AXES)
 
 
-def _values(blob: Any, which: str, shape: tuple[int, ...], in_file: Mapping[str, InFile]) -> np.ndarray | InFile | None:
+def _values(blob: Any, which: str, shape: tuple[int, ...]) -> np.ndarray | None:
     """The data or diff of a BlobBytes, or None. A blob without elements always has data."""
-    content: np.ndarray | InFile
-    values: np.ndarray | InFile
     for name in (f"double_{which}", which, f"raw_{which}"):
         stored = getattr(blob, name)
-        stored = stored if isinstance(stored, bytes) else b"".join(stored)  # the same object if there is one piece
-        content = in_file[name] if name in in_file else np.frombuffer(stored, np.uint8)
-        if not content.nbytes:
+        content = stored if isinstance(stored, bytes) else b"".join(stored)  # the same object if there is one piece
+        if not content:
             continue
         dtype = np.dtype("<f8" if name.startswith("double") else "<f4")
         if name.startswith("raw"):
             if not blob.HasField(f"{name}_type"):
                 raise SnapshotError(f"a blob of shape {shape} has raw {which} of no known type; the file is damaged")
             dtype = np.dtype(_RAW_TYPES[getattr(blob, f"{name}_type")])
-        if content.nbytes % dtype.itemsize:
-            raise SnapshotError(
-                f"a blob has {content.nbytes} bytes of {dtype.itemsize}-byte numbers; the file is damaged"
-            )
-        values = content.view(dtype)
+        if len(content) % dtype.itemsize:
+            raise SnapshotError(f"a blob has {len(content)} bytes of {dtype.itemsize}-byte numbers; it is damaged")
+        values = np.frombuffer(content, dtype)
         break
     else:
         # not packed, as some writers write them: unknown fields of a BlobBytes
         values = np.array(getattr(pb.BlobProto.FromString(blob.SerializeToString()), which), "<f4")
-    count = values.shape[0]
-    if (min(shape, default=0) < 0 or math.prod(shape) != count) and (which == "data" or count):
-        raise SnapshotError(f"a blob of shape {shape} holds {count} values of {which}; the file is damaged")
-    return values.reshape(shape) if which == "data" or count else None
+    if (min(shape, default=0) < 0 or math.prod(shape) != values.size) and (which == "data" or values.size):
+        raise SnapshotError(f"a blob of shape {shape} holds {values.size} values of {which}; the file is damaged")
+    return values.reshape(shape) if which == "data" or values.size else None

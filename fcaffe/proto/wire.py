@@ -1,13 +1,13 @@
-"""The parts of protobuf's wire format that readers of large files need: varints, keys and field lengths."""
+"""The parts of protobuf's wire format that large files need: varints, keys and field lengths."""
 
 from __future__ import annotations
 
-VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5  # kinds of fields
+VARINT, FIXED64, LENGTH = range(3)  # kinds of fields
 LONGEST = 10  # bytes of a varint
 
 
 class WireError(ValueError):
-    """The bytes are not a message, or are of a form that in_file.py leaves to protobuf."""
+    """The bytes are no message."""
 
 
 def varint(value: int) -> bytes:

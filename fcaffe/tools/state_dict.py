@@ -31,7 +31,7 @@ def read_state_dict(source: str, net: Net) -> Model:
     tensors, model = read_content(source).tensors, to_model(net)
     blobs: dict[str, list[StoredBlob]] = {node.name: [] for node in net.nodes}
     for name, (node, blob) in modules.items():
-        array = np.asarray(tensors[name].read(), np.float32) if name in tensors else None
+        array = np.asarray(tensors[name], np.float32) if name in tensors else None
         if array is None and name.endswith(".bias") and node.name in before.values():  # as the first of ResNet-50
             array = np.zeros(blob.shape, np.float32)
         if array is None or [n for n in array.shape if n != 1] != [n for n in blob.shape if n != 1]:

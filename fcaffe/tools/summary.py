@@ -198,8 +198,8 @@ def model_to_json(model: Model) -> dict[str, Any]:
                 "name": layer.name,
                 "type": layer.param.type,
                 "blobs": [list(blob.shape) for blob in layer.blobs],
-                "dtypes": [str(blob.dtype or "") for blob in layer.blobs],
-                "diffs": any(blob.has_diff for blob in layer.blobs),
+                "dtypes": ["" if blob.data is None else str(blob.data.dtype) for blob in layer.blobs],
+                "diffs": any(blob.diff is not None for blob in layer.blobs),
             }
             for layer in model.layers
         ],
@@ -215,5 +215,5 @@ def total_params(model: Model) -> int:
         math.prod(blob.shape)
         for layer in model.layers
         for index, blob in enumerate(layer.blobs)
-        if blob.has_data and (id(layer), index) not in shared
+        if blob.data is not None and (id(layer), index) not in shared
     )

@@ -118,17 +118,6 @@ def test_the_format_is_what_the_documentation_says(model: Model, tmp_path: Path)
     assert not file.read()
 
 
-def test_only_what_a_net_has_is_decoded(model: Model, tmp_path: Path) -> None:
-    write_model(tmp_path / "x.dcmodel", model)
-    read = read_model(tmp_path / "x.dcmodel", {"conv": [1800, 30], "ip": [8, 30]})
-    assert [[blob.has_data for blob in layer.blobs] for layer in read.layers] == [
-        [True, True],
-        [False, True],
-        [False] * 3,
-    ]
-    assert [blob.shape for blob in read.layers[1].blobs] == [(30, 300), (30,)]
-
-
 def test_every_damaged_byte_is_found(model: Model, tmp_path: Path) -> None:
     path = tmp_path / "x.dcmodel"
     write_model(path, model)

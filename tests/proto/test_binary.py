@@ -76,6 +76,26 @@ def test_raw_blobs_of_nvidias_fork(tmp_path, kind, code):
         blobs.stored_blob(raw)
 
 
+ONE_BY_ONE = b"".join(b"\x2d" + np.float32(value).tobytes() for value in (1, 2, 3))  # field 5 as 32-bit numbers
+NUMBERS = np.float32([1, 2, 3]).tobytes()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pb.BlobBytes(data=[NUMBERS]).SerializeToString(),
+        pb.BlobBytes(data=[NUMBERS[:4], NUMBERS[4:]]).SerializeToString(),
+        pb.BlobBytes(double_data=[np.float64([1, 2, 3]).tobytes()], double_diff=[b"8" * 24]).SerializeToString(),
+        ONE_BY_ONE,
+        ONE_BY_ONE + pb.BlobBytes(diff=[NUMBERS]).SerializeToString(),
+    ],
+    ids=["packed", "in pieces", "doubles", "one by one", "of both kinds"],
+)
+def test_numbers_in_every_form(content):
+    shape = pb.BlobBytes(shape=pb.BlobShape(dim=[3])).SerializeToString()
+    assert list(blobs.stored_blob(pb.BlobBytes.FromString(content + shape)).data) == [1, 2, 3]
+
+
 def test_the_kind_of_a_file_is_seen():
     kinds = {
         MODEL: pb.NetParameter,

@@ -9,7 +9,7 @@ import numpy as np
 from fcaffe import log
 from fcaffe.errors import OtherRunError, SnapshotError
 from fcaffe.model_files import Model
-from fcaffe.net.weights import blob_sizes, copy_weights
+from fcaffe.net.weights import copy_weights
 from fcaffe.rng.counter import KEYS
 from fcaffe.solvers.run import Run
 from fcaffe.solvers.snapshot import carried
@@ -106,7 +106,7 @@ def _read(run: Run, path: str) -> tuple[State, Model, str]:
                 f"{path}: a history blob of shape {blob.shape} belongs to a parameter of layer "
                 f'"{parameter.layer.name}" of shape {shape}; the net has changed'
             )
-    model, model_path = read_model_of(state, path, blob_sizes(run.net))
+    model, model_path = read_model_of(state, path)
     stored = {layer.name for layer in model.layers}
     if missing := [parameter.layer.name for parameter in owned if parameter.layer.name not in stored]:
         raise SnapshotError(f'{model_path}: layer "{missing[0]}" is missing; the file is cut off or of another net')

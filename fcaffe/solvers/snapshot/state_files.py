@@ -9,12 +9,12 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.errors import SnapshotError
-from fcaffe.model_files import BlobSizes, Model, read_model
+from fcaffe.model_files import Model, read_model
 from fcaffe.model_files.model import check_text
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import write_binary
-from fcaffe.proto.binary import HDF5_MAGIC, check_written, file_start, read_outline
-from fcaffe.proto.blobs import LARGEST, TOO_LARGE
+from fcaffe.proto.binary import HDF5_MAGIC, check_written, file_start, read_binary
+from fcaffe.proto.blobs import LARGEST, TOO_LARGE, stored_blob
 from fcaffe.solvers.snapshot.paths import HDF5_SUFFIX
 from fcaffe.solvers.snapshot.state import State, carried_of, size_of
 
@@ -25,10 +25,10 @@ def read_state(path: str | os.PathLike[str]) -> State:
         from fcaffe.solvers.snapshot import hdf5_states
 
         return hdf5_states.read(path)
-    message, stored_of = read_outline(path, pb.StateBytes)
+    message = read_binary(path, pb.StateBytes)
     check_written(message, path)
     try:
-        history = [stored_of(blob) for blob in message.history]
+        history = [stored_blob(blob) for blob in message.history]
         check_text(message)
         carried = [carried_of(array, np.frombuffer(array.data, np.uint8)) for array in message.resume.carried]
     except SnapshotError as problem:
@@ -82,11 +82,8 @@ def read_checked(path: str) -> State:
     return state
 
 
-def read_model_of(state: State, path: str, wanted: BlobSizes | None = None) -> tuple[Model, str]:
-    """Read the model of a state. Returns it with its path: the one in the state, or in the state's folder.
-
-    Blobs that do not fit the sizes `wanted` are not read.
-    """
+def read_model_of(state: State, path: str) -> tuple[Model, str]:
+    """Read the model of a state. Returns it with its path: the one in the state, or in the state's folder."""
     checksum = state.resume.made_with.weights if state.resume is not None else 0  # 0 fits any model
     if "\0" in state.learned_net:
         raise SnapshotError(f"{path}: the name of its model, {state.learned_net!r:.80}, has a NUL; it is damaged")
@@ -94,7 +91,7 @@ def read_model_of(state: State, path: str, wanted: BlobSizes | None = None) -> t
     found = [candidate for candidate in dict.fromkeys((state.learned_net, beside)) if os.path.exists(candidate)]
     for candidate in found or [state.learned_net]:
         try:
-            model = read_model(candidate, wanted)
+            model = read_model(candidate)
         except SnapshotError as problem:
             raise SnapshotError(f"{path}: its model (learned_net): {problem}") from problem
         if checksum in (0, model.checksum()):
