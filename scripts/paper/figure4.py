@@ -32,7 +32,7 @@ from emulated import hosts, nominal
 
 from fcaffe.plan.machine import DEVICES, FCAFFE, TEXTBOOK, Link, Machine
 from fcaffe.plan.reductions import sum_of
-from fcaffe.tools.plot import new_picture, scale_wide, style
+from fcaffe.tools.plot import new_picture, style
 
 BYTES, SHORT, HOSTS = 30_000_000, 4, (2, 4, 8, 16)
 COLORS = {"server": "#d1642a", "tree": "#2f6db3", "ring": "#3f8f4f", "halving": "#8a4f9e"}
@@ -136,7 +136,8 @@ def draw(points: list[Point], rate: str, path: str) -> None:
         axes.set_ylabel("time (ms)")
         axes.set_title(f"One sum of {BYTES / 1e6:.0f} MB over links of {rate}", fontsize=11)
         style(axes)
-        scale_wide(axes, [point[key] for point in points for key in ("measured", "formula", "book")])
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
         axes.legend(frameon=False, fontsize=8, ncols=2)
 
 

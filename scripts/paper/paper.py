@@ -2,8 +2,7 @@
 """FireCaffe's Tables 1 to 3 and the shapes of its Figure 4 and of its supplement's Figure 1, published against what
 `fcaffe plan` predicts.
 
-  scripts/paper/paper.py                   # the tables
-  scripts/paper/paper.py --plot FOLDER     # also draws figure_4.png and supplement_figure_1.png
+  scripts/paper/paper.py
   scripts/paper/paper.py --json
 
 The published numbers are in published.json. The machine is `titan`: one K20 a node, whose images a second are those of
@@ -17,12 +16,9 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-from plan_picture import draw
 
 from fcaffe import log
 from fcaffe.net.build.filter import filter_net
@@ -133,26 +129,14 @@ def _both(published: float, predicted: float) -> dict[str, float]:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plot", metavar="FOLDER", help="draw the two figures there")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
-    if options.plot:
-        _draw(Path(options.plot))
     if options.json:
         parts = (table_1, tables_2_and_3, figure_4, supplement_figure_1)
         print(json.dumps({part.__name__: part() for part in parts}, indent=2))
         return 0
     _print()
     return 0
-
-
-def _draw(folder: Path) -> None:
-    for name in ("figure_4", "supplement_figure_1"):
-        figure = PUBLISHED[name]
-        asked = plan(figure["prototxt"], figure.get("batch", 1024))
-        named = replace(asked, work=replace(asked.work, name={"figure_4": "NiN"}.get(name, "GoogLeNet")))
-        draw(named, figure["gpus"], folder / f"{name}.png")
-        print(folder / f"{name}.png", file=sys.stderr)
 
 
 def _print() -> None:

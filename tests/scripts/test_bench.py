@@ -25,15 +25,6 @@ def test_cpu(tmp_path: Path) -> None:
     assert page.count("| lenet | 2 |") == 2
 
 
-def test_rules() -> None:
-    """A rule that applies has a row, with the ratio of its gain; the others have none."""
-    words = ["--nets", "squeezenet", "--batches", "1", "--steps", "inference", "--slice", "0.01"]
-    head, _, *rows = run("bench/rules.py", *words, "--rules", "ConvolutionReLU,BatchNormScale").stdout.splitlines()
-    assert head == "| net | rule | inference 1 |"
-    (row,) = rows
-    assert row.startswith("| squeezenet | ConvolutionReLU | ") and float(row.split()[5]) > 0
-
-
 def test_commits() -> None:
     head, _, *rows = run("bench/commits.py", ROOT, ROOT, *TINY, "--pause", "0").stdout.splitlines()
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]

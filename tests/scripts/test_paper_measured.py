@@ -21,7 +21,7 @@ PAPER = Path(__file__).parents[2] / "scripts" / "paper"
 
 @pytest.fixture(scope="module")
 def scripts() -> Iterator[dict[str, ModuleType]]:
-    names = ("figure1", "figure4", "large_batch", "measured")
+    names = ("figure4", "large_batch")
     sys.path.insert(0, str(PAPER))
     yield {name: importlib.import_module(name) for name in names}
     sys.path.remove(str(PAPER))
@@ -42,11 +42,6 @@ def test_figure_4_times_sums_that_are_right() -> None:
         ("halving", 2, 4000),
     ]
     assert all(0 < one["seconds"] < 1 for one in found)
-
-
-def test_figure_1_times_iterations() -> None:
-    (found,) = ran(sys.executable, PAPER / "figure1.py", "--ranks", "--batch", "8", "--reduce", "auto")
-    assert found["hosts"] == 1 and found["ms"]["all"] > 0
 
 
 def test_large_batches_are_trained_and_told(scripts: dict[str, ModuleType], tmp_path: Path) -> None:
