@@ -42,7 +42,7 @@ OTHERS = {
     "plot": "draw the curves of trainings: LOG... [--out PICTURE] [--x time]",
     "convert": "convert a model, solver state, net, solver or mean to another format: IN OUT",
     "merge-bn": "fold BatchNorm and Scale into the weights before: NET WEIGHTS NEW_NET NEW_WEIGHTS",
-    "compress": "compress a model: WEIGHTS OUT.dcmodel, or by low rank: NET WEIGHTS NEW_NET NEW_WEIGHTS",
+    "compress": "compress a model: WEIGHTS OUT.dcmodel [--solver FILE]",
     "lmdb": "inspect, merge, shuffle and export databases: info|cat|merge|shuffle|export DB...",
     "run": "run a Python script in which `import caffe` means fcaffe: SCRIPT|-m MODULE [ARGUMENTS]",
     "bench": "measure sums of gradients, or training iterations: reduce|step [--net FILE] [--workers N]",

@@ -15,7 +15,7 @@ from fcaffe.cli.table import say
 from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.model_files import read_model, write_model
 from fcaffe.onnx.convert import convert as convert_file
-from fcaffe.onnx.convert import is_state_dict, target_kind
+from fcaffe.onnx.convert import target_kind
 from fcaffe.onnx.library import OPSET, ToOnnx
 from fcaffe.output_files import check_output
 from fcaffe.proto import read_net, write_text
@@ -36,9 +36,8 @@ class ConvertFlags:
         *MODEL,
     )
     to: str = flag(
-        ["bvlc", "nvidia", "torchvision"],
-        "Whose form a model gets: bvlc, which NVIDIA's fork reads too; nvidia, for the blobs of a .caffemodel; or "
-        "torchvision, for the names in a .safetensors, of VGG, SqueezeNet and ResNet.",
+        ["bvlc", "nvidia"],
+        "Whose form a .caffemodel gets: bvlc, which NVIDIA's fork reads too; or nvidia.",
         default="bvlc",
     )
     check: bool = flag(
@@ -90,8 +89,8 @@ class OnnxFlags:
     help="Write what is in the file IN to the file OUT, in the current notation and in the form that OUT's name ends "
     "in: a model as .caffemodel, .h5, .npz, .safetensors or .dcmodel (or its net as .prototxt), a solver state as "
     ".solverstate or .h5, a net or solver as .prototxt, a mean as .binaryproto or .npy. With its net as --model, "
-    "a model becomes an .onnx file, and an .onnx file or a state dict of PyTorch in a .safetensors a model. If IN "
-    "is a database, its mean image is computed. An .onnx file of PyTorch, say, becomes a net, OUT, and its WEIGHTS; "
+    "a model becomes an .onnx file, and an .onnx file a model. If IN is a database, its mean image is computed. An "
+    ".onnx file of PyTorch, say, becomes a net, OUT, and its WEIGHTS; "
     "so does a model with its --model, for a --target.",
 )
 @click.argument("source", metavar="IN")
@@ -104,8 +103,7 @@ def convert(source: str, target: str, weights: str | None, flags: ConvertFlags, 
     if source.endswith((".pth", ".pt")):
         raise UsageError(
             f"{source}: to load it is to run the code in it, which fcaffe does not; export the model by "
-            "torch.onnx.export, and convert that .onnx; or save its state dict by safetensors.torch.save_file, and "
-            "convert that .safetensors with the net as --model (docs/ways-in.md)"
+            "torch.onnx.export, and convert that .onnx (docs/ways-in.md)"
         )
     if onnx.forks and flags.toolchain:
         raise UsageError("--forks is --target forks; give one of the two")
@@ -139,16 +137,11 @@ def convert(source: str, target: str, weights: str | None, flags: ConvertFlags, 
             "WEIGHTS; --target and --forks also for the net of --model"
         )
     if target.endswith((".pth", ".pt")):
-        raise UsageError(
-            f"{target}: PyTorch loads OUT.safetensors (--to torchvision for torchvision's names), or OUT.onnx by "
-            "onnx2torch; docs/ways-out.md shows both"
-        )
+        raise UsageError(f"{target}: PyTorch loads OUT.safetensors, or OUT.onnx by onnx2torch (docs/ways-out.md)")
     if inputs and not net:
         raise UsageError("--input is for a net, and --check compares weights without one: give it as --model")
     if flags.check and target.endswith(".prototxt"):
         raise UsageError(f"--check compares models, and {target} is a net or solver: leave it out")
-    if flags.check and (flags.to == "torchvision" or (os.path.isfile(source) and is_state_dict(source))):
-        raise UsageError("--check cannot run a state dict: it has no net; leave it out")
     preprocessing, to_onnx = None, None
     if net and target.endswith(".onnx"):
         folder = click.get_current_context().with_resource(tempfile.TemporaryDirectory())

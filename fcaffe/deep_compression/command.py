@@ -1,4 +1,4 @@
-"""`fcaffe compress`: Deep Compression into a .dcmodel, or layers of low rank (fcaffe/tools/low_rank.py)."""
+"""`fcaffe compress`: Deep Compression into a .dcmodel."""
 
 from __future__ import annotations
 
@@ -12,19 +12,16 @@ import click
 
 from fcaffe import log
 from fcaffe.cli.engine import GpuFlags, gpu_flags
-from fcaffe.cli.flags import command, flag, with_flags
+from fcaffe.cli.flags import OWN, command, flag, with_flags
 from fcaffe.cli.summary import rates
 from fcaffe.cli.table import print_table, say
 from fcaffe.deep_compression import dcmodel, pruning
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
-from fcaffe.model_files import Model, read_model, write_model
+from fcaffe.model_files import Model, read_model
 from fcaffe.onnx.convert import target_kind
 from fcaffe.output_files import check_output
-from fcaffe.proto import read_net, read_solver, write_text
-from fcaffe.proto.text import PROTOTXT
-from fcaffe.tools.low_rank import low_rank
-from fcaffe.tools.nets import model_scores
+from fcaffe.proto import read_solver
 
 _DEFAULT = "a tenth of max_iter"
 
@@ -67,49 +64,23 @@ class DeepFlags:
     )
 
 
-@dataclass(frozen=True)
-class LowRankFlags:
-    rank: Sequence[str] = flag("LAYER=N", "A layer and its rank; no other is changed.", default=(), multiple=True)
-    energy: float | None = flag(
-        "SHARE",
-        "Without --rank: the share of the squares of singular values that stays in each layer (0.95).",
-        default=None,
-        type=float,
-    )
-
-
 @command(
     example="compress lenet.caffemodel lenet.dcmodel --solver lenet_solver.prototxt --density 0.33,ip1=0.08 --bits 5",
-    help="With two files: write the model WEIGHTS as OUT.dcmodel, by Deep Compression: small weights become 0, others "
-    "share few values, and Huffman codes store them. With --solver the net trains between the steps. With four files: "
-    "replace inner products and convolutions of the net NET by two layers of low rank each, by the singular values of "
-    "the weights in the model WEIGHTS, and write NEW_NET and NEW_WEIGHTS. Outputs change with the dropped singular "
-    "values; fcaffe train --weights NEW_WEIGHTS compensates for it.",
+    help="Write the model WEIGHTS as OUT.dcmodel, by Deep Compression: small weights become 0, others share few "
+    "values, and Huffman codes store them. With --solver the net trains between the steps.",
 )
-@click.argument("files", nargs=-1, metavar="WEIGHTS OUT.dcmodel | NET WEIGHTS NEW_NET NEW_WEIGHTS")
-@click.option("--solver", "solver_path", default="", metavar="FILE", help="Test by the test nets of this solver.")
-@with_flags("low", LowRankFlags, "Flags for layers of low rank")
-@with_flags("deep", DeepFlags, "Flags for .dcmodel files")
+@click.argument("source", metavar="WEIGHTS")
+@click.argument("target", metavar="OUT.dcmodel")
+@click.option("--solver", "solver_path", default="", metavar="FILE", help="Train and test by this solver.")
+@with_flags("flags", DeepFlags, OWN)
 @gpu_flags
-def compress(files: Sequence[str], solver_path: str, low: LowRankFlags, deep: DeepFlags, engines: GpuFlags) -> int:
-    if len(files) not in (2, 4):
-        raise UsageError("compress needs two files, WEIGHTS OUT.dcmodel, or four, NET WEIGHTS NEW_NET NEW_WEIGHTS")
-    if len(files) == 2 and low != LowRankFlags():
-        raise UsageError("--rank and --energy are for layers of low rank: compress NET WEIGHTS NEW_NET NEW_WEIGHTS")
-    if len(files) == 4 and deep != DeepFlags():
-        raise UsageError("flags of densities, bits and training are for two files: compress WEIGHTS OUT.dcmodel")
-    energy = 0.95 if low.energy is None else low.energy
-    if not 0 < energy <= 1:
-        raise UsageError(f"--energy is a share above 0 and up to 1, not {energy:g}")
+def compress(source: str, target: str, solver_path: str, flags: DeepFlags, engines: GpuFlags) -> int:
     solver, engine = None, None
     if solver_path:
         with log.quiet():
             solver = read_solver(solver_path)
         engine = engines.chosen()
-    if len(files) == 2:
-        compress_deeply(files[0], files[1], deep, solver, engine)
-    else:
-        _factor(files, dict(map(_rank_of, low.rank)), energy, solver, engine)
+    compress_deeply(source, target, flags, solver, engine)
     return 0
 
 
@@ -119,10 +90,7 @@ def compress_deeply(source: str, target: str, flags: DeepFlags, solver: Any, eng
     With a SolverParameter, the engine trains the net between the steps, and tests it after each.
     """
     if not target.endswith(".dcmodel"):
-        raise UsageError(
-            f"with two files, compress writes a .dcmodel, not {target}; for layers of low rank give four: "
-            "compress NET WEIGHTS NEW_NET NEW_WEIGHTS"
-        )
+        raise UsageError(f"compress writes a .dcmodel, not {target}")
     check_output(target, target_kind(target), source)
     if solver is None and (flags.retrain or flags.tune or flags.rate is not None):
         raise UsageError("--retrain, --tune and --rate are for --solver, by which the net trains on")
@@ -170,47 +138,6 @@ def _print_sizes(
     columns = ("weights of", "not 0", "values", "bits each", "bytes before", "after", "times fewer")
     shown = [(*texts, str(old), str(new), f"{old / max(new, 1):.1f}") for *texts, old, new in rows]
     print_table(target, columns, shown, numbers_from=1)
-
-
-def _factor(files: Sequence[str], ranks: dict[str, int], energy: float, solver: Any, engine: Engine | None) -> None:
-    """Write the net and the model of low rank (see `low_rank`); `files` are net, weights, new net and new weights.
-
-    With an engine, the test nets of the SolverParameter score the model before and after.
-    """
-    net, weights, new_net, new_weights = files
-    check_output(new_net, PROTOTXT, net, weights, new_weights)
-    check_output(new_weights, target_kind(new_weights), net, weights)
-    with log.quiet():
-        old = read_model(weights)
-        model, done = low_rank(read_net(net), old, ranks, energy)
-    scores = []
-    if engine is not None:
-        chosen = {one.layer: one.rank for one in done}
-
-        def factored(test_net: Any) -> Any:
-            here = {layer.name for layer in test_net.layer}
-            own = {name: rank for name, rank in chosen.items() if name in here}
-            return low_rank(test_net, old, own, energy)[0].net() if own else test_net
-
-        scores = [model_scores(solver, old, engine), model_scores(solver, model, engine, factored)]
-    write_text(new_net, model.net())
-    write_model(new_weights, model)
-    rows = [(one.layer, str(one.rank), str(one.full), f"{100 * one.error:.2f} %") for one in done]
-    if rows:
-        print_table(new_net, ("layer", "rank", "of", "error of weights"), rows, numbers_from=1)
-    if scores:
-        pairs = zip(*scores, strict=True)
-        shown = [(name, f"{before:.4f}", f"{after:.4f}") for (name, before), (_, after) in pairs]
-        print_table("Test nets", ("output", "before", "after"), shown, numbers_from=1)
-    say(f"{new_net}: {len(done)} layers were factored; fcaffe summary shows the multiply-adds")
-
-
-def _rank_of(word: str) -> tuple[str, int]:
-    """The layer and rank of LAYER=N. Raises UsageError."""
-    layer, equals, number = word.rpartition("=")
-    if not equals or not number.isdecimal():
-        raise UsageError(f"--rank takes LAYER=N, such as fc6=256, not '{word}'")
-    return layer, int(number)
 
 
 def _numbers_of(flags: DeepFlags) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:

@@ -64,8 +64,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Contents]:
         arrays = {ArrayName.parse(name): Packed(array.shape, 0, array.view) for name, array in tensors.items()}
     except SnapshotError as problem:
         raise SnapshotError(
-            f"{problem}. If it is a state dict of PyTorch, convert it with `fcaffe convert` and give the net of the "
-            "same architecture as --model"
+            f"{problem}. If it is a state dict of PyTorch, convert an .onnx of the module instead"
         ) from problem
     yield Contents(outline, arrays)
 

@@ -13,7 +13,7 @@ from fcaffe import log
 from fcaffe.data import open_database
 from fcaffe.data.mean import images_of, mean_image
 from fcaffe.errors import ProtoError, SnapshotError, UsageError
-from fcaffe.model_files import FORMATS, Model, StoredLayer, read_model, safetensors, take_shared, write_model
+from fcaffe.model_files import FORMATS, Model, StoredLayer, read_model, take_shared, write_model
 from fcaffe.net.build.filter import filter_net
 from fcaffe.net.build.splits import insert_splits
 from fcaffe.onnx.library import ToOnnx
@@ -70,9 +70,8 @@ def convert(
         source: a file, or the folder of a database, whose mean image is computed.
         target: the new file.
         net: a prototxt. An ONNX file gets this net with the weights of `source`. A model gets the layers, their order
-            and their sharing, which HDF5 files of Caffe, ONNX files and state dicts of PyTorch do not have.
-        to: "bvlc"; "nvidia" for a .caffemodel with blobs as in NVIDIA's fork; "torchvision" for a .safetensors file
-            with a state dict.
+            and their sharing, which HDF5 files of Caffe and ONNX files do not have.
+        to: "bvlc"; "nvidia" for a .caffemodel with blobs as in NVIDIA's fork.
         to_onnx: options of an ONNX file.
         check: whether the caller compares both files, which only models allow.
 
@@ -84,7 +83,7 @@ def convert(
     """
     if to_onnx is not None and not target.endswith(".onnx"):
         raise UsageError(f"means, scales, orders of channels, folding and opsets are for ONNX files, not for {target}")
-    if source.endswith(".onnx") or (net is not None and is_state_dict(source)):
+    if source.endswith(".onnx"):
         from fcaffe.onnx.files import weights_for  # which loads all layers, and the package onnx
 
         found, net = weights_for(source, net), net if target.endswith(".onnx") else None
@@ -96,8 +95,6 @@ def convert(
     ending = next((ending for ending in endings if target.endswith(ending)), None)
     if ending is None:
         raise UsageError(f"{source} is a {noun}, which is written to a file that ends in {' or '.join(endings)}")
-    if to == "torchvision" and (noun != "model" or ending != ".safetensors" or net is None):
-        raise UsageError(f"a state dict is a model in a .safetensors file, not {target}, with its net as --model")
     nvidia = to == "nvidia"
     if nvidia and (noun != "model" or ending != ".caffemodel"):
         raise UsageError(f"only a model in a .caffemodel can have the form of NVIDIA's fork, not {target}")
@@ -108,12 +105,6 @@ def convert(
 
         model_to_onnx(found, source, target, net, to_onnx or ToOnnx())
         return noun
-    if to == "torchvision":
-        from fcaffe.onnx.files import write_state_dict
-
-        assert net is not None
-        write_state_dict(target, found, source, net)
-        return "state dict"
     if net is not None:
         found = described_by(found, net)
     elif ending == ".caffemodel" and not any(layer.param.type for layer in found.layers):
@@ -123,14 +114,6 @@ def convert(
         )
     _write(target, found, nvidia)
     return noun
-
-
-def is_state_dict(path: str) -> bool:
-    """Whether a file is a safetensors file with PyTorch's names of tensors."""
-    if os.path.isdir(path) or not FORMATS[".safetensors"].recognises(file_start(path)):
-        return False
-    content = safetensors.read_content(path)
-    return safetensors.NET not in content.metadata and any(name.endswith(".weight") for name in content.tensors)
 
 
 def described_by(model: Model, net: str) -> Model:

@@ -8,7 +8,6 @@ from fcaffe import log
 from fcaffe.engines import cpu_engine
 from fcaffe.errors import UsageError
 from fcaffe.model_files import Model
-from fcaffe.model_files.safetensors import write_tensors
 from fcaffe.net import Context, Net
 from fcaffe.net.weights import copy_weights, tell_untouched
 from fcaffe.onnx.library import OPSETS, ToOnnx
@@ -19,7 +18,6 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.rng import CaffeRandom
 from fcaffe.tools.merge_bn import merge_bn
 from fcaffe.tools.nets import read_net_for
-from fcaffe.tools.state_dict import differences, read_state_dict, state_dict_of
 
 
 def deploy_net(param: Any, model: Model | None = None, source: str = "") -> Net:
@@ -55,15 +53,6 @@ def model_to_onnx(model: Model, source: str, target: str, net_path: str | None, 
         net.close()
 
 
-def write_state_dict(path: str, model: Model, source: str, net_path: str) -> None:
-    """Write a model, which was read from `source`, as a safetensors file with torchvision's names."""
-    net = deploy_net(read_net_for(net_path, pb.TEST), model, source)
-    for difference in differences(net):
-        log.warning(f"{net_path} differs from torchvision's net of these names: {difference}")
-    write_tensors(path, state_dict_of(net), {"format": "pt"})
-
-
 def weights_for(path: str, net_path: str | None) -> Model:
-    """Read the weights of a net from an ONNX file (see `read_weights`), or from a state dict in a safetensors file."""
-    net = deploy_net(read_net_for(net_path, pb.TEST)) if net_path else None
-    return read_weights(path, net) if net is None or path.endswith(".onnx") else read_state_dict(path, net)
+    """Read the weights of a net from an ONNX file (see `read_weights`)."""
+    return read_weights(path, deploy_net(read_net_for(net_path, pb.TEST)) if net_path else None)

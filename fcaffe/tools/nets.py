@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -115,13 +115,10 @@ def score(
     return found
 
 
-def model_scores(
-    param: Any, model: Model, engine: Engine, change: Callable[[Any], Any] = lambda net: net
-) -> list[tuple[str, float]]:
+def model_scores(param: Any, model: Model, engine: Engine) -> list[tuple[str, float]]:
     """Name and mean of each scalar output of all test nets of a SolverParameter, over test_iter batches each.
 
-    `change` converts the NetParameter of a test net. Raises UsageError if there are no test nets, and SnapshotError if
-    the model does not fit one.
+    Raises UsageError if there are no test nets, and SnapshotError if the model does not fit one.
     """
     found: list[tuple[str, float]] = []
     with log.quiet():
@@ -129,7 +126,7 @@ def model_scores(
         if not sources:
             raise UsageError("the solver has no test net: give it test_iter and test_interval, or leave --solver out")
         for (net_param, _), batches in zip(sources, param.test_iter, strict=True):
-            with contextlib.closing(new_net(change(net_param), engine)) as net:
+            with contextlib.closing(new_net(net_param, engine)) as net:
                 copy_weights(net, model, "the model")
                 found += score(net, batches)
     return found

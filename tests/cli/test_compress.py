@@ -1,111 +1,99 @@
-"""`fcaffe compress`: layers in two steps, exact where the rank is full, with fewer multiply-adds where it is not."""
+"""`fcaffe compress`: what it writes, what it prints, and that every command reads it as any model."""
 
 from __future__ import annotations
 
-import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fcaffe.model_files import write_model
-from fcaffe.net import Net
-from fcaffe.net.weights import load_weights, to_model
-from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text
+from fcaffe.model_files import read_model
+from fcaffe.pycaffe.net import Net
 from tests.cli.conftest import Run
-from tests.conftest import make_net
-from tests.tools.onnx_nets import input_layer, with_random_weights
 
-pytest.importorskip("onnx")
-
-from fcaffe.onnx.check import random_inputs, run_net
-
-NET = "\n".join(
-    [
-        input_layer("data", (2, 3, 9, 8)),
-        'layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param { num_output: 8 '
-        "kernel_h: 3 kernel_w: 2 stride: 2 pad_h: 1 pad_w: 0 dilation: 1 } }",
-        'layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }',
-        'layer { name: "ip" type: "InnerProduct" bottom: "conv" top: "ip" inner_product_param { num_output: 24 } }',
-    ]
-)
+pytestmark = pytest.mark.usefixtures("trained")
 
 
-@pytest.fixture(autouse=True)
-def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Net:
-    monkeypatch.chdir(tmp_path)
-    Path("net.prototxt").write_text(NET)
-    made = with_random_weights(make_net(NET, "TEST"))
-    weights = next(node for node in made.nodes if node.name == "ip").layer.blobs[0].data
-    weights[...] = np.outer(np.arange(1, 25), weights[0]) + np.outer(np.arange(24)[::-1], weights[1])  # of rank 2
-    write_model("net.caffemodel", to_model(made))
-    return made
+@pytest.fixture
+def trained(folder: Path, run: Run) -> None:
+    assert run("train --solver solver.prototxt").code == 0
 
 
-FILES = ["net.prototxt", "net.caffemodel", "new.prototxt", "new.caffemodel"]
+def weights(path: str) -> np.ndarray:
+    (layer,) = [layer for layer in read_model(path).layers if layer.name == "ip"]
+    return np.array(layer.blobs[0].data)
 
 
-def outputs() -> dict[str, np.ndarray]:
-    made = make_net(Path("new.prototxt").read_text(), "TEST")
-    load_weights(made, "new.caffemodel")
-    return run_net(made, random_inputs(made))
-
-
-def macs(run: Run, path: str) -> int:
-    found: int = json.loads(run("summary", path, "--phase", "TEST", "--json").out)["macs"]
-    return found
-
-
-def test_whole_ranks_change_nothing(run: Run, net: Net) -> None:
-    made = run("compress", *FILES, "--rank", "conv=8", "--rank", "ip=2")
+def scores(run: Run, path: str) -> list[str]:
+    made = run(f"test --model net.prototxt --weights {path} --iterations 2")
     assert made.code == 0, made.err
-    before = run_net(net, random_inputs(net))["ip"]
-    np.testing.assert_allclose(outputs()["ip"], before, rtol=1e-4, atol=1e-4 * np.abs(before).max())
+    return [message for message in made.messages if message.startswith("accuracy = ")]
 
 
-def test_energy_chooses_ranks_that_save_work(run: Run, net: Net) -> None:
-    made = run("compress", *FILES, "--energy", "0.9999")
-    assert made.code == 0 and "ip" in made.out and "conv" not in made.out, "only ip has small singular values"
-    before = run_net(net, random_inputs(net))["ip"]
-    assert np.linalg.norm(outputs()["ip"] - before) <= 0.05 * np.linalg.norm(before)
-    assert macs(run, "new.prototxt") < macs(run, "net.prototxt") / 2
+def test_without_a_solver(run: Run) -> None:
+    made = run("compress small_iter_8.caffemodel x.dcmodel --density ip=0.5 --bits 3")
+    assert made.code == 0, made.err
+    before, after = weights("small_iter_8.caffemodel"), weights("x.dcmodel")
+    assert np.count_nonzero(after) == 24 and len(np.unique(after)) <= 9
+    assert np.corrcoef(before[after != 0], after[after != 0])[0, 1] > 0.95
+    row = next(line.split() for line in made.out.splitlines() if line.startswith("ip"))
+    assert row[:3] == ["ip", "50.0", "%"] and int(row[3]) <= 8 and row[5] == str(4 * before.size)
+    assert re.search(rf"^x\.dcmodel: {Path('x.dcmodel').stat().st_size} bytes, \d\.\d times fewer", made.out, re.M)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [("num_output: 24", "num_output: 7"), ("num_output: 8", "num_output: 4"), ("kernel_h: 3", "kernel_h: 5")],
-)
-def test_a_model_of_another_net(old: str, new: str, run: Run) -> None:
-    Path("net.prototxt").write_text(NET.replace(old, new))
-    assert "which the net describes otherwise" in run("compress", *FILES).fatal
-    assert not Path("new.prototxt").exists()
+def test_with_a_solver_it_is_trained_and_tested(run: Run) -> None:
+    made = run("compress small_iter_8.caffemodel x.dcmodel --solver solver.prototxt --density 0.4 --bits 2 --tune 5")
+    assert made.code == 0, made.err
+    assert np.count_nonzero(weights("x.dcmodel")) == round(0.4 * 48) and len(np.unique(weights("x.dcmodel"))) == 5
+    table = [line.split("  ") for line in made.out.partition("Test nets\n")[2].splitlines() if "  " in line]
+    assert [row[0] for row in table[1:]] == [
+        "as it was", "pruned, step 1 of 2", "after 1 iterations", "pruned, step 2 of 2", "after 1 iterations",
+        "with shared weights", "after 5 iterations",
+    ]  # fmt: skip
+    first, last = (float(table[row][-2]) for row in (1, -1))
+    for path, accuracy in (("small_iter_8.caffemodel", first), ("x.dcmodel", last)):
+        assert float(scores(run, path)[-1].split()[2]) == pytest.approx(accuracy, abs=1e-4)
+    assert sorted(Path().glob("small_iter_*")) == sorted(
+        Path(f"small_iter_{n}.{kind}") for n in (4, 8) for kind in ("caffemodel", "solverstate")
+    ), "no snapshots of these trainings"
 
 
-def test_weights_that_are_no_numbers(run: Run, net: Net) -> None:
-    net.layers[1].blobs[0].data[0, 0, 0, 0] = np.nan
-    write_model("net.caffemodel", to_model(net))
-    assert 'weights of layer "conv" that are not finite' in run("compress", *FILES).fatal
-
-
-def test_the_second_layer_has_the_loss_and_the_first_the_bottom(run: Run) -> None:
-    Path("net.prototxt").write_text(NET.replace('top: "ip"', 'top: "ip" loss_weight: 0.5 propagate_down: false'))
-    assert run("compress", *FILES, "--rank", "ip=2").code == 0
-    param = parse_text(Path("new.prototxt").read_text(), pb.NetParameter)
-    first, second = (layer for layer in param.layer if layer.name.startswith("ip_"))
-    assert (list(first.loss_weight), list(first.propagate_down)) == ([], [False])
-    assert (list(second.loss_weight), list(second.propagate_down)) == ([0.5], [])
+def test_every_command_reads_it(run: Run) -> None:
+    assert run("compress small_iter_8.caffemodel x.dcmodel --density 0.5").code == 0
+    assert run("convert x.dcmodel back.caffemodel").code == 0
+    assert run("convert back.caffemodel again.dcmodel").code == 0
+    np.testing.assert_array_equal(weights("back.caffemodel"), weights("x.dcmodel"))
+    assert Path("again.dcmodel").read_bytes() == Path("x.dcmodel").read_bytes()
+    assert scores(run, "x.dcmodel") == scores(run, "back.caffemodel")
+    assert run("train --solver solver.prototxt --weights x.dcmodel").code == 0
+    assert run("time --model net.prototxt --iterations 1 --weights x.dcmodel").code == 0
+    Path("cut.dcmodel").write_bytes(Path("x.dcmodel").read_bytes()[:-9])
+    assert "cut.dcmodel: it is cut off" in run("time --model net.prototxt --iterations 1 --weights cut.dcmodel").fatal
+    net = Net("net.prototxt", 1, weights="x.dcmodel")
+    np.testing.assert_array_equal(net.params["ip"][0].data, weights("x.dcmodel"))
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--rank", "relu=2"], "called relu"),
-        (["--rank", "ip"], "--rank takes LAYER=N"),
-        (["--rank", "ip=99"], "is from 1 to 24, not 99"),
-        (["--energy", "2"], "--energy is a share above 0 and up to 1"),
+        ("x.caffemodel", "compress writes a .dcmodel, not x.caffemodel"),
+        ("x.dcmodel --density 2", "--density is a share from 0 to 1, not 2"),
+        ("x.dcmodel --density ip=-1", "--density is a share from 0 to 1, not -1 for ip"),
+        ("x.dcmodel --density ip=", "--density takes a number, or LAYER=NUMBER, such as ip1=0.5, not 'ip='"),
+        ("x.dcmodel --density ip=.1 --quality ip=1", "--density and --quality are both for ip"),
+        ("x.dcmodel --quality -1", "--quality is 0 or more standard deviations, not -1"),
+        ("x.dcmodel --bits 13", "--bits is a whole number from 1 to 12, not 13"),
+        ("x.dcmodel --bits fc=3", "no inner product with weights of its own called fc"),
+        ("x.dcmodel --retrain 5", "--retrain, --tune and --rate are for --solver"),
     ],
 )
-def test_what_is_refused(words: list[str], message: str, run: Run) -> None:
-    assert message in run("compress", *FILES, *words).fatal
-    assert not Path("new.prototxt").exists()
+def test_what_is_refused(words: str, message: str, run: Run) -> None:
+    assert message in run(f"compress small_iter_8.caffemodel {words}").fatal
+    assert not Path("x.dcmodel").exists()
+
+
+def test_a_solver_without_a_test_net_is_refused(run: Run) -> None:
+    Path("solver.prototxt").write_text('net: "net.prototxt" base_lr: 0.1 lr_policy: "fixed" max_iter: 1')
+    made = run("compress small_iter_8.caffemodel x.dcmodel --solver solver.prototxt")
+    assert "the solver has no test net" in made.fatal

@@ -102,7 +102,7 @@ def test_preprocessing_and_folding(run: Run) -> None:
         ("erf.onnx x.caffemodel x.prototxt", "IN.onnx OUT.prototxt WEIGHTS, in this order; not erf.onnx x.caffe"),
         ("x.prototxt erf.onnx x.caffemodel", "IN.onnx OUT.prototxt WEIGHTS, in this order; not x.prototxt erf.o"),
         ("r18.pth net.prototxt x.caffemodel", "export the model by torch.onnx.export"),
-        ("r18.pt x.caffemodel --model net.prototxt", "save its state dict by safetensors.torch.save_file"),
+        ("r18.pt x.caffemodel --model net.prototxt", "export the model by torch.onnx.export"),
         ("det.onnx x.prototxt x.caffemodel", "or export only the module before it"),
     ],
 )

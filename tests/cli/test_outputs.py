@@ -102,8 +102,6 @@ OUTPUTS: dict[str, str | list[tuple[str, str]]] = {
     ],
     "compress": [
         ("dcmodel", "compress deploy.caffemodel {}"),
-        ("prototxt", "compress deploy.prototxt deploy.caffemodel {} made/other.caffemodel --rank ip=2"),
-        ("caffemodel", "compress deploy.prototxt deploy.caffemodel made/other.prototxt {} --rank ip=2"),
     ],
     "lmdb": [("new", f"lmdb {line} {{}}") for line in ("merge lmdb lmdb", "shuffle lmdb", "export lmdb")],
     "run": ALONE,
@@ -260,8 +258,6 @@ def test_an_own_file_is_replaced(kind: str, line: str, run: Run) -> None:
         ("convert net.onnx made/x.prototxt made/x.prototxt", "net.onnx"),
         ("merge-bn deploy.prototxt deploy.caffemodel deploy.prototxt made/x.caffemodel", "deploy.prototxt"),
         ("merge-bn deploy.prototxt deploy.caffemodel made/x.prototxt deploy.caffemodel", "deploy.caffemodel"),
-        ("compress deploy.prototxt deploy.caffemodel deploy.prototxt made/x.caffemodel", "deploy.prototxt"),
-        ("compress deploy.prototxt deploy.caffemodel made/x.prototxt deploy.caffemodel", "deploy.caffemodel"),
         ("detect in.csv in.csv --crop_mode list", "in.csv"),
         ("resize_and_crop_images --input names.txt --input_folder some --output_folder some/", "some/a.png"),
         ("detect-objects --model boxes.prototxt --weights boxes.caffemodel --out some some/a.png", "some/a.png"),

@@ -79,7 +79,6 @@ LINES = {
     "merge-bn": ["merge-bn {deploy.prototxt} {deploy.caffemodel} @.prototxt @.caffemodel"],
     "compress": [
         "compress {deploy.caffemodel} @.dcmodel",
-        "compress {deploy.prototxt} {deploy.caffemodel} @.prototxt @.caffemodel --rank ip=2",
     ],
     "lmdb": [f"lmdb {action} {{lmdb}}" for action in ("info", "cat", "export @ ", "shuffle @ ")],
     "plan": ["plan --net {net.prototxt} --machine h200 --workers 2", "plan --solver {solver.prototxt} --machine h200"],

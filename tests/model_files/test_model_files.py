@@ -44,6 +44,19 @@ def datasets(path: Path) -> dict[str, Any]:
     return found
 
 
+def test_the_library_of_safetensors_reads_our_files(tmp_path: Path) -> None:
+    library = pytest.importorskip("safetensors.numpy")
+    model = read_model(INTEROP / "model_iter_8.caffemodel")
+    write_model(tmp_path / "x.safetensors", model)
+    found = library.load_file(tmp_path / "x.safetensors")
+    assert found.keys() == blobs_of(model).keys()
+    for name, blob in blobs_of(model).items():
+        np.testing.assert_array_equal(found[name], blob.data)
+    library.save_file({"features.0.weight": np.zeros(3)}, tmp_path / "torch.safetensors")
+    with pytest.raises(SnapshotError, match="If it is a state dict of PyTorch, convert an"):
+        read_model(tmp_path / "torch.safetensors")
+
+
 def test_caffes_hdf5_model_is_its_binary_one() -> None:
     model = read_model(HDF5)
     binary = blobs_of(read_model(INTEROP / "modeld_iter_8.caffemodel"))
