@@ -14,7 +14,7 @@ from fcaffe.errors import DataError
 from fcaffe.output_files import reason_and_remedy, temporary_folder
 
 Record = tuple[bytes, bytes]  # key, value
-BATCH = 1000  # records that are written together, as by convert_imageset
+BATCH = 100  # records that are written together: few, so that pictures are decoded meanwhile
 
 
 _readers: dict[int, Database] = {}  # by thread

@@ -124,7 +124,7 @@ def _jpeg_header(data: bytes) -> Header:
         elif marker == 0xE1 and data.startswith(b"Exif\0\0", offset + 4):
             header = header._replace(orientation=_orientation(data[offset + 10 : offset + 2 + length]))
         elif marker == 0xDA:  # compressed data follow, in which 0xFF 0xD9 stands at the end only
-            return header._replace(is_whole=data.find(b"\xff\xd9", offset) > 0)
+            return header._replace(is_whole=data.rfind(b"\xff\xd9", offset) > 0)
         offset += 2 + length
     return header
 

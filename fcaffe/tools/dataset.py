@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -52,10 +51,14 @@ class Seen:
 
 
 class _Loaded(NamedTuple):
-    """A picture: its pixels, or why there are none; the sides and channels of its file, and a hash of that."""
+    """A picture: its pixels and record, or why there are none; the sides and channels of its file, and a hash of that.
+
+    The hash differs from process to process.
+    """
 
     pixels: np.ndarray | None
     reason: str = ""
+    record: bytes = b""
     sides: tuple[int, int] = (0, 0)
     channels: int = 0
     turned: bool = False
@@ -109,7 +112,7 @@ class _Builder:
         self.seen = Seen([Class() for _ in listing.names])
         self.mean = Mean()  # of the pictures to train with
         self.kept: dict[str, list[ListedImage]] = {TRAIN: [], TEST: []}
-        self.digests = {TRAIN: array("Q"), TEST: array("Q")}  # of the kept pictures
+        self.digests = {TRAIN: array("q"), TEST: array("q")}  # of the kept pictures
 
     def load(self, image: ListedImage) -> _Loaded:
         path = self.listing.root + image.path
@@ -125,12 +128,17 @@ class _Builder:
             header = header_of(content)
             if not content or not header.is_whole:
                 return _Loaded(None, "truncated" if content else "empty")
-            pixels = self.form._replace(size=None).load(content, f'"{path}"')
+            decoded = self.form._replace(size=None).load(content, f'"{path}"')
         except DataError:
             return _Loaded(None, "no picture, or damaged")
-        digest = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
-        sides, channels = (pixels.shape[1], pixels.shape[2]), header.channels or len(pixels)
-        return _Loaded(self.form.fit(pixels), "", sides, channels, header.orientation > 1, digest)
+        pixels = np.ascontiguousarray(self.form.fit(decoded))
+        if self.encode:
+            datum = pb.Datum(data=encode_image(pixels, self.encode), encoded=True, label=image.label)
+        else:
+            datum = array_to_datum(pixels, image.label)
+        sides, channels = (decoded.shape[1], decoded.shape[2]), header.channels or len(decoded)
+        record = datum.SerializeToString()
+        return _Loaded(pixels, "", record, sides, channels, header.orientation > 1, hash(content))
 
     def records(self, part: str, images: Iterable[ListedImage]) -> Iterator[Record]:
         """Yields the record of each picture that can be read. Raises DataError if none can, and for other sizes."""
@@ -139,7 +147,7 @@ class _Builder:
             if one.pixels is None:
                 self.seen.unreadable.setdefault(one.reason, []).append(image.path)
                 continue
-            pixels = np.ascontiguousarray(one.pixels)
+            pixels = one.pixels
             if self.mean.count and pixels.shape != self.mean.shape:
                 (_, height, width), (_, *sides) = pixels.shape, self.mean.shape
                 raise DataError(
@@ -149,11 +157,7 @@ class _Builder:
             if part == TRAIN:
                 self.mean.add(pixels)
             self._note(part, image, one)
-            if self.encode:
-                datum = pb.Datum(data=encode_image(pixels, self.encode), encoded=True, label=image.label)
-            else:
-                datum = array_to_datum(pixels, image.label)
-            yield b"%08d_%s" % (len(kept) - 1, os.fsencode(image.path)[:KEY]), datum.SerializeToString()
+            yield b"%08d_%s" % (len(kept) - 1, os.fsencode(image.path)[:KEY]), one.record
         if not kept:
             last = f'"{image.path}", is {one.reason}'
             raise DataError(f"none of the {part} pictures in {root or '.'} can be read; the last one, {last}")

@@ -4,7 +4,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from fcaffe.data import database, db_lmdb, lmdb_library, open_database, write_lmdb
+from fcaffe.data import db_lmdb, lmdb_library, open_database, write_lmdb
 from fcaffe.data.backends import LMDB
 from tests.data.test_database import INTEROP, numbered, refused
 
@@ -31,7 +31,6 @@ def test_damaged_pages(tmp_path):
 
 def test_the_map_grows_while_writing(tmp_path, monkeypatch):
     monkeypatch.setattr(db_lmdb, "FIRST_MAP_SIZE", 1 << 16)
-    monkeypatch.setattr(database, "BATCH", 100)
     assert write_lmdb(str(tmp_path / "db"), numbered(350, size=3000)) == 350
     records = open_database(str(tmp_path / "db"), LMDB).read(350)
     assert records == list(numbered(350, size=3000))
