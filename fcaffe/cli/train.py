@@ -141,7 +141,7 @@ class Training:
 
         with log.quiet(3):  # each rank tells about its nets
             param = train_net_param(_configure(read_solver(self.flags.solver), self.flags))[0]
-            layers = filter_net(param, to_run=False).layer
+            layers = filter_net(param).layer
         return max((reader_of(one).batch_size for one in layers if one.type in READERS), default=sys.maxsize)
 
     def check(self) -> None:

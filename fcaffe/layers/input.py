@@ -28,10 +28,10 @@ class Input(Layer):
             shapes *= len(top)
         for blob, shape in zip(top, shapes, strict=False):
             if shape and not holds_values(self.xp):  # it stands for a layer that reads batches
-                share, blob.placement = self.context.share_of(shape[0])
+                share, placement = self.context.share_of(shape[0])
+                holds_boxes = len(shape) == 4 and shape[:1] == (1,) < shapes[0][:1]  # SSD's, of all samples
+                blob.placement = LOCAL if holds_boxes else placement
                 shape = (share.count, *shape[1:])
-                if shapes[0][0] > 1 == shape[0] and len(shape) == 4 and blob is not top[0]:  # SSD's boxes
-                    blob.placement = LOCAL
             blob.reshape(*shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -73,7 +73,7 @@ class DummyData(Layer):
                 self.copy_from_first(blob)
 
     def _fill(self, top: list[Blob], drawn: bool) -> None:
-        """Fill those tops whose values are drawn, or the others (where an unknown filler is found out)."""
+        """Fill those tops whose values are drawn, or the others."""
         if not holds_values(self.xp):
             return
         for blob, filler in zip(top, self.fillers, strict=True):

@@ -12,15 +12,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def silent_arithmetic(function: Function) -> Function:
-    """Decorator: NumPy does not warn about floating-point errors while the function runs.
-
-    Each call has an errstate of its own. One of NumPy 1 that is entered twice, as by a net that a Python layer runs,
-    would not restore the caller's settings.
-    """
+    """Decorator: NumPy does not warn about floating-point errors while the function runs."""
 
     @functools.wraps(function)
     def silent(*arguments: Any, **named: Any) -> Any:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):  # one of NumPy 1 that is entered twice would not restore the settings
             return function(*arguments, **named)
 
     return cast(Function, silent)

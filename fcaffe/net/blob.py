@@ -1,9 +1,7 @@
 """Blob: the array that flows between layers, and its gradient. Storage: the memory behind one or several.
 
-A blob is logically N x C x H x W, as in Caffe. In memory, four- and five-axis activations are channels-last, so that
-one ordinary strided array serves every engine at full speed. So are the weights of convolutions if the engine prefers
-it. Other parameters, and the blobs of Python layers, are in C order. Layers read and write `data` and `diff` and do not
-depend on the order.
+A blob is logically N x C x H x W, as in Caffe. In memory, four- and five-axis activations are channels-last, and so are
+the weights of convolutions if the engine prefers it. Other parameters, and the blobs of Python layers, are in C order.
 """
 
 from __future__ import annotations
@@ -43,11 +41,9 @@ def checked_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 class Storage:
     """A flat buffer of `size` values, allocated at the first access, and the memory order of the blobs' axes in it.
 
-    It is an object of its own so that blobs can share it (Split, shared parameters), the arena and flat buffers can
-    provide its buffer, and gradients can be cleared without being written. The blobs that share one may have different
-    shapes.
-
-    `version` is a number that no other storage has or had. Passes write activations and leave it; `change` renews it.
+    Blobs of different shapes can share one, the arena or a flat buffer can provide its buffer, and gradients can be
+    cleared without being written. `version` is a number that no other storage has or had. Passes write activations and
+    leave it; `change` renews it.
     """
 
     changes: ClassVar[int] = 0  # of all storages: the newest version
@@ -153,9 +149,7 @@ class Storage:
         """Switch to C order permanently. Preserves the values of a blob of this shape."""
         if not self.channels_last or self.has_moved:
             return
-        values = (
-            None if self.buffer is None or self.view(shape).flags.c_contiguous else self.view(shape).copy(order="C")
-        )
+        values = None if self.buffer is None else self.view(shape).copy(order="C")
         self.channels_last = False
         self._views.clear()
         if values is not None:
@@ -167,8 +161,6 @@ class Blob:
 
     `data_storage` and `diff_storage` are the memory behind them, which other blobs may share. `version` counts the
     blob's changes of shape or memory, `changes` those of all blobs.
-
-    Arguments: the array module, the shape (a scalar has none), whether memory is channels-last, and the dtype.
     """
 
     changes: ClassVar[int] = 0
@@ -186,7 +178,6 @@ class Blob:
 
     @property
     def dtype(self) -> numpy.dtype[Any]:
-        """The dtype of `data` and of `diff`."""
         return self.data_storage.dtype
 
     def set_dtype(self, dtype: Any) -> None:
@@ -218,8 +209,7 @@ class Blob:
         return self.diff_storage.view(self.shape)
 
     def diff_to_add(self) -> tuple[Array, bool]:
-        """The gradient, and whether the caller has to add to it. If not, the caller overwrites all of it: its values
-        count as zeros."""
+        """The gradient, and whether the caller adds to it or overwrites all of it, since its values count as zeros."""
         add = not self.diff_storage.is_clear
         self.diff_storage.is_clear = False
         return self.diff_storage.view(self.shape), add
@@ -263,10 +253,8 @@ class Blob:
             raise NetError(f"a blob of {self.dtype} cannot share memory with one of {other.dtype}")
 
     def move_to(self, data: Array, diff: Array) -> None:
-        """Copy data and diff into these flat buffers and use them from now on, as do all blobs that share memory.
-
-        The order in memory never changes afterwards; see `logical`.
-        """
+        """Copy data and diff into these flat buffers, which all blobs that share the memory use from now on. The order
+        in memory never changes afterwards."""
         for storage, flat in ((self.data_storage, data), (self.diff_storage, diff)):
             storage.logical(flat, self.shape)[...] = storage.view(self.shape)
             storage.change()
@@ -278,10 +266,7 @@ class Blob:
         return self.data_storage.logical(flat, self.shape)
 
     def make_contiguous(self) -> None:
-        """Switch to C order permanently, so that `data.reshape(...)` and `data.ravel()` are writable views.
-
-        Parameters in flat buffers keep their order.
-        """
+        """Switch to C order permanently, except for parameters in flat buffers."""
         self.data_storage.make_contiguous(self.shape)
         self.diff_storage.make_contiguous(self.shape)
 

@@ -13,7 +13,7 @@ from fcaffe.engines import Engine
 from fcaffe.net.blob import Blob
 from fcaffe.net.placements import REPLICATE, Placement, Replicate, Shard
 from fcaffe.net.workers import Workers
-from fcaffe.rng import CaffeRandom, counter
+from fcaffe.rng import CaffeRandom
 from fcaffe.rng.counter import Moment
 from fcaffe.share import Share, Turns
 from fcaffe.timeline import Timeline
@@ -28,21 +28,9 @@ class Context:
     only, so it does not change with the number of workers.
 
     The training net splits its batches among `workers`; `share` is this one's part. A test net is each worker's own
-    and reads whole batches in `turns`. `sync_batch_norm`: BatchNorm takes mean and variance over the batch of all
-    workers. Nets for `inference` never run backward. A solver changes the weights of a net that `trains` after each
-    pass. With `whole_passes` only whole passes run and only outer blobs are
-    read, so layers are fused and memory is shared. With `recompute` some forward passes run again during backward, to
-    save memory. With `on_demand` a script may read any blob, so whole forward passes materialise the blobs that it
-    has read before. The others are computed when it reads them. With `shares_memory`, as in Caffe, a layer whose top
-    has the values of its bottom, such as Flatten, is the memory of its bottom.
-
-    The weights of an InnerProduct are split over the workers if the activations to exchange for that are fewer than
-    `split_below` times the gradients of these weights.
-
-    `readers` are the nodes whose layers a twin of another net takes over from it (see `fcaffe.solvers.twin`), by the
-    layers' keys.
-
-    While nets are built, `as_worker_0` broadcasts an object of worker 0. All workers must call it at the same point.
+    and reads whole batches in `turns`. With `on_demand` whole forward passes of a script materialise the blobs that
+    it has read before; the others are computed when it reads them. With `shares_memory`, as in Caffe, a layer whose
+    top has the values of its bottom, such as Flatten, is the memory of its bottom.
     """
 
     engine: Engine
@@ -51,17 +39,17 @@ class Context:
     seed: int = 0
     workers: Workers = field(default_factory=Workers)
     turns: Turns = field(default_factory=Turns)
-    sync_batch_norm: bool = False
-    inference: bool = False
-    trains: bool = False
-    whole_passes: bool = False
-    recompute: bool = False
+    sync_batch_norm: bool = False  # BatchNorm takes mean and variance over the batch of all workers
+    inference: bool = False  # nets never run backward
+    trains: bool = False  # a solver changes the weights after each pass
+    whole_passes: bool = False  # only these run, and only outer blobs are read: layers are fused, memory is shared
+    recompute: bool = False  # some forward passes run again during backward, to save memory
     on_demand: bool = False
     shares_memory: bool = False
     timeline: Timeline = field(default_factory=Timeline)
-    as_worker_0: Callable[[Any], Any] = lambda thing: thing
-    split_below: float = 0.0
-    readers: Mapping[str, Any] = field(default_factory=dict)
+    as_worker_0: Callable[[Any], Any] = lambda thing: thing  # broadcasts worker 0's; all call it at the same point
+    split_below: float = 0.0  # splits the weights of an InnerProduct: exchanged activations per gradient of a weight
+    readers: Mapping[str, Any] = field(default_factory=dict)  # by key, the nodes that a twin takes over
     share: Share | None = field(default=None, init=False)  # of the largest batch that is split; see `share_of`
     unsplit: int = field(default=0, init=False)  # the size of a batch that is not
     moment: Moment = field(default=Moment(), init=False)  # the present forward pass: see `begin_pass`
@@ -156,19 +144,3 @@ class Context:
         self.moment = moment
         self.first_sample = self.share.first + self.workers.rows(self.share).start if self.share else 0
         self.engine.set_counters(self.first_sample, moment.number, moment.iteration, moment.net)
-
-    def keep_mask(self, layer: str, shape: tuple[int, ...], ratio: float, first_row: int | None = None) -> np.ndarray:
-        """True where Dropout keeps an element; probability 1 - ratio. Rows are numbered from `first_row` on, or from
-        this worker's first sample."""
-        if self.noise == "caffe":
-            keep = 1.0 - float(np.float32(ratio))
-            return self.random.bernoulli(keep, int(np.prod(shape))).reshape(shape).astype(bool)
-        first = self.first_sample if first_row is None else first_row
-        return counter.keep_mask(self.seed, layer, self.moment, first, shape, ratio, self.engine.for_each)
-
-    def uniform(self, layer: str, shape: tuple[int, ...], first_row: int | None = None) -> np.ndarray:
-        """float32 in [0, 1)."""
-        if self.noise == "caffe":
-            return self.random.uniform(0.0, 1.0, int(np.prod(shape))).reshape(shape)
-        first = self.first_sample if first_row is None else first_row
-        return counter.uniform(self.seed, layer, self.moment, first, shape)

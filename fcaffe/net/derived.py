@@ -1,8 +1,7 @@
 """Derived: the values that operators derive from the weights of a node, such as reordered or folded weights.
 
-They belong to the node that uses them, and die with it or when it does not use them any more. A value is valid while
-its sources have the versions (`Storage.change`) from which it was derived. Nothing is derived while a script holds an
-array of a source, which it may write at any moment.
+A value belongs to the node that uses it, and is valid while its sources have the versions (`Storage.change`) from which
+it was derived. Nothing is derived while a script holds an array of a source, which it may write at any moment.
 """
 
 from __future__ import annotations

@@ -19,21 +19,13 @@ class GradientExchange:
 
     An exchange that `applies_momentum` applies SGD's momentum and clipping itself, to each worker's own gradients. The
     solver gives it these numbers by `set_momentum`, which it calls for no other exchange.
-
-    Attributes:
-        applies_momentum: Whether it applies momentum and clipping.
-        compression: The name of the compression scheme; empty if there is none.
-        held: How the workers hold the state.
-        exposed: Seconds for which the training has waited for sums.
-        on_streams: Whether `begin`, `ready` and `finish` only enqueue work of a device, so that a CUDA graph may hold
-            them. One worker has no sums to wait for.
     """
 
     applies_momentum: bool = False
-    compression: str = ""
+    compression: str = ""  # the name of the scheme
     held: Held = Held.SUM
-    exposed: float = 0.0
-    on_streams: bool = True
+    exposed: float = 0.0  # seconds for which the training has waited for sums
+    on_streams: bool = True  # `begin`, `ready` and `finish` only enqueue work of a device: a CUDA graph may hold them
 
     def set_momentum(self, momentum: float, clip: float) -> None:
         """Set the momentum, and the L2 norm to clip to (negative: none)."""
@@ -62,8 +54,7 @@ class GradientExchange:
         pending.wait()
 
     def state(self) -> State:
-        """What later sums depend on, such as residuals. Arrays of floats are indexed like the flat gradients, and may
-        be the live ones."""
+        """What later sums depend on. Arrays of floats are indexed like the flat gradients, and may be the live ones."""
         return {}
 
     def restore_state(self, state: State) -> None:

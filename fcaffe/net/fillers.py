@@ -13,7 +13,7 @@ from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.rng import CaffeRandom
-from fcaffe.suggestions import nearest
+from fcaffe.suggestions import did_you_mean
 
 Floats = npt.NDArray[np.float32]
 Shape = tuple[int, ...]
@@ -28,7 +28,8 @@ def fill(array: Floats, filler: pb.FillerParameter, random: CaffeRandom) -> None
     NetError: unknown type, parameters out of range, or a shape that the filler is not for.
     """
     if filler.type not in FILLERS:
-        raise NetError(_unknown(filler.type))
+        known = f"{did_you_mean(filler.type, FILLERS)}; known types: {', '.join(sorted(FILLERS))}"
+        raise NetError(f"unknown filler type '{filler.type}'{known}")
     if array.size == 0:
         raise NetError(f"{filler.type} filler: nothing to fill in a blob of shape {array.shape}")
     if filler.sparse != -1 and filler.type != "gaussian":
@@ -139,13 +140,3 @@ def _fan(shape: Shape, filler: pb.FillerParameter) -> np.float32:
     if filler.variance_norm == pb.FillerParameter.AVERAGE:
         return np.float32(fan_in + fan_out) / np.float32(2)
     return np.float32(fan_out if filler.variance_norm == pb.FillerParameter.FAN_OUT else fan_in)
-
-
-def _unknown(name: str) -> str:
-    known = ", ".join(sorted(FILLERS))
-    if name.removesuffix("static") in FILLERS:
-        return f"filler type '{name}' is NVIDIA Caffe's and not supported; known types: {known}"
-    if name == "gabor":
-        return f"filler type '{name}' is Intel Caffe's and not supported; known types: {known}"
-    near = nearest(name, FILLERS)
-    return f"unknown filler type '{name}'" + (f", perhaps '{near}'?" if near else ".") + f" Known types: {known}"

@@ -90,22 +90,18 @@ class Layer:
       add up over `iter_size` passes and over layers that share parameters;
     - `saved`, if backward reads only some of the bottoms or tops, or own blobs that forward writes.
 
-    A layer without bottoms may leave out `reshape` and `backward`.
-
     `backward` overwrites the whole of each requested `bottom[i].diff`, which may hold garbage. It writes no other
-    gradient of a blob. Those of `constants` of the traits, such as the reference of a Crop, are 0, and the net writes
-    them. For the gradient of one of the `labels` of the traits the net raises an error, as Caffe does. So `backward` is
-    called only if it is asked for a gradient that it computes, of a bottom or of a parameter. A layer without
-    parameters may ignore `propagate_down` if only one of its bottoms has a gradient.
+    gradient of a blob. The net writes those of `constants` of the traits, 0, and raises an error for those of `labels`,
+    as Caffe does. So `backward` is called only for a gradient that it computes, of a bottom or of a parameter. A layer
+    without parameters may ignore `propagate_down` if only one of its bottoms has a gradient.
 
     A layer with state from pass to pass besides its parameters overrides `state_blobs`, or `state` and
-    `restore_state`, so that a resumed run computes the same as one that was never stopped. `forward` changes a state by
-    `once`. It draws noise by `noise`, and saves it, if `Context.may_change`. It writes `blobs` by `mutable_data`, since
-    engines cache what they derive from weights.
+    `restore_state`. `forward` changes a state by `once`. It draws noise by `noise`, and saves it, if
+    `Context.may_change`. It writes `blobs` by `mutable_data`, since engines cache what they derive from weights.
     """
 
     traits: Traits = Traits()
-    fork: str | None = None  # the fork of Caffe whose layer this is, a name in fcaffe/proto/forks.py; None: BVLC Caffe
+    fork: str | None = None  # the fork of Caffe whose layer this is, a name in fcaffe/proto/forks.py
     may_be_fused = False  # set by a subclass that rules of rewriting may treat as the class that it derives from
     is_split = True  # each worker has a part of its bottoms, or reads a part of a batch: set by `Graph` from placements
     rule: Any = replicated  # see fcaffe.net.placements; called before `setup` where a batch is split
@@ -141,8 +137,7 @@ class Layer:
             raise NotImplementedError
 
     def allow_force_backward(self, bottom_index: int) -> bool:
-        """Whether `force_backward` asks for the gradient of this bottom. It does not if there is none, or if the top
-        does not depend on the values of the bottom."""
+        """Whether `force_backward` asks for the gradient of this bottom."""
         return bottom_index not in self.traits.labels and bottom_index not in self.traits.constants
 
     @property
@@ -151,8 +146,7 @@ class Layer:
         return False
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        """The blobs whose `data` backward reads: bottoms, tops, and own ones that each forward pass writes anew for it.
-        Own blobs that are not named keep their memory between passes."""
+        """The blobs whose `data` backward reads: bottoms, tops, and own ones that each forward pass writes anew."""
         reads = self.traits.reads
         return [*(bottom if reads in ("bottoms", "both") else []), *(top if reads in ("tops", "both") else [])]
 
@@ -162,9 +156,8 @@ class Layer:
 
     @classmethod
     def follows_batches(cls, param: Any) -> bool:
-        """Whether a layer with these parameters computes something else for a batch of a test after other batches,
-        changes its parameters, draws from the run's stream or writes a file: so one worker runs the whole test, in
-        order."""
+        """Whether one worker must run a whole test, in order: a layer with these parameters carries something from
+        batch to batch, draws from the run's stream or writes a file."""
         return cls.write is not Layer.write
 
     @property
@@ -176,7 +169,7 @@ class Layer:
 
     @property
     def held(self) -> Held:
-        """How several workers that train hold the state. All have the same if each does all of the layer's work."""
+        """How several workers that train hold the state."""
         return self.traits.held if self.is_split else Held.ALIKE
 
     def state_blobs(self) -> dict[str, Blob]:
@@ -192,8 +185,7 @@ class Layer:
         return {name: np.array(self.engine.to_numpy(blob.data)) for name, blob in self.state_blobs().items()}
 
     def restore_state(self, state: State) -> None:
-        """Continue from the `state` of a net like this one. Raises an FcaffeError, and changes nothing, if it does not
-        fit."""
+        """Continue from the `state` of a net like this one. Raises an FcaffeError first if it does not fit."""
         blobs = self.state_blobs()
         for name, blob in blobs.items():
             array = state.get(name)
@@ -227,10 +219,9 @@ class Layer:
         self._set_loss_weights(top)
 
     def doing(self, work: Callable[..., Result], *arguments: Any) -> Result:
-        """Call a method of this layer. Whoever runs layers calls all their methods by this one.
+        """Call a method of this layer, as all code that runs layers does.
 
-        An error of a blob, a filler, Python or NumPy gets the layer's name. Errors in the code of a plugin keep their
-        type, with which its author finds them.
+        An error gets the layer's name. Python's errors in the code of a plugin keep their type.
         """
         try:
             return work(*arguments)
@@ -250,8 +241,7 @@ class Layer:
         """Before `backward`: raise LayerError if it is asked for a gradient that makes no sense."""
         for index, down in enumerate(propagate_down):
             if down and index in self.traits.labels:
-                name = self.bottom_name(index)
-                raise self.error(f"cannot give {name} a gradient; set propagate_down: false for this bottom")
+                raise self.error(f"cannot give {self.bottom_name(index)} a gradient; set propagate_down: false for it")
 
     def loss(self, top: list[Blob]) -> float:
         """The weighted sum of those tops that carry a loss, in float32."""
@@ -262,8 +252,8 @@ class Layer:
         return total
 
     def once(self, change: Callable[[], None], read_now: bool = False) -> None:
-        """Do what changes the state: once in a forward pass of Caffe, however many shards the batch has, and not in a
-        second computation. `read_now`: the present pass reads the state."""
+        """Change the state: once in a forward pass of Caffe, however many shards the batch has, and not in a second
+        computation. `read_now`: the present pass reads the state."""
         if self.context.may_change():
             self.context.workers.once(change, read_now)
 
@@ -290,10 +280,8 @@ class Layer:
         blob.data[...] = workers.sum_array(blob.data if workers.rank == 0 else self.xp.zeros_like(blob.data))
 
     def keeps(self, placement: Placement, like: Blob) -> bool:
-        """Whether `rule` leaves a first bottom in this placement, and gives it to the top.
-
-        All bottoms are taken to have the whole shape of the blob `like`. If they cannot, the answer is True.
-        """
+        """Whether `rule` leaves a first bottom in this placement, and gives it to the top. All bottoms are taken to
+        have the whole shape of the blob `like`."""
         blob = Blob(self.xp, self.context.own_shape(self.context.whole_shape(like), placement))
         blob.placement = placement
         try:
@@ -340,10 +328,7 @@ class Layer:
         return self.context.workers if self.is_split else self.context.workers.single
 
     def over_workers(self, count: float, blob: Blob) -> float:
-        """Scale `count`, which is proportional to this worker's samples of the blob, to the whole batch.
-
-        The workers exchange their counts only if these do not follow from the size of the batch.
-        """
+        """Scale `count`, which is proportional to this worker's samples of the blob, to the whole batch."""
         workers, shard = self.workers, blob.placement
         if workers.size == 1:
             return float(count)
@@ -358,28 +343,23 @@ class Layer:
         if workers.size > 1 and not workers.per_worker:
             raise self.error(f"{what}, {workers.splitting}")
 
-    def error(self, message: str) -> LayerError:
+    def error(self, message: str, kind: type[LayerError] = LayerError) -> LayerError:
         """An exception that names this layer."""
-        return LayerError(self._with_name(message))
+        return kind(f'layer "{self.name}" ({self.type}): {message}')
 
     def _named(self, problem: Exception) -> LayerError:
         if isinstance(problem, NetError):
-            kind = LayerMemoryError if isinstance(problem, MemoryError) else LayerError
-            return kind(self._with_name(str(problem)))
+            return self.error(str(problem), LayerMemoryError if isinstance(problem, MemoryError) else LayerError)
         said = " ".join(str(problem).split()) or "an allocation failed"
         free = free_bytes()
         rest = "" if free is None else f"; this process can have {free:,} bytes more"
-        return LayerMemoryError(self._with_name(f"its sizes do not fit into memory ({said}{rest}); make them smaller"))
-
-    def _with_name(self, message: str) -> str:
-        return f'layer "{self.name}" ({self.type}): {message}'
+        return self.error(f"its sizes do not fit into memory ({said}{rest}); make them smaller", LayerMemoryError)
 
     def bottom_name(self, index: int) -> str:
-        """The name of a bottom, for messages."""
         return f'"{self.bottom_names[index]}"' if index < len(self.bottom_names) else f"bottom {index}"
 
     def named_shapes(self, bottom: list[Blob]) -> str:
-        """The bottoms with their shapes, for messages: "a" (2, 3) and "b" (2, 4)."""
+        """For messages: "a" (2, 3) and "b" (2, 4)."""
         return " and ".join(f"{self.bottom_name(index)} {blob.shape}" for index, blob in enumerate(bottom))
 
     def check_count(self, given: int, allowed: Count, side: str, role: str) -> None:

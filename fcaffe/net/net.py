@@ -29,11 +29,10 @@ from fcaffe.rng.counter import Moment
 class Net(Graph):
     """A graph that runs. Arguments and errors are those of Graph.
 
-    A whole pass runs a program: the nodes of the graph, rewritten for what the pass must leave behind
-    (`fcaffe.net.run.rewrite`). The context decides which blobs: the outer ones if only whole passes run; those that a
-    script reads, as long as it only runs forward; else all. A pass over some of the layers, or with hooks or
-    `debug_info`, runs `plain`: the graph as it is, layer by layer. `program` is that of the last forward pass, which
-    backward follows.
+    A whole pass runs a program: the nodes of the graph, rewritten for the blobs that the pass must leave behind
+    (`fcaffe.net.run.rewrite`). These are the outer ones if only whole passes run; those that a script reads, as long as
+    it only runs forward; else all. A pass over some of the layers, or with hooks or `debug_info`, runs `plain`: the
+    graph as it is. `program` is that of the last forward pass, which backward follows.
     """
 
     def __init__(self, param: Any, context: Context) -> None:
@@ -70,7 +69,7 @@ class Net(Graph):
 
     @contextlib.contextmanager
     def whole_passes(self) -> Iterator[None]:
-        """In its body only whole passes run (see Context). Memory is restored afterwards, also after an error."""
+        """In its body only whole passes run (see Context)."""
         self.complete()
         before, self.fuses = self.fuses, True
         try:
@@ -169,9 +168,8 @@ class Net(Graph):
     def backward(self, start: int | None = None, end: int = 0, exchange: GradientExchange | None = None) -> None:
         """Run the layers' backward passes from index `start` (the last one) down to `end`, both included.
 
-        During the pass the net tells the `exchange` from which offset on the flat gradients are final. Sums on streams
-        are part of the pass, with `finish`, so that an engine may record them. After other sums the caller calls
-        `finish`.
+        The net tells the `exchange` from which offset on the flat gradients are final. Sums on streams are part of the
+        pass, with `finish`, so that an engine may record them. After other sums the caller calls `finish`.
         """
         self.context.engine.make_current()
         whole = start in (None, len(self.nodes) - 1) and end == 0
@@ -256,8 +254,8 @@ class Net(Graph):
     def weigh_losses(self, anew: bool = False) -> None:
         """Write the weight of each loss into its gradient, for the coming backward pass.
 
-        A script may write other gradients before it calls backward, as in Caffe. So in its nets they are written where
-        memory is new, and after a backward pass for in-place layers, which has overwritten them.
+        As in Caffe a script may write other gradients before it calls backward. So its nets write them where memory is
+        new, and for in-place layers after backward, which has overwritten them.
         """
         for blob, weight in self._losses:
             state = blob.diff_storage, blob.shape, weight
@@ -280,8 +278,7 @@ class Net(Graph):
         return {blob for node in self.nodes for blob in node.tops if blob in node.bottoms}
 
     def _repeat(self, what: str, work: Callable[[], None]) -> None:
-        """Do the work of a whole pass, which an engine may record for as long as no blob changes its shape or memory,
-        and the seed stays."""
+        """Do the work of a whole pass, which an engine may record while the seed, shapes and memory stay."""
         engine = self.context.engine
         if not engine.asynchronous or any(node.layer.traits.needs_host for node in self.nodes):
             work()
@@ -289,10 +286,7 @@ class Net(Graph):
         engine.repeat(self, f"{what} pass", (self.context.seed, self.arena.version, *self.program.versions), work)
 
     def _recomputed(self) -> Iterator[Node]:
-        """Yields the nodes of the graph, each as soon as its blobs have the values of the last forward pass.
-
-        Values that were overwritten or not materialised are recomputed.
-        """
+        """Yields the nodes of the graph, each as soon as its blobs have again the values of the last forward pass."""
         self.program = self.plain
         if self.fuses:
             self.arena.follow(self.plain)
@@ -321,12 +315,9 @@ class Net(Graph):
 
     @silent_arithmetic
     def first_bad_blob(self) -> str | None:
-        """The first parameter or blob of the last forward pass that is not finite, in words, or None.
-
-        Each worker searches by itself, without sums over workers.
-        """
+        """The first parameter or blob of the last forward pass that is not finite, in words, or None."""
         engine = self.context.engine
-        with self.context.without_others():
+        with self.context.without_others():  # each worker searches by itself
             for node in self._recomputed():
                 for index, blob in enumerate(node.layer.blobs):
                     if not engine.is_finite(blob.data):
@@ -337,7 +328,7 @@ class Net(Graph):
         return None
 
     def reshape(self) -> None:
-        """Let every layer take over the shapes of its bottoms, after an input blob was reshaped."""
+        """Reshape all layers, after an input blob was reshaped."""
         for node in self.nodes:
             node.reshape()
 

@@ -25,8 +25,7 @@ from fcaffe.net.placements import Partial
 class Node:
     """A layer at its position in a list of nodes that run in this order.
 
-    The ids of a node of the graph are indices in the graph's list of blobs. `before` is a blob for the old values of
-    the bottom (see above). The graph copies them there; in a program `before` mostly is the bottom itself.
+    The ids of a node of the graph are indices in the graph's list of blobs. In a program `before` mostly is the bottom.
     """
 
     index: int
@@ -45,7 +44,7 @@ class Node:
         return self.layer.name
 
     def reshape(self) -> None:
-        """Let the layer take over the shapes of its bottoms, if they may have changed."""
+        """Let the layer take over the shapes of its bottoms."""
         by_shape = self.layer.traits.reshapes_by_shape
         if by_shape and self.versions == [blob.version for blob in self.blobs]:
             return
@@ -85,17 +84,15 @@ class Node:
 
     @property
     def is_ours(self) -> bool:
-        """Whether all its layers are fcaffe's, which change nothing in a second computation but what `forward_again`
-        says: the tests show it for each of their settings. A class from elsewhere may do anything in forward, whatever
-        it inherits."""
+        """Whether all its layers are fcaffe's, whose second computation tests show to change nothing. A class from
+        elsewhere may do anything in forward."""
         return all(type(layer).__module__.startswith("fcaffe.") for layer in {self.layer, *self.layer.layers})
 
     @property
     def is_repeatable(self) -> bool:
         """Whether `forward_again` writes the same bits as `forward`: whatever cannot be shown to do so does not.
 
-        A layer that reads data or runs user code cannot. Nor can one that takes values from other workers: those whose
-        tops are summed, and `Redistribute`. They would have to compute again at the same time.
+        Layers that read data or run user code do not, nor those that take values from other workers.
         """
         if not (self.is_ours and self.bottoms) or self.layer.type == "Redistribute":
             return False
@@ -143,7 +140,7 @@ class Node:
 
     @property
     def overwrites_gradient(self) -> bool:
-        """Whether its backward may write the gradient of its first bottom over that of its first top."""
+        """As in Traits, with these blobs."""
         if not (self.layer.traits.overwrites_gradient and self.is_ours and self.bottom_need_backward[0]):
             return False
         x, y = self.bottoms[0], self.tops[0]
@@ -167,7 +164,7 @@ Hook = Callable[[int], None]  # gets the index of the layer in the net
 
 @dataclass
 class Hooks:
-    """Called in the order in which they were added. A net that has any runs its layers one by one."""
+    """Called in their order. A net that has any runs its layers one by one."""
 
     before_forward: list[Hook] = field(default_factory=list)
     after_forward: list[Hook] = field(default_factory=list)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,7 @@ class Noise:
 
     The rows, along axis 0, are numbered in the whole batch over all workers. If workers split another axis, each of
     them draws whole rows and takes its part. A layer must not draw in a second computation: see `Context.may_change`.
-
-    Attributes:
-        by_host: Whether an engine cannot draw masks itself, by `philox_key`, `first_row` and `Context.moment`.
+    `by_host`: an engine cannot draw masks itself, by `philox_key`, `first_row` and `Context.moment`.
     """
 
     def __init__(self, layer: Any, blob: Blob) -> None:
@@ -33,13 +32,21 @@ class Noise:
 
     def keep_mask(self, shape: tuple[int, ...], ratio: float) -> np.ndarray:
         """True where Dropout keeps a value; probability 1 - ratio."""
-        whole, first = self._rows(shape)
-        return self._part(self.context.keep_mask(self.key, whole, ratio, first))
+        context, (whole, first) = self.context, self._rows(shape)
+        if context.noise == "caffe":
+            keep = 1.0 - float(np.float32(ratio))
+            drawn = context.random.bernoulli(keep, math.prod(whole)).reshape(whole).astype(bool)
+        else:
+            for_each = context.engine.for_each
+            drawn = counter.keep_mask(context.seed, self.key, context.moment, first, whole, ratio, for_each)
+        return self._part(drawn)
 
     def uniform(self, shape: tuple[int, ...]) -> np.ndarray:
         """float32 in [0, 1)."""
-        whole, first = self._rows(shape)
-        return self._part(self.context.uniform(self.key, whole, first))
+        context, (whole, first) = self.context, self._rows(shape)
+        if context.noise == "caffe":
+            return self._part(context.random.uniform(0.0, 1.0, math.prod(whole)).reshape(whole))
+        return self._part(counter.uniform(context.seed, self.key, context.moment, first, whole))
 
     @property
     def philox_key(self) -> tuple[np.uint64, np.uint64]:

@@ -33,6 +33,10 @@ class Parameter:
         return 1.0 if self.stated_lr_mult is None else self.stated_lr_mult
 
     @property
+    def decay_mult(self) -> float:
+        return 1.0 if self.stated_decay_mult is None else self.stated_decay_mult
+
+    @property
     def is_split(self) -> bool:
         """Whether each worker has only a part, whose gradient no other worker has."""
         return isinstance(self.blob.placement, Shard)
@@ -45,16 +49,12 @@ class Parameter:
             return self.blob.count
         return self.blob.count // workers.part(shard.samples).count * -(-shard.samples // workers.size)
 
-    @property
-    def decay_mult(self) -> float:
-        return 1.0 if self.stated_decay_mult is None else self.stated_decay_mult
-
 
 class Parameters:
     """The learnable blobs of a net in layer order; a blob shared by name is listed once, under its owner.
 
-    In a flat buffer each begins at a multiple of `step` values, in layer order. Split ones come last, at the same
-    offsets on each worker.
+    In a flat buffer each begins at a multiple of `step` values. Split ones come last, at the same offsets on each
+    worker.
     """
 
     def __init__(self, step: int = 1) -> None:
@@ -80,15 +80,14 @@ class Parameters:
         if (blob.count != owner.blob.count) if permissive else (blob.shape != owner.blob.shape):
             raise layer.error(
                 f"cannot share param '{spec.name}' of shape {blob.shape} with layer '{owner.layer.name}', which owns "
-                f"it with shape {owner.blob.shape}"
-                + ("" if permissive else "; share_mode: PERMISSIVE needs equal counts only")
+                f"it with shape {owner.blob.shape}; share_mode: PERMISSIVE needs equal counts only"
             )
         owner.stated_lr_mult = _agreed(layer, spec.name, "lr_mult", owner.stated_lr_mult, lr_mult)
         owner.stated_decay_mult = _agreed(layer, spec.name, "decay_mult", owner.stated_decay_mult, decay_mult)
         owner.sharers.append(blob)
 
     def share(self) -> None:
-        """Let sharers use their owner's memory. Call it after all setups, in which each fills its own, as in Caffe."""
+        """Let sharers use their owner's memory, after all setups, in which each fills its own, as in Caffe."""
         for parameter in self.owned:
             if any(blob.shape != parameter.blob.shape for blob in parameter.sharers):
                 parameter.blob.make_contiguous()  # what they share is the values in C order
@@ -111,7 +110,7 @@ class Parameters:
         return max((own.stop for parameter, own in self.with_slices() if not parameter.is_split), default=0)
 
     def flatten(self, data: Array, diff: Array) -> None:
-        """Move all blobs into two flat buffers of `extent` values, in layer order; the blobs become views of them."""
+        """Move all blobs into two flat buffers of `extent` values, of which they become views."""
         self.diff, self.to_sum = diff, diff[: self.exchanged]
         for parameter, part in self.with_slices():
             parameter.blob.move_to(data[part], diff[part])
@@ -146,8 +145,8 @@ class Parameters:
             parameter.blob.diff_storage.is_clear = False
 
     def final_offsets(self, nodes: Sequence[Sequence[Layer]]) -> list[int]:
-        """For nodes of these layers, the offset from which on the flat gradients are final after the node's backward.
-        Backward runs from the last node to the first."""
+        """For nodes of these layers, the offset from which on the flat gradients are final after the node's
+        backward."""
         own: dict[Layer, int] = {}
         for parameter, part in self.with_slices():
             if not parameter.is_split:

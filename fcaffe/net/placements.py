@@ -19,12 +19,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Placement:
-    """Base. Its text is how the log and `fcaffe summary` name it.
+    """Base. Its text is how the log and `fcaffe summary` name it."""
 
-    `chosen_by`: the layer that chooses the rows by their values, if one does. Their number changes from pass to pass.
-    """
-
-    chosen_by: Any = field(default=None, kw_only=True)
+    chosen_by: Any = field(default=None, kw_only=True)  # the layer that chooses the rows, whose number changes
 
     def __str__(self) -> str:
         return type(self).__name__
@@ -32,11 +29,8 @@ class Placement:
 
 @dataclass(frozen=True)
 class Shard(Placement):
-    """Each worker has a contiguous part along `axis`, by rank.
-
-    The parts are those of `samples`, each of which has equally many entries along the axis. With `chosen_by` the parts
-    may have any length.
-    """
+    """Each worker has a contiguous part along `axis`, by rank: the entries of its part of so many `samples`, or, with
+    `chosen_by`, any number."""
 
     axis: int
     samples: int
@@ -72,10 +66,10 @@ def first_axis(shard: Shard) -> bool:
 
 
 def common(layer: Any, bottom: list[Any], accepts: Callable[[Shard], bool] = lambda shard: True) -> Placement:
-    """The one placement in which a layer can take all of these bottoms.
+    """The one placement in which a layer can take all of these bottoms: the first acceptable Shard of one of them.
 
-    The first acceptable Shard that one of them has. If none has any, and workers have parts along another axis or of a
-    sum, Shard(0): a transposition or a sum of parts moves fewer values than a gathering. Else Replicate.
+    Else Shard(0) if workers have parts along another axis or of a sum: a transposition or a sum of parts moves fewer
+    values than a gathering. Else Replicate.
     """
     placements = [blob.placement for blob in bottom]
     shards = [one for one in placements if isinstance(one, Shard) and accepts(one)]
@@ -120,8 +114,7 @@ def by_sample(layer: Any, bottom: list[Any], /) -> Placements:
 
 
 def with_noise(accepts: Callable[[Shard], bool] = lambda shard: True) -> Rule:
-    """A rule: the layer takes the Shards that `accepts` takes, if it then knows the index of each row in the whole
-    batch, by which it draws noise. See `fcaffe.net.noise`."""
+    """A rule: the layer takes those Shards in which it knows the index of each row, by which it draws noise."""
 
     def rule(layer: Any, bottom: list[Any]) -> Placements:
         known = layer.context.workers.per_worker
@@ -181,7 +174,7 @@ def total_of(placement: Placement) -> Placement:
 
 
 def positions_summed(axis: Callable[[Any], int], of_classes: bool = False, alike: int = 2) -> Rule:
-    """The rule of layers that compare scores, with classes along `axis`, with a label for each other position.
+    """A rule: scores, with classes along `axis`, are compared with a label for each other position.
 
     Bottoms from `alike` on are whole. Tops: the sum; one like the scores, or sums of the classes; one like the labels.
     """

@@ -6,7 +6,6 @@ loads it. Code that builds nets imports `fcaffe.layers`, and `fcaffe.pycaffe` fo
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ from fcaffe.errors import NetError
 from fcaffe.net.context import Context
 from fcaffe.net.layer import Layer
 from fcaffe.proto.forks import PYTHON_INSTEAD, fork_of_layer_type
+from fcaffe.suggestions import nearest
 
 Creates = Callable[[Any, Context], Layer]  # a class of layers, or a function that chooses one
 
@@ -27,11 +27,8 @@ LayerClass = TypeVar("LayerClass", bound=Callable[[Any, Context], Layer])
 
 
 def register(layer_type: str, of_tool: bool = False) -> Any:
-    """Decorator: make this class the one for `type: "layer_type"`.
-
-    Where forks give one name to different layers, it decorates a function of (param, context) that chooses by the
-    fields of `param`. A type `of_tool` is for nets that one of fcaffe's tools builds; a prototxt cannot have it.
-    """
+    """Decorator of the class for `type: "layer_type"`, or of a function of (param, context) that chooses one by the
+    fields of `param`. A type `of_tool` is for nets that one of fcaffe's tools builds; a prototxt cannot have it."""
 
     def add(cls: LayerClass) -> LayerClass:
         other: Any = _registry.get(layer_type) or _modules.get(layer_type, [cls.__module__])[0]
@@ -48,10 +45,8 @@ def register(layer_type: str, of_tool: bool = False) -> Any:
 def declare(package: str, modules: Mapping[str, str]) -> None:
     """Let the first net that names one of these types load its module.
 
-    Args:
-        package: The package of the modules.
-        modules: By the name of each module, the types that need it, with blanks between them. The first module of a
-            type registers it.
+    `modules` has the types that need a module of the package, with blanks between them. The first module of a type
+    registers it.
     """
     for module, types in modules.items():
         for layer_type in types.split():
@@ -82,16 +77,11 @@ def create_layer(param: Any, context: Context) -> Layer:
     if create := registered(param.type):
         return create(param, context)
     message = f'layer "{param.name}": unknown layer type "{param.type}"'
-    fork = fork_of_layer_type(param.type)
-    by_letters = {name.lower(): name for name in layer_types()}  # most mistakes are of case: Relu, INNER_PRODUCT
-    letters = param.type.lower().replace("_", "")
-    count = 1 if letters in by_letters else 3
-    near = [by_letters[name] for name in difflib.get_close_matches(letters, by_letters, n=count, cutoff=0.6)]
-    if fork:
+    known = layer_types()
+    if fork := fork_of_layer_type(param.type):
         message += f"; it belongs to {fork}, BVLC Caffe does not have it; {PYTHON_INSTEAD}"
+    elif near := nearest(param.type.replace("_", ""), known):
+        message += f" (did you mean {near}?)"
     else:
-        known = f"did you mean {' or '.join(near)}?" if near else f"known types: {', '.join(layer_types())}"
-        message += f" ({known})"
-        if letters not in by_letters:
-            message += f"; if it is a fork's, {PYTHON_INSTEAD}"
+        message += f" (known types: {', '.join(known)}); if it is a fork's, {PYTHON_INSTEAD}"
     raise NetError(message)

@@ -33,7 +33,7 @@ def copy_weights(net: Net, model: Model, source: str) -> None:
     """Copy the blobs of a model into the layers of the same names.
 
     Layers that the net lacks are logged and ignored; layers that the model lacks keep their values. Raises
-    SnapshotError, and copies nothing, if numbers or shapes of blobs differ. `source` names the file in errors.
+    SnapshotError, and copies nothing, if numbers or shapes of blobs differ.
     """
     layers = {node.name: node.layer for node in reversed(net.nodes)}
     shared = {blob for parameter in net.parameters.owned for blob in parameter.sharers}
@@ -139,8 +139,7 @@ def share_weights(net: Net, trained: Net) -> None:
 def gathered(context: Context, blob: Blob, values: Array, everywhere: bool = False) -> Any:
     """An array of host memory with a parameter's values, or one of its histories, of which this worker has its part.
 
-    Of split ones worker 0 gets the whole array, block by block, or `everywhere` all workers get it; the others get
-    None. All workers call this.
+    Worker 0 gets the whole array, block by block, or, `everywhere`, all workers do; else None. All call this.
     """
     shard, workers, values = blob.placement, context.workers, context.engine.to_numpy(values)
     if not isinstance(shard, Shard):
@@ -160,10 +159,9 @@ def gathered(context: Context, blob: Blob, values: Array, everywhere: bool = Fal
 
 
 def to_model(net: Net, with_diff: bool = False) -> Model:
-    """The net as a model file holds it: every layer's parameters and blobs, Split layers included.
+    """The net as a model file holds it, Split layers included. All workers call this, and worker 0 has all values.
 
-    The arrays may be the net's own memory: they are for writing, before the net runs on. All workers call this, and
-    worker 0 has all values.
+    The arrays may be the net's own memory: they are for writing, before the net runs on.
     """
 
     def stored(blob: Blob) -> StoredBlob:

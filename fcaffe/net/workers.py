@@ -49,10 +49,10 @@ class Workers:
         return SingleWorker(self)
 
     def run_shards_in_step(self) -> None:
-        """A layer calls this in `setup` if its sums must cover all shards. Each shard then has a net of its own."""
+        """A layer calls this in `setup` if its sums must cover all shards."""
 
     def once(self, change: Callable[[], None], read_now: bool) -> None:
-        """Do the work in one of the passes in which this worker computes a batch; see `Layer.once`."""
+        """See `Layer.once`."""
         change()
 
     def sum(self, value: float) -> float:
@@ -96,7 +96,7 @@ class Workers:
         return [thing]
 
     def close(self) -> None:
-        """Release the communicators. All workers must call this."""
+        """Release the communicators. Collective."""
 
     def check_same(self, what: str, content: bytes) -> None:
         """Raises UsageError on each worker whose `content` differs from that of worker 0; all must call this."""

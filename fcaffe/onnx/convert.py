@@ -122,7 +122,7 @@ def described_by(model: Model, net: str) -> Model:
     param.state.phase = pb.TRAIN
     stored = {layer.name: layer for layer in model.layers}
     layers = []
-    for layer_param in insert_splits(filter_net(param, to_run=False)).layer:
+    for layer_param in insert_splits(filter_net(param)).layer:
         if not layer_param.HasField("phase"):
             layer_param.phase = pb.TRAIN
         layer = stored.pop(layer_param.name, None)

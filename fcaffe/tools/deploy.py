@@ -31,7 +31,7 @@ def test_layers(param: Any) -> Any:
     net.CopyFrom(param)
     net.state.phase = pb.TEST
     with log.quiet():
-        return filter_net(net, to_run=False)
+        return filter_net(net)
 
 
 def is_source(layer: Any) -> bool:

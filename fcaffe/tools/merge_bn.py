@@ -44,7 +44,7 @@ def merge_bn(param: Any, model: Model) -> Merged:
     test = pb.NetParameter()
     test.CopyFrom(param)
     test.state.phase = pb.TEST
-    test = filter_net(test, to_run=False)
+    test = filter_net(test)
     stored = {layer.name: layer for layer in model.layers}
     folded: dict[str, list[str]] = {}
     gone: set[int] = set()

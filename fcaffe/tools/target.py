@@ -205,4 +205,4 @@ def misfits_of_file(path: str, target: Target, phase: int, level: int, stages: S
         upgrade_net(param, path, fork_fields=False)
     param.state.phase, param.state.level = phase, level
     param.state.stage.extend(stages)
-    return target.misfits(filter_net(param, to_run=False))
+    return target.misfits(filter_net(param))

@@ -106,10 +106,8 @@ def test_spread_follows_the_fan(norm: str, fan: float) -> None:
 @pytest.mark.parametrize(
     ("shape", "text", "message"),
     [
-        ((3,), 'type: "gausian"', "unknown filler type 'gausian', perhaps 'gaussian'.*bilinear, constant"),
-        ((3,), 'type: "he"', "unknown filler type 'he'. Known types: bilinear"),
-        ((3,), 'type: "xavierstatic"', "NVIDIA"),
-        ((3,), 'type: "gabor"', "Intel"),
+        ((3,), 'type: "gausian"', r"unknown filler type 'gausian' \(did you mean gaussian\?\).*bilinear, constant"),
+        ((3,), 'type: "he"', "unknown filler type 'he'; known types: bilinear"),
         ((0, 3), 'type: "xavier"', "nothing to fill"),
         ((3,), 'type: "uniform" sparse: 1', "gaussian filler only"),
         ((3,), 'type: "uniform" min: 2', r"min \(2\).*max \(1\)"),

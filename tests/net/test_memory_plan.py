@@ -12,8 +12,7 @@ from fcaffe.engines.memory import ALIGNMENT, GAP
 from fcaffe.errors import NetError
 from fcaffe.net.blob import Blob, Storage
 from fcaffe.net.run.arena import START, memory_of, share_memory
-from fcaffe.net.run.layout import STEP, Use, layout, uses
-from fcaffe.net.run.live_ranges import live_ranges
+from fcaffe.net.run.layout import STEP, Use, layout, live_ranges, uses
 from fcaffe.net.run.program import Program, Step
 from fcaffe.net.run.recompute import Recompute
 from tests.net.test_recompute import INPUT, NETS, build, convolution, loss

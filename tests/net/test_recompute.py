@@ -6,7 +6,7 @@ import pytest
 from fcaffe.net import Context, Net
 from fcaffe.net.run import recompute as plan
 from fcaffe.net.run.arena import memory_of
-from fcaffe.net.run.live_ranges import peak
+from fcaffe.net.run.layout import peak
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.proto.upgrade import upgrade_net

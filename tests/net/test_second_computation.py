@@ -172,12 +172,6 @@ class SaysThatItIsRepeatable(Mine):
         raise AssertionError("is not called")
 
 
-class DrawsFromTheContext(Mine):
-    def forward(self, bottom: Any, top: Any) -> None:
-        self.forwards += 1
-        top[0].data[...] = bottom[0].data + self.context.uniform(self.key, bottom[0].shape)
-
-
 class DrawsAsDocumented(Mine):
     def setup(self, bottom: Any, top: Any) -> None:
         self.noise = Noise(self, bottom[0])
@@ -218,7 +212,7 @@ class Holds(Mine):
         self.dropout.forward(bottom, top)
 
 
-KINDS = [Mine, SaysThatItIsRepeatable, DrawsFromTheContext, DrawsAsDocumented, MyDropout, MyNorm, Holds]
+KINDS = [Mine, SaysThatItIsRepeatable, DrawsAsDocumented, MyDropout, MyNorm, Holds]
 
 
 @pytest.mark.parametrize("kind", KINDS)

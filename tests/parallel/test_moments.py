@@ -18,6 +18,7 @@ from fcaffe.engines import NumpyEngine
 from fcaffe.errors import LayerError
 from fcaffe.net import Context, Net
 from fcaffe.net.layer import Held
+from fcaffe.net.noise import Noise
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.rng import CaffeRandom
@@ -221,18 +222,18 @@ def test_the_file_of_a_test_is_that_of_one_worker(folder: Path) -> None:
 def masks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[np.ndarray]]:
     """The rows of all masks that are drawn, and of the dice of pooling, as bits."""
     found: list[np.ndarray] = []
-    draw, uniform = Context.keep_mask, Context.uniform
+    draw, uniform = Noise.keep_mask, Noise.uniform
 
-    def keep_mask(self: Context, *arguments: Any) -> np.ndarray:
+    def keep_mask(self: Noise, *arguments: Any) -> np.ndarray:
         found.extend(np.reshape(mask := draw(self, *arguments), (len(mask), -1)))
         return mask
 
-    def dice(self: Context, *arguments: Any) -> np.ndarray:
+    def dice(self: Noise, *arguments: Any) -> np.ndarray:
         found.extend(np.reshape(values := uniform(self, *arguments), (len(values), -1)) < 0.5)
         return values
 
-    monkeypatch.setattr(Context, "keep_mask", keep_mask)
-    monkeypatch.setattr(Context, "uniform", dice)
+    monkeypatch.setattr(Noise, "keep_mask", keep_mask)
+    monkeypatch.setattr(Noise, "uniform", dice)
     yield found
 
 

@@ -17,16 +17,7 @@ from fcaffe.net.context import Context
 from fcaffe.net.layer import Half, Layer
 from fcaffe.net.node import Node
 from fcaffe.net.parameters import Parameters
-from fcaffe.net.placements import (
-    LOCAL,
-    REPLICATE,
-    Local,
-    Placement,
-    Replicate,
-    Shard,
-    differs,
-    replicated,
-)
+from fcaffe.net.placements import LOCAL, REPLICATE, Local, Placement, Replicate, Shard, differs, replicated
 from fcaffe.net.registry import create_layer
 
 AUTOMATIC = "(automatic)"  # Caffe's name for a top that the prototxt left out
@@ -35,8 +26,8 @@ AUTOMATIC = "(automatic)"  # Caffe's name for a top that the prototxt left out
 class Graph:
     """Layers in order, the blobs between them, their parameters, and the gradients that backward computes.
 
-    Arguments: a NetParameter in present form (see `fcaffe.proto.read_net`) whose `state` holds phase, level and
-    stages, and the context that it runs in. Raises NetError, naming the layer, for whatever cannot be built.
+    The NetParameter is in present form (see `fcaffe.proto.read_net`), and its `state` has phase, level and stages.
+    Raises NetError, naming the layer, for whatever cannot be built.
     """
 
     def __init__(self, param: Any, context: Context) -> None:
@@ -191,10 +182,8 @@ class Graph:
         return self._created[index]
 
     def _overwriting(self, layer: Layer, index: int) -> list[Layer]:
-        """The later layers that overwrite what backward of this one reads, as they do in Caffe.
-
-        They must work in the very memory of its top, so its top must have a placement that all of them keep.
-        """
+        """The later layers that overwrite what backward of this one reads, as in Caffe. They must work in the very
+        memory of its top, so its top must have a placement that all of them keep."""
         traits, in_place = layer.traits, layer.param.top[:1] == layer.param.bottom[:1]
         reads_bottom = traits.reads == "bottoms" and in_place and traits.copies_bottom == "never"
         reads = traits.reads in ("tops", "both") or reads_bottom
@@ -278,11 +267,10 @@ def _in_place_behind(params: Sequence[Any]) -> list[list[int]]:
 
 
 def _plan_backward(nodes: Sequence[Node], force: bool) -> None:
-    """Select the layers and bottoms on a path from a learning parameter to a loss.
+    """Set `needs_backward` and `bottom_need_backward` of every node: on a path from a learning parameter to a loss.
 
-    That sets `needs_backward` and `bottom_need_backward` of every node, from the last to the first.
-    `force` (the prototxt's force_backward) then selects everything except bottoms that never have a gradient. Finally
-    the bottoms are selected to which Caffe's layers write gradients regardless of `propagate_down`.
+    `force` (force_backward) then selects everything except bottoms that never have a gradient. Finally the bottoms are
+    selected to which Caffe's layers write gradients regardless of `propagate_down`.
     """
     under_loss: set[int] = set()
     skipped: set[int] = set()
@@ -325,11 +313,8 @@ def _copy_bottoms(nodes: Sequence[Node]) -> None:
 
 
 def _choose_types(net: Graph) -> None:
-    """On an engine with factors of 16 bits, give 16 bits to each activation whose layers all support that.
-
-    No activation may have memory yet. The net's inputs and outputs stay float32, and so do labels, losses and
-    parameters.
-    """
+    """On an engine with factors of 16 bits, give 16 bits to each activation whose layers all support that. The net's
+    inputs and outputs stay float32, and so do labels, losses and parameters."""
     half = net.context.engine.half_dtype
     if half is None:
         return

@@ -79,5 +79,5 @@ def _connections(param: Any) -> tuple[dict[Source, Source], dict[Source, int], d
 
 def unknown_bottom(layer: str, index: int, blob: str, known: Any) -> str:
     near = nearest(blob, known)
-    remedy = f"did you mean '{near}'?" if near else "no layer before it in this phase has such a top"
+    remedy = f"did you mean '{near}'?" if near else "no layer before it, of this phase and these stages, has such a top"
     return f"Unknown bottom blob '{blob}' (layer '{layer}', bottom index {index}): {remedy}"

@@ -1,7 +1,10 @@
-"""Offsets of storages in one arena, such that no two live storages overlap.
+"""Live ranges of storages, and their offsets in one arena, such that no two live storages overlap.
 
-A worked example, with live ranges (`fcaffe.net.run.program`): y (8 MB, steps 0 to 3), p (1 MB, 1 to 2), dy (8 MB, 2 to
-4) and a gradient dx (6 MB, 5 to 6) need 17 MB, not 23:
+A live range is from the step that writes the values to the last step that reads them. Recomputed values have two: one
+ends with the last forward step that reads them, and the other begins with the step that recomputes them.
+
+A worked example, with the steps of `fcaffe.net.run.program`: y (8 MB, live in steps 0 to 3), p (1 MB, 1 to 2), dy (8
+MB, 2 to 4) and a gradient dx (6 MB, 5 to 6) need 17 MB, not 23:
 
     offset  0        8        16  17 MB
             | y      | dy     | p |       steps 0 to 4
@@ -10,13 +13,16 @@ A worked example, with live ranges (`fcaffe.net.run.program`): y (8 MB, steps 0 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
 from fcaffe.net.blob import Storage
-from fcaffe.net.run.live_ranges import Ranges, live_ranges, peak_of
 from fcaffe.net.run.program import Again, Program
+
+Ranges = list[tuple[int, int]]  # first and last step of each live range of a storage
 
 STEP = 1024  # bytes; offsets in the arena are its multiples: see `GAP` of fcaffe.engines.memory
 
@@ -35,6 +41,36 @@ class Use:
     def meets(self, other: Use) -> bool:
         """Whether both are live at some step."""
         return any(a <= d and c <= b for a, b in self.spans for c, d in other.spans)
+
+
+def live_ranges(program: Program, again: Again) -> dict[Storage, Ranges]:
+    """The live ranges of each storage."""
+    ranges: dict[Storage, Ranges] = {}
+    ends: dict[Storage, int] = {}
+    for time, step in reversed(list(enumerate(program.steps(again)))):
+        for storage in step.reads | step.writes:
+            ends.setdefault(storage, time)
+        for storage in step.writes:
+            if storage not in step.reads:
+                ranges.setdefault(storage, []).append((time, ends.pop(storage)))
+    for storage, end in ends.items():
+        ranges.setdefault(storage, []).append((0, end))
+    return ranges
+
+
+def peak(program: Program, again: Again) -> int:
+    """The peak number of live bytes."""
+    return peak_of([(storage.nbytes, spans) for storage, spans in live_ranges(program, again).items()])
+
+
+def peak_of(uses: Iterable[tuple[int, Ranges]]) -> int:
+    """The peak sum of the sizes that are live at one step."""
+    changes: dict[int, int] = {}
+    for size, spans in uses:
+        for first, last in spans:
+            changes[first] = changes.get(first, 0) + size
+            changes[last + 1] = changes.get(last + 1, 0) - size
+    return max(accumulate(changes[time] for time in sorted(changes)), default=0)
 
 
 def uses(program: Program, again: Again) -> list[Use]:

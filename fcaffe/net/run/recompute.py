@@ -10,16 +10,14 @@ checkpoint, which is saved. The outputs a and c are dropped after forward has re
     backward of 1          reads x, which is there
 
 So `again` is {4: (3,), 2: (1,)}. Of a long chain of n such layers with every sqrt(n)-th output saved, some 2 sqrt(n)
-outputs are live at one time instead of n. Real nets are no chains, and their blobs differ in size. Therefore a search
-(`Recompute.choose`) tries sets of checkpoints, and takes the one with the least peak memory plus a price on work.
-
-What a node behind overwrites in place is saved. Fused layers leave little of that.
+outputs are live at one time instead of n. In real nets a search (`Recompute.choose`) takes the checkpoints with the
+least peak memory plus a price on work. What a node behind overwrites in place is saved.
 """
 
 from __future__ import annotations
 
 from fcaffe.net.blob import Storage
-from fcaffe.net.run.live_ranges import peak
+from fcaffe.net.run.layout import peak
 from fcaffe.net.run.program import Again, Program, Storages, bytes_of
 
 BUDGETS = 24  # initial numbers of checkpoints
@@ -30,11 +28,8 @@ Checkpoints = frozenset[int]  # nodes whose outputs are saved in forward
 
 
 class Recompute:
-    """Chooses checkpoints: nodes whose outputs and internal values are saved. Those between them are recomputed.
-
-    Before a backward step that reads dropped values, the nodes that compute them run again, from the last checkpoints
-    on. In all this is less work than one more forward pass.
-    """
+    """Chooses checkpoints: nodes whose outputs and internal values are saved. Before a backward step that reads dropped
+    values, the nodes that compute them run again, from the last checkpoints on."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -83,8 +78,7 @@ class Recompute:
         return self._costs[checkpoints]
 
     def choose(self) -> Checkpoints:
-        """The best choice of a greedy search: it begins with evenly spread checkpoints, and toggles one at a time while
-        the cost falls."""
+        """Begin with the best of evenly spread checkpoints, and toggle one at a time while the cost falls."""
         best = min(self._spread(), key=self.cost)
         for _ in range(2):
             before = best

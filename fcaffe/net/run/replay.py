@@ -1,9 +1,8 @@
 """Replay: the forward pass of a program for inference as a list of calls that needs no Python per layer.
 
-Between two layers of a small net Python takes as long as a layer's work: to find the blobs' memory, the primitive that
-was compiled for such shapes, and the reordered weights. As long as weights, shapes and memory stay the same, so do the
-engine's calls. The first pass runs as it is and the second one records each node, whose calls are replayed from then
-on. Layers that bring data in run as they are, and so do layers with work that the engine does not do alone.
+Between two layers of a small net Python takes as long as a layer's work. As long as weights, shapes and memory stay the
+same, so do the engine's calls. So the second pass records each node, whose calls are replayed from then on, except
+layers that bring data in, or whose work the engine does not do alone.
 """
 
 from __future__ import annotations
@@ -23,11 +22,7 @@ RECORDED_PASS = 2  # of the passes with the same weights, shapes and memory
 
 
 class Replay:
-    """The forward pass of these nodes. It does not record nodes behind one that may change shapes amid a pass.
-
-    The recordings count as long as the versions of blobs and parameters and the buffers of the blobs' storages stay the
-    same.
-    """
+    """The forward pass of these nodes. It does not record nodes behind one that may change shapes amid a pass."""
 
     def __init__(self, nodes: Sequence[Node], engine: Engine) -> None:
         self._engine = engine
@@ -90,12 +85,8 @@ class Replay:
         return loss
 
     def _recording(self, node: Node) -> Any:
-        """The replay of this node, which has just run. None if code other than the engine's did a part of the work:
-        the node must run again, and its bottoms are unchanged.
-
-        The tops are read-only for NumPy meanwhile, so its writes raise an error. Comparing values would miss some: a
-        factor leaves zeros as they are.
-        """
+        """Run this node and return its replay. None if code other than the engine's did a part of the work: the node
+        must run again, and its bottoms are unchanged. The tops are read-only for NumPy, so it raises an error."""
         node.reshape()
         buffers = [blob.data_storage.buffer for blob in node.bottoms if blob in node.tops]
         before = [(buffer, buffer.copy()) for buffer in buffers]

@@ -9,11 +9,7 @@ from collections.abc import Iterator
 
 
 class EngineLock:
-    """A reentrant lock that a thread releases while it runs user code.
-
-    In Caffe no other thread runs Python until a call is over, except while the call is in user code. So it is here: a
-    Python layer may wait for threads that fill its tops, or that run nets.
-    """
+    """A reentrant lock that a thread releases while it runs user code: a Python layer may wait for other threads."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()

@@ -9,8 +9,7 @@ Arrays of blobs in host memory are live. For each storage user code gets one of 
 
     user code | push, layers, pull | user code | push, layers, pull, Python layer, push, layers, pull | user code
 
-So arrays are up to date wherever user code runs, and the results and the speed of a pass do not depend on what a script
-reads. An array is live for as long as user code holds it, which its number of references tells.
+An array is live for as long as user code holds it, which its number of references tells.
 """
 
 from __future__ import annotations
@@ -31,26 +30,21 @@ from fcaffe.net.script.engine_lock import engine_lock
 
 
 class Exposure:
-    """The arrays of one storage that user code may hold: a window, which is the storage's own memory, or a copy.
-
-    Both are flat. The copy has the values of `blob` in C order, one of the blobs of this storage at a time. With
-    `may_differ`, user code may have written values into it that the blob does not have yet.
-    """
+    """The flat arrays of one storage that user code may hold: a window or a copy."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = weakref.ref(storage)
         self.window: np.ndarray | None = None
         self.address = 0  # of the window
-        self.copy: np.ndarray | None = None
-        self.may_differ = False
+        self.copy: np.ndarray | None = None  # the values of `blob`, one of the blobs of this storage
+        self.may_differ = False  # user code may have written values into the copy that the blob does not have yet
         self.was_read = False  # since a pass has last asked
         self.shape: tuple[int, ...] = ()
         self.blob: Any = lambda: None  # a weak reference
 
     @property
     def window_is_held(self) -> bool:
-        """Whether user code has views of the window. Each is a reference to it, beside `window` and the call's own."""
-        return sys.getrefcount(self.window) > 2
+        return sys.getrefcount(self.window) > 2  # views of it, beside `window` and the call's own reference
 
     @property
     def copy_is_held(self) -> bool:
@@ -64,17 +58,12 @@ class Exposure:
 
 
 class HostViews:
-    """The arrays that user code gets for the blobs of one engine, in host memory.
-
-    Scripts call `data`, `diff` and `reshape` through their blobs. All other methods are for code that runs layers.
-    """
+    """The arrays that user code gets for the blobs of one engine, in host memory."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._windows: set[Exposure] = set()  # with a window that user code may hold
         self._copies: set[Exposure] = set()  # with a copy that user code may hold
-
-    # --- for scripts --------------------------------------------------------------------------------------------------
 
     def data(self, blob: Blob) -> np.ndarray:
         with engine_lock():
@@ -101,12 +90,9 @@ class HostViews:
                     storage.make_contiguous((samples, *blob.shape[1:]))
             blob.reshape(*shape)
 
-    # --- around the work of the engine --------------------------------------------------------------------------------
-
     @contextlib.contextmanager
     def engine_at_work(self) -> Iterator[None]:
-        """Its body uses the blobs, which have what user code has written. Afterwards user code's arrays have the
-        results."""
+        """The body runs layers."""
         with engine_lock():
             self.push()
             try:
@@ -116,10 +102,7 @@ class HostViews:
 
     @contextlib.contextmanager
     def user_at_work(self) -> Iterator[None]:
-        """The body calls user code within a pass, with the engine lock released.
-
-        Other threads see the engine's state between two passes. Afterwards it has the state of this pass again.
-        """
+        """The body calls user code within a pass, with the engine lock released."""
         self.pull()
         try:
             with engine_lock().released():
@@ -128,10 +111,7 @@ class HostViews:
             self.push()
 
     def push(self) -> None:
-        """Copy what user code has written into the blobs. To be called before the engine uses them.
-
-        Drops copies that user code does not hold.
-        """
+        """Copy what user code has written into the blobs, and drop copies that it does not hold."""
         for exposure in tuple(self._copies):
             is_held = exposure.copy_is_held  # first: another thread may write to an array, and drop it, meanwhile
             self._write_back(exposure)
@@ -141,7 +121,7 @@ class HostViews:
                 self._copies.discard(exposure)
 
     def pull(self) -> None:
-        """Update the arrays that user code holds. To be called after the engine has changed blobs."""
+        """Update the arrays that user code holds."""
         for exposure in tuple(self._copies):
             storage, blob = exposure.storage(), exposure.blob()
             if exposure.may_differ or not exposure.copy_is_held or storage is None or blob is None:
@@ -150,8 +130,6 @@ class HostViews:
                 self._fill(exposure, storage, blob)
         for storage in self.exposed():
             storage.settle()
-
-    # --- what is known of blobs and of the script ---------------------------------------------------------------------
 
     def prepare(self, blobs: Iterable[Blob]) -> None:
         """Switch these blobs, which user code writes or reads in each pass, to C order. This saves copies."""
@@ -168,8 +146,6 @@ class HostViews:
             exposure.window = None
             self._windows.discard(exposure)
         return _storages(self._windows)
-
-    # --- windows and copies -------------------------------------------------------------------------------------------
 
     def _expose(self, blob: Blob, storage: Storage) -> np.ndarray:
         self._engine.make_current()
@@ -191,7 +167,7 @@ class HostViews:
         return exposure.array
 
     def _window(self, storage: Storage, exposure: Exposure) -> np.ndarray:
-        """A flat array of the storage's memory. Views of it keep it alive, which tells whether user code holds one."""
+        """A flat array of the storage's memory."""
         address = storage.address
         storage.change()
         if exposure.window is None or exposure.address != address:
@@ -200,12 +176,12 @@ class HostViews:
         return exposure.window
 
     def _fill(self, exposure: Exposure, storage: Storage, blob: Blob) -> None:
-        """Copy the values of this blob into the copy, which user code may write from now on."""
+        """Copy the values of this blob into the copy."""
         exposure.may_differ, exposure.shape, exposure.blob = True, blob.shape, weakref.ref(blob)
         self._copy_out(storage, blob.shape, exposure.array)
 
     def _write_back(self, exposure: Exposure) -> None:
-        """Copy what user code may have written into its copy into the storage."""
+        """Copy the copy into the storage."""
         storage = exposure.storage()
         if exposure.may_differ and storage is not None:
             storage.change()
@@ -219,10 +195,8 @@ class HostViews:
 
 
 class DeviceViews(HostViews):
-    """Copies of blobs on a device, taken when user code asks for them and written back by `push`.
-
-    As in Caffe an array from before the last pass is out of date. User code has to ask for it again.
-    """
+    """Copies of blobs on a device, taken when user code asks for them and written back by `push`. As in Caffe an array
+    from before the last pass is out of date."""
 
     def prepare(self, blobs: Iterable[Blob]) -> None:
         pass

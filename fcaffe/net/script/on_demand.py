@@ -7,12 +7,9 @@ graph run once more, one by one:
     pass       data -> [conv+relu] -> pool -> fc      materialised: data, fc
     read conv  data -> conv -> relu -> pool -> fc'    all blobs have values; fc keeps its own, fc' is dropped
 
-From then on passes materialise that blob too, until the script has not read it for RECENT passes. So few passes cost
-a second run, and a script that has once read all blobs is not slow for ever.
-
-The second run has the weights and inputs of the pass: they are copied before anybody may change them
-(`before_change`). It has its noise, and changes no state twice (`Node.forward_again`). Values differ by rounding at
-most.
+From then on passes materialise that blob too, until the script has not read it for RECENT passes. The second run has
+the weights and inputs of the pass, which are copied before they change (`before_change`), and its noise, and changes no
+state twice (`Node.forward_again`). Values differ by rounding at most.
 """
 
 from __future__ import annotations
@@ -35,11 +32,7 @@ RECENT = 20  # passes
 
 
 class OnDemand:
-    """The forward passes of one net for a script.
-
-    From the first backward pass on, all passes materialise everything: gradients are read as they are, and backward
-    reads most of what forward writes.
-    """
+    """The forward passes of one net for a script. From the first backward pass on, all materialise everything."""
 
     def __init__(
         self, net: Graph, outer: frozenset[Blob], arena: Arena, new_program: Callable[[Want], Program]
@@ -97,7 +90,7 @@ class OnDemand:
         self._preserved = {}
 
     def complete(self) -> None:
-        """Compute the blobs without values. Then all is as if the pass had gone layer by layer, for backward too."""
+        """Compute the blobs without values, as if the pass had gone layer by layer, for backward too."""
         hidden = self._unmark()
         if hidden is None:
             return
@@ -123,8 +116,7 @@ class OnDemand:
             self._preserved[storage] = storage.buffer.copy()
 
     def _follow(self, program: Program) -> None:
-        """Find out what this program does not materialise, and follow what the net reads or writes, after shapes or
-        memory have changed."""
+        """Find out what this program does not materialise, and follow what the net reads or writes."""
         self._followed = program, Blob.changes
         visible = {blob.data_storage for blob in self._visible}
         self._not_materialised = {blob.data_storage for node in self._recomputed for blob in node.tops} - visible

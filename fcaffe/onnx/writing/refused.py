@@ -45,6 +45,6 @@ refuse_types("it is user code in Python", "Python")
 def check_types(param: Any) -> None:
     """Raise LayerError for a net, in phase TEST, with a refused layer. Its data sets need not exist."""
     plugins.load_own("onnx")
-    for layer in filter_net(param, to_run=False).layer:
+    for layer in filter_net(param).layer:
         if layer.type in REASONS:
             raise LayerError(f'layer "{layer.name}" ({layer.type}): cannot be written in ONNX: {REASONS[layer.type]}')
