@@ -122,6 +122,17 @@ def make_net(text: str, phase: str = "TRAIN", seed: int = 1) -> Net:
     return Net(param, Context(engine(), CaffeRandom(seed)))
 
 
+def net_of_layer(layer: str, *shapes: tuple[int, ...], tops: int = 0, phase: str = "TRAIN") -> Net:
+    """A net of the layer "it" with bottoms "x0", "x1" ... of these shapes, and tops "y0", "y1" ..."""
+    dims = [" ".join(f"dim: {n}" for n in shape) for shape in shapes]
+    inputs = [
+        f'layer {{ name: "in{i}" type: "Input" top: "x{i}" input_param {{ shape {{ {text} }} }} }}'
+        for i, text in enumerate(dims)
+    ]
+    ends = [f'bottom: "x{i}"' for i in range(len(shapes))] + [f'top: "y{i}"' for i in range(tops)]
+    return make_net(f'force_backward: true {"".join(inputs)} layer {{ name: "it" {" ".join(ends)} {layer} }}', phase)
+
+
 @pytest.fixture
 def net_from() -> Callable[..., Net]:
     """net_from(text, phase='TRAIN', seed=1)"""

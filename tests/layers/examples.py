@@ -1,5 +1,7 @@
 """One or more small configurations of every layer type, for the checks that hold for all of them."""
 
+from typing import Any
+
 from tests.layers.example import Example
 from tests.layers.examples_of_forks import EXAMPLES_OF_FORKS, FORK_FIELDS
 
@@ -22,11 +24,45 @@ TESTED_ELSEWHERE = {
 
 CONVOLUTION = 'weight_filler { type: "gaussian" std: 0.3 } bias_filler { type: "uniform" }'
 
+
+def convolutions(kernel: int) -> list[Example]:
+    """Of Convolution and Deconvolution; with groups, windows are of this size."""
+    own = [
+        "num_output: 3 kernel_size: 3",
+        "num_output: 2 kernel_size: 1 bias_term: false",
+        "num_output: 2 kernel_size: 2 dilation: 2 pad: 1",
+    ]
+    groups = f"num_output: 6 group: 2 kernel_size: {kernel} stride: 2 pad: 1"
+    return [
+        *(Example(f"convolution_param {{ {fields} {CONVOLUTION} }}", IMAGES) for fields in own),
+        Example(f"convolution_param {{ {groups} {CONVOLUTION} }}", (IMAGE, IMAGE), tops=2),
+        Example(f"convolution_param {{ num_output: 2 kernel_size: 2 {CONVOLUTION} }}", ((1, 2, 3, 2, 2, 3),)),
+    ]
+
+
 # One stream, whose first step begins a sequence: the gradient of single steps needs passes that do not follow one
 # another. See test_recurrent.py for the rest.
 SEQUENCE = ((4, 1, 3), (4, 1))
 IMAGE_SEQUENCE = ((2, 1, 2, 2, 3), (2, 1))
 RECURRENT = 'weight_filler { type: "uniform" min: -0.3 max: 0.3 } bias_filler { type: "uniform" min: -0.3 max: 0.3 }'
+
+
+def recurrent(states: int) -> list[Example]:
+    """Of a layer with so many states."""
+
+    def of(bottoms: tuple[tuple[int, ...], ...], outputs: int = 2, more: str = "", **settings: Any) -> Example:
+        text = f"recurrent_param {{ num_output: {outputs} {more} {RECURRENT} }}"
+        return Example(text, bottoms, labels={1: 2}, batched=(), **settings)
+
+    exposed, first = (*SEQUENCE, (1, 2), *((1, 1, 2),) * states), range(3, 3 + states)
+    return [
+        of(SEQUENCE),
+        of((*SEQUENCE, (1, 2)), 3),
+        of(IMAGE_SEQUENCE),
+        # no gradient comes through the last states either
+        of(exposed, more="expose_hidden: true", tops=1 + states, constants=tuple(first), smooth=False),
+    ]
+
 
 EXAMPLES: dict[str, list[Example]] = {
     "AbsVal": [Example("", IMAGES)],
@@ -73,16 +109,8 @@ EXAMPLES: dict[str, list[Example]] = {
         ),
     ],
     "Convolution": [
-        Example(f"convolution_param {{ num_output: 3 kernel_size: 3 {CONVOLUTION} }}", IMAGES),
-        Example(
-            f"convolution_param {{ num_output: 6 group: 2 kernel_size: 2 stride: 2 pad: 1 {CONVOLUTION} }}",
-            (IMAGE, IMAGE),
-            tops=2,
-        ),
-        Example(f"convolution_param {{ num_output: 2 kernel_size: 1 bias_term: false {CONVOLUTION} }}", IMAGES),
-        Example(f"convolution_param {{ num_output: 2 kernel_size: 2 dilation: 2 pad: 1 {CONVOLUTION} }}", IMAGES),
+        *convolutions(2),
         Example(f"convolution_param {{ num_output: 2 kernel_size: 2 {CONVOLUTION} }}", ((2, 2, 3, 2, 3),)),
-        Example(f"convolution_param {{ num_output: 2 kernel_size: 2 {CONVOLUTION} }}", ((1, 2, 3, 2, 2, 3),)),
     ],
     "Crop": [
         Example("", (IMAGE, (2, 1, 3, 2)), constants=(1,)),
@@ -90,16 +118,8 @@ EXAMPLES: dict[str, list[Example]] = {
         Example("crop_param { axis: -1 offset: 1 }", (MATRIX, (3, 2)), constants=(1,)),
     ],
     "Deconvolution": [
-        Example(f"convolution_param {{ num_output: 3 kernel_size: 3 {CONVOLUTION} }}", IMAGES),
-        Example(
-            f"convolution_param {{ num_output: 6 group: 2 kernel_size: 4 stride: 2 pad: 1 {CONVOLUTION} }}",
-            (IMAGE, IMAGE),
-            tops=2,
-        ),
-        Example(f"convolution_param {{ num_output: 2 kernel_size: 1 bias_term: false {CONVOLUTION} }}", IMAGES),
-        Example(f"convolution_param {{ num_output: 2 kernel_size: 2 dilation: 2 pad: 1 {CONVOLUTION} }}", IMAGES),
+        *convolutions(4),
         Example(f"convolution_param {{ num_output: 2 kernel_size: 2 axis: 2 {CONVOLUTION} }}", ((2, 1, 2, 2, 3),)),
-        Example(f"convolution_param {{ num_output: 2 kernel_size: 2 {CONVOLUTION} }}", ((1, 2, 2, 2, 2, 2),)),
     ],
     "Dropout": [
         Example("dropout_param { dropout_ratio: 0.3 }", IMAGES, in_place=True),
@@ -158,20 +178,7 @@ EXAMPLES: dict[str, list[Example]] = {
         Example("lrn_param { local_size: 5 }", IMAGES),
         Example("lrn_param { local_size: 3 norm_region: WITHIN_CHANNEL }", IMAGES),
     ],
-    "LSTM": [
-        Example(f"recurrent_param {{ num_output: 2 {RECURRENT} }}", SEQUENCE, labels={1: 2}, batched=()),
-        Example(f"recurrent_param {{ num_output: 3 {RECURRENT} }}", (*SEQUENCE, (1, 2)), labels={1: 2}, batched=()),
-        Example(f"recurrent_param {{ num_output: 2 {RECURRENT} }}", IMAGE_SEQUENCE, labels={1: 2}, batched=()),
-        Example(
-            f"recurrent_param {{ num_output: 2 expose_hidden: true {RECURRENT} }}",
-            (*SEQUENCE, (1, 1, 2), (1, 1, 2)),
-            tops=3,
-            labels={1: 2},
-            constants=(2, 3),
-            smooth=False,  # no gradient comes through the last states either
-            batched=(),
-        ),
-    ],
+    "LSTM": recurrent(2),
     "LSTMUnit": [Example("", ((1, 3, 2), (1, 3, 8), (1, 3)), tops=2, labels={2: 2}, batched=())],
     "Log": [
         Example("log_param { shift: 0.5 }", IMAGES, positive=True),
@@ -225,20 +232,7 @@ EXAMPLES: dict[str, list[Example]] = {
             empty_batch=False,
         ),
     ],
-    "RNN": [
-        Example(f"recurrent_param {{ num_output: 2 {RECURRENT} }}", SEQUENCE, labels={1: 3}, batched=()),
-        Example(f"recurrent_param {{ num_output: 3 {RECURRENT} }}", (*SEQUENCE, (1, 2)), labels={1: 2}, batched=()),
-        Example(f"recurrent_param {{ num_output: 2 {RECURRENT} }}", IMAGE_SEQUENCE, labels={1: 2}, batched=()),
-        Example(
-            f"recurrent_param {{ num_output: 2 expose_hidden: true {RECURRENT} }}",
-            (*SEQUENCE, (1, 2), (1, 1, 2)),
-            tops=2,
-            labels={1: 2},
-            constants=(3,),
-            smooth=False,
-            batched=(),
-        ),
-    ],
+    "RNN": recurrent(1),
     "ReLU": [
         Example("", IMAGES, in_place=True),
         Example("relu_param { negative_slope: 0.1 }", IMAGES, in_place=True),

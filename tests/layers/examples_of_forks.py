@@ -183,33 +183,21 @@ OBJECTS = [0] * 4 + [0, 1, 0, 1] + [0, 1, 0, 0] + [0] * 4 + [0.6, 0.2, 0.3, 0.4]
 
 FILLERS = 'weight_filler { type: "uniform" min: -1 } bias_filler { type: "uniform" min: -1 }'
 
+
+def of_regions(text: str, regions: tuple[int, ...] = (4, 5)) -> Example:
+    return Example(text, (MAPS, regions), values={1: ROIS}, constants=(1,), batched=(1,))
+
+
 REGIONS: dict[str, list[Example]] = {
     "ROIPooling": [
-        Example(f"roi_pooling_param {{ {POOLED} }}", (MAPS, (4, 5)), values={1: ROIS}, constants=(1,), batched=(1,)),
-        Example(
-            f"roi_pooling_param {{ {POOLED} pad_ratio: 0.25 }}",
-            (MAPS, (3, 5, 1, 1)),
-            values={1: ROIS},
-            constants=(1,),
-            batched=(1,),
-        ),
+        of_regions(f"roi_pooling_param {{ {POOLED} }}"),
+        of_regions(f"roi_pooling_param {{ {POOLED} pad_ratio: 0.25 }}", (3, 5, 1, 1)),
     ],
-    "PSROIPooling": [
-        Example(
-            "psroi_pooling_param { output_dim: 1 group_size: 2 spatial_scale: 0.5 }",
-            (MAPS, (4, 5)),
-            values={1: ROIS},
-            constants=(1,),
-            batched=(1,),
-        ),
-    ],
+    "PSROIPooling": [of_regions("psroi_pooling_param { output_dim: 1 group_size: 2 spatial_scale: 0.5 }")],
     "ROIAlign": [
-        Example(f"{kind} {{ {POOLED} {more} }}", (MAPS, (4, 5)), values={1: ROIS}, constants=(1,), batched=(1,))
-        for kind, more in (
-            ("roi_pooling_param", "pad_ratio: 0.25"),
-            ("roi_align_param", ""),
-            ("roi_align_param", "sampling_ratio: 2"),
-        )
+        of_regions(f"roi_pooling_param {{ {POOLED} pad_ratio: 0.25 }}"),
+        of_regions(f"roi_align_param {{ {POOLED} }}"),
+        of_regions(f"roi_align_param {{ {POOLED} sampling_ratio: 2 }}"),
     ],
     "SmoothL1Loss": [
         Example("loss_weight: 1", ((3, 4), (3, 4))),
@@ -278,19 +266,11 @@ REGIONS: dict[str, list[Example]] = {
     "EvalDetection": [
         Example(
             f"eval_detection_param {{ side: 2 num_class: 2 {more} }}",
-            ((2, 48), (2, 28)),
+            ((2, 48), (2, 28), *third),
             values={1: OBJECTS},
             has_gradient=False,
         )
-        for more in ("", "nms: 0.3 threshold: 0")
-    ]
-    + [
-        Example(
-            "eval_detection_param { side: 2 num_class: 2 }",
-            ((2, 48), (2, 28), (2, 3, 4, 4)),
-            values={1: OBJECTS},
-            has_gradient=False,
-        )
+        for more, third in (("", ()), ("nms: 0.3 threshold: 0", ()), ("", ((2, 3, 4, 4),)))
     ],
     "Lstm": [
         Example(f"lstm_param {{ num_output: 3 batch_size: 2 {FILLERS} }}", ((6, 2, 2),), batched=()),

@@ -1,6 +1,5 @@
 """SSD's layers: files of detections, boxes, what differs from the fork, and errors."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -60,22 +59,18 @@ def test_saved_files_are_those_of_ssd(path, tmp_path, monkeypatch):
     ("fields", "message"),
     [
         ('output_format: "XML" label_map_file: "map.prototxt"', 'output_format "XML" is none of VOC, ILSVRC, COCO'),
-        ('output_format: "VOC" label_map_file: "none.prototxt"', "none.prototxt does not exist"),
         ('output_format: "VOC" label_map_file: "two.prototxt"', "two.prototxt has no name for label 2"),
-        ('output_format: "VOC" label_map_file: "same.prototxt"', "label 1 has two names, a and b"),
-        ('output_format: "VOC" label_map_file: "map.prototxt" num_test_image: 3', "num_test_image 3 is not from 1 to"),
         ('output_format: "VOC" label_map_file: "map.prototxt" resize_param { height: 3 }', "the height and the width"),
     ],
 )
 def test_files_that_cannot_be_saved(folder, fields, message):
     Path("two.prototxt").write_text('item { name: "a" label: 1 }')
-    Path("same.prototxt").write_text('item { name: "a" label: 1 } item { name: "b" label: 1 }')
     saving = f'save_output_param {{ output_directory: "out" name_size_file: "sizes.txt" {fields} }}'
     with pytest.raises(DataError, match=message):
         make_net(DETECTION % saving, "TEST")
 
 
-@pytest.mark.parametrize("text", ["", "a 1 2\nb 3\n", "a one 2\n", "a 0 5\n"])
+@pytest.mark.parametrize("text", ["a 1 2\nb 3\n", "a 0 5\n"])
 def test_a_damaged_list_of_sizes(folder, text):
     Path("bad.txt").write_text(text)
     saving = 'save_output_param { output_directory: "out" name_size_file: "bad.txt" output_format: "COCO"'
@@ -154,15 +149,6 @@ def test_boxes_that_are_no_numbers_are_saved_as_empty_ones(form, folder):
 def test_without_a_background_class_0_is_found():
     rows = detected("background_label_id: -1", [(0, 0), (1, 4)])
     assert rows[:, :3].tolist() == [[0, 0, 0.75], [1, 1, 0.75]]
-
-
-def test_names_of_coco_that_are_numbers_become_numbers(folder):
-    Path("map.prototxt").write_text("".join(f'item {{ name: "{10 * n}" label: {n} }}\n' for n in range(3)))
-    Path("sizes.txt").write_text("000017 100 200\nsecond 50 40\n")
-    saving = 'output_directory: "out" name_size_file: "sizes.txt" label_map_file: "map.prototxt" output_format: "COCO"'
-    detected(f"save_output_param {{ {saving} }}", [(0, 1), (1, 2)])
-    found = [(box["image_id"], box["category_id"]) for box in json.loads(Path("out", ".json").read_text())]
-    assert found == [(17, 10), ("second", 20)]
 
 
 def test_a_script_reads_as_many_rows_as_there_are(folder):

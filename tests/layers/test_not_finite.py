@@ -116,20 +116,6 @@ def test_values_that_caffe_loses_or_spreads(layer: str, shape: tuple[int, ...], 
     ]
 
 
-@pytest.mark.parametrize("shape", [SMALL, LARGE], ids=str)
-def test_gradient_of_leaky_relu(shape: tuple[int, ...], net_from: Callable[..., Net]) -> None:
-    """Where the output is NaN it is Caffe's 0, or what a value below 0 has."""
-    relu = 'layer { name: "f" type: "ReLU" bottom: "x" top: "y" relu_param { negative_slope: 0.25 } }'
-    net = net_from("force_backward: true " + input_layer(shape) + relu)
-    net.blob("x").data[...] = -1
-    net.blob("x").data[0, 1, 1, 1] = np.nan
-    net.forward()
-    net.blob("y").diff[...] = 2
-    net.backward()
-    others = np.delete(net.blob("x").diff.ravel(), np.ravel_multi_index((0, 1, 1, 1), shape))
-    assert net.blob("x").diff[0, 1, 1, 1] in (0, 0.5) and (others == 0.5).all()
-
-
 SCALE = """layer { name: "scale" type: "Scale" bottom: "%s" top: "n"
   scale_param { bias_term: true filler { type: "uniform" min: 0.5 max: 1.5 } bias_filler { type: "uniform" } } }"""
 NORM = 'layer { name: "norm" type: "BatchNorm" bottom: "%s" top: "n" batch_norm_param { use_global_stats: %s } }'

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fcaffe.errors import NetError
-from tests.conftest import GOLDEN, make_net
+from tests.conftest import GOLDEN, make_net, net_of_layer
 from tests.golden_values import assert_close
 
 TYPES = ["LSTM", "RNN"]
@@ -114,26 +114,18 @@ EXPOSED = 'type: "RNN" top: "y" top: "h" recurrent_param { num_output: 3 expose_
     ("layer", "shapes", "message"),
     [
         ('type: "LSTM" top: "y"', [(3, 2, 4), (3, 2)], "num_output must be positive"),
-        ('type: "RNN" top: "a" recurrent_param { num_output: 4 }', [(3, 2, 4), (3, 2)], "does not work in place"),
-        (RECURRENT, [(3, 2), (3, 2)], '"a" must be (time steps, streams, values ...), not (3, 2)'),
         (RECURRENT, [(0, 2, 4), (0, 2)], "must be (time steps, streams, values ...), not (0, 2, 4)"),
-        (RECURRENT, [(3, 2, 4), (2, 3)], '"b" must have the shape (3, 2) of steps and streams, not (2, 3)'),
-        (RECURRENT, [(3, 2, 4), (3, 2), (3, 4)], '"c" must be (2 streams, values ...), not (3, 4)'),
+        (RECURRENT, [(3, 2, 4), (2, 3)], '"x1" must have the shape (3, 2) of steps and streams, not (2, 3)'),
+        (RECURRENT, [(3, 2, 4), (3, 2), (3, 4)], '"x2" must be (2 streams, values ...), not (3, 4)'),
         (RECURRENT, [(3, 2, 4)], "takes 2 to 3 bottom"),
-        (EXPOSED, [(3, 2, 4), (3, 2)], "takes 3 to 4 bottom"),
-        (EXPOSED, [(3, 2, 4), (3, 2), (1, 3, 2)], '"c" must have the shape (1, 2, 3), not (1, 3, 2)'),
-        ('type: "LSTMUnit" top: "y" top: "z"', [(1, 2, 3), (1, 2, 9), (1, 2)], 'not "a" (1, 2, 3) and "b" (1, 2, 9)'),
-        ('type: "LSTMUnit" top: "a" top: "z"', [(1, 2, 3), (1, 2, 12), (1, 2)], "does not work in place"),
+        (EXPOSED, [(3, 2, 4), (3, 2), (1, 3, 2)], '"x2" must have the shape (1, 2, 3), not (1, 3, 2)'),
+        ('type: "LSTMUnit" top: "y" top: "z"', [(1, 2, 3), (1, 2, 9), (1, 2)], 'not "x0" (1, 2, 3) and "x1" (1, 2, 9)'),
+        ('type: "LSTMUnit" top: "x0" top: "z"', [(1, 2, 3), (1, 2, 12), (1, 2)], "does not work in place"),
     ],
 )
 def test_errors(layer, shapes, message):
-    text = ""
-    names = "abc"[: len(shapes)]
-    for name, shape in zip(names, shapes, strict=True):
-        text += f'layer {{ name: "in_{name}" type: "Input" top: "{name}" {blob_shape(*shape)} }}\n'
-    links = " ".join(f'bottom: "{name}"' for name in names)
     with pytest.raises(NetError, match=re.escape(message)) as caught:
-        make_net(text + f'layer {{ name: "it" {links} {layer} }}')
+        net_of_layer(layer, *shapes)
     assert str(caught.value).startswith('layer "it"')
 
 

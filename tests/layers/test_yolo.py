@@ -79,16 +79,14 @@ def test_a_label_of_a_whole_image_trains_the_likeliest_cell(tmp_path):
     assert (gradient[0, 4] > 0).all() and not gradient[:, :4].any()
 
 
-@pytest.mark.parametrize(("lines", "message"), [("a -1\nb 0\n", "3 lines"), ("a -1\nb x\nc 0\n", "whole number")])
+@pytest.mark.parametrize(
+    ("lines", "message"), [("a -1\nb 0\n", "3 lines"), ("a -1\nb x\nc 0\n", "whole number"), ("", "/none")]
+)
 def test_trees(tmp_path, lines, message):
+    path = tmp_path / ("tree" if lines else "none")
     (tmp_path / "tree").write_text(lines)
     with pytest.raises((LayerError, DataError), match=f'layer "loss" .*{message}'):
-        net_of("RegionLoss", f'softmax_tree: "{tmp_path}/tree"')
-
-
-def test_a_missing_tree():
-    with pytest.raises(DataError, match=r'layer "loss" .*/none'):
-        net_of("RegionLoss", 'softmax_tree: "/none"')
+        net_of("RegionLoss", f'softmax_tree: "{path}"')
 
 
 def test_without_objects_the_first_version_has_a_loss():

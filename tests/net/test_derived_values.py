@@ -100,12 +100,6 @@ class Changes:
         self.net.share_with(self.other)
         yield
 
-    def the_sharing_net_writes(self) -> Iterator[None]:
-        self.other.share_with(self.net)
-        for seed in range(10, 13):
-            vary(self.other, seed)
-            yield
-
     def the_sharing_net_loads(self) -> Iterator[None]:
         self.other.save(str(self.folder / "other.caffemodel"))
         vary(self.net, 5)
@@ -168,14 +162,6 @@ class Changes:
             core.parameters.flatten(data, diff)
             yield
             self.net.params["b"][0].data[...] *= 2
-            yield
-
-    def update(self) -> Iterator[None]:
-        solver = caffe.get_solver(SOLVER + NET)
-        solver.net.blobs["x"].data[...] = self.net.blobs["x"].data
-        self.net.share_with(solver.net)
-        for _ in range(3):
-            solver.step(1)
             yield
 
     def update_and_restore(self) -> Iterator[None]:

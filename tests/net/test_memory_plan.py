@@ -14,7 +14,6 @@ from fcaffe.net.blob import Blob, Storage
 from fcaffe.net.run.arena import START, memory_of, share_memory
 from fcaffe.net.run.layout import STEP, Use, layout, live_ranges, uses
 from fcaffe.net.run.program import Program, Step
-from fcaffe.net.run.recompute import Recompute
 from tests.net.test_recompute import INPUT, NETS, build, convolution, loss
 
 
@@ -109,26 +108,6 @@ def test_the_example_of_layout():
     assert offsets == [0, 16 * MB, 8 * MB, 0] and end == 17 * MB
 
 
-def test_the_example_of_recompute():
-    layers = "".join(
-        f'''layer {{ name: "{number}" type: "InnerProduct" bottom: "{bottom}" top: "{top}"
-          inner_product_param {{ num_output: 5 weight_filler {{ type: "xavier" }} }} }}'''
-        for number, (bottom, top) in enumerate(["xa", "ab", "bc", "cd"], 1)
-    )
-    net = build(
-        'layer { name: "in" type: "Input" top: "x" top: "t" input_param { shape { dim: 6 dim: 5 } } }'
-        + layers
-        + 'layer { name: "loss" type: "EuclideanLoss" bottom: "d" bottom: "t" }'
-    )
-    recompute = Recompute(net.fused)
-    b = recompute.maker[net.blob("b").data_storage]
-    again = recompute.again(frozenset({b}))
-    assert [net.fused.nodes[index].name for index in range(5)] == ["in", "1", "2", "3", "4"]
-    assert again == {4: (3,), 2: (1,)}
-    spans = live_ranges(net.fused, again)
-    assert [len(spans[net.blob(name).data_storage]) for name in "abc"] == [2, 1, 2]
-
-
 def plans() -> list[object]:
     """The bytes and the offset of each use of the memory plans of some nets, with and without recomputation."""
     found: list[object] = []
@@ -151,5 +130,5 @@ def test_a_plan_is_the_same_in_each_process():
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
     with ThreadPoolExecutor(2) as pool:
-        first, *others = pool.map(run, range(10))
-    assert len(first) > 1000 and others == [first] * 9
+        first, *others = pool.map(run, range(4))
+    assert len(first) > 1000 and others == [first] * 3

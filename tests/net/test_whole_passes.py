@@ -165,52 +165,6 @@ def test_no_two_lie_together_that_are_in_use_together():
                 assert other is use or not np.shares_memory(other.storage.buffer, use.storage.buffer), number
 
 
-OVERWRITTEN = """
-layer { name: "in" type: "Input" top: "x" top: "label" input_param {
-  shape { dim: 6 dim: 3 dim: 16 dim: 16 } shape { dim: 6 } } }
-layer { name: "c1" type: "Convolution" bottom: "x" top: "a"
-  convolution_param { num_output: 8 kernel_size: 3 weight_filler { type: "xavier" } } }
-layer { name: "relu" type: "ReLU" bottom: "a" top: "b" }
-layer { name: "turn" type: "Scale" bottom: "b" top: "TOP" scale_param { bias_term: true filler { value: -2 } } }
-layer { name: "ip" type: "InnerProduct" bottom: "TOP" top: "g"
-  inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "g" bottom: "label" top: "loss" }
-"""
-
-
-NORMALIZED = """
-layer { name: "in" type: "Input" top: "x" top: "label" input_param {
-  shape { dim: 6 dim: 3 dim: 16 dim: 16 } shape { dim: 6 } } }
-layer { name: "c1" type: "Convolution" bottom: "x" top: "a"
-  convolution_param { num_output: 8 kernel_size: 3 weight_filler { type: "xavier" } } }
-layer { name: "split" type: "Split" bottom: "a" top: "b" top: "c" }
-layer { name: "norm" type: "BatchNorm" bottom: "b" top: "n" }
-layer { name: "scale" type: "Scale" bottom: "n" top: "n" scale_param { bias_term: true filler { value: 2 } } }
-layer { name: "five" type: "Power" bottom: "c" top: "TOP" power_param { scale: 0 shift: 5 } }
-layer { name: "silence" type: "Silence" bottom: "TOP" }
-layer { name: "ip" type: "InnerProduct" bottom: "n" top: "g"
-  inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "g" bottom: "label" top: "loss" }
-"""
-
-
-@pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize(("text", "overwritten"), [(OVERWRITTEN, "b"), (NORMALIZED, "c")])
-def test_a_layer_has_its_gradient_though_another_overwrites_its_blobs(text, overwritten, whole):
-    """In Caffe a ReLU that does not work in place looks at its bottom, and BatchNorm keeps its normalised values."""
-    gradients = []
-    for top in (overwritten, "other"):
-        net = build("TRAIN", text.replace("TOP", top), whole_passes=whole)
-        feed(net, 6)
-        net.parameters.clear_diffs()
-        net.forward()
-        net.backward()
-        gradients.append([host(own.blob.diff) for own in net.parameters.owned])
-    assert any(theirs.any() for theirs in gradients[1])
-    for ours, theirs in zip(*gradients, strict=True):
-        assert np.abs(ours - theirs).max() <= 2e-5 * max(0.1, np.abs(theirs).max())
-
-
 LOSS_OF_VALUES = """
 layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
 layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y"

@@ -64,19 +64,6 @@ def test_two_layers_of_one_name(net_from: NetFrom, tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.layers[2].blobs[0].data, before)
 
 
-def test_names_with_slashes_and_blanks(net_from: NetFrom, tmp_path: Path) -> None:
-    text = INPUT + ip("inception_3a/1x1", "x", "inception_3a/1x1", 3) + ip("a b:c", "inception_3a/1x1", "d e", 2)
-    net = net_from(text)
-    for ending in (".caffemodel", ".npz", ".h5"):
-        if ending == ".h5":
-            pytest.importorskip("h5py")
-        write_model(tmp_path / f"x{ending}", to_model(net))
-        other = net_from(text, seed=5)
-        copy_weights(other, read_model(tmp_path / f"x{ending}"), "x")
-        for mine, theirs in zip(net.parameters.owned, other.parameters.owned, strict=True):
-            np.testing.assert_array_equal(mine.blob.data, theirs.blob.data)
-
-
 STAGES = """
 state { phase: TEST level: 2 stage: "deploy" stage: "b" }
 layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 } } }
@@ -140,24 +127,6 @@ def test_normalize_of_a_loss(fields: str, divisor: int, net_from: NetFrom) -> No
     net = net_from(text)
     net.blob("l").data[...] = np.where(np.arange(12) % 4 == 3, 2, 0).reshape(2, 1, 2, 3)
     assert net.forward() == pytest.approx(9 * np.log(3) / divisor)
-
-
-def test_a_slice_point_at_the_end_gives_a_blob_of_no_channels(net_from: NetFrom) -> None:
-    text = INPUT + (
-        'layer { name: "s" type: "Slice" bottom: "x" top: "a" top: "b" slice_param { slice_point: 3 } }'
-        'layer { name: "r" type: "ReLU" bottom: "b" top: "b" }'
-        'layer { name: "c" type: "Concat" bottom: "a" bottom: "b" top: "y" }'
-        'layer { name: "quiet" type: "Silence" bottom: "y" }'
-    )
-    net = net_from(text)
-    assert [net.blob(name).shape for name in "aby"] == [(2, 3, 4, 4), (2, 0, 4, 4), (2, 3, 4, 4)]
-    net.blob("x").data[...] = np.random.default_rng(1).normal(size=(2, 3, 4, 4))
-    net.forward()
-    np.testing.assert_array_equal(net.blob("y").data, net.blob("x").data)
-    net.backward()
-    text = text.replace("slice_point: 3", "slice_point: 4")
-    with pytest.raises(NetError, match='layer "s"'):
-        net_from(text)
 
 
 def data(name: str, top: str, rules: str) -> str:
