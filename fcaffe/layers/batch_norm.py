@@ -22,9 +22,8 @@ from fcaffe.proto import caffe_pb2 as pb
 class RunningStatistics:
     """The mean and variance of all batches that a BatchNorm has seen, of which recent ones count more.
 
-    Sums in three blobs, as in Caffe: of the means (C,), of the unbiased variances (C,), and of their weights (1,).
-
-    Each batch that is added multiplies the sums by `fraction` first. Without blobs nothing is added.
+    Sums in three blobs, as in Caffe: of the means (C,), of the unbiased variances (C,), and of their weights (1,). Each
+    batch that is added multiplies them by `fraction` first. Without blobs nothing is added.
     """
 
     def __init__(self, engine: Engine, sums: list[Blob], fraction: float) -> None:
@@ -49,7 +48,6 @@ class RunningStatistics:
             self._engine.xp.multiply(sums.data, factor, out=blob.data)
 
     def sums(self) -> list[Array]:
-        """The three sums."""
         return [blob.data for blob in self._sums]
 
 
@@ -135,7 +133,7 @@ class BatchNorm(Layer):
         self.mean, self.variance = Blob(self.xp, (self.channels,)), Blob(self.xp, (self.channels,))
 
     def add_affine(self, shape: tuple[int, ...], p: Any, scale: str, shift: str) -> None:
-        """Append the blobs of scale and shift, filled by these fields of `p`, or with 1 and 0."""
+        """Append scale and shift, filled by these fields of `p`, or with 1 and 0."""
         for field, value in (scale, 1), (shift, 0):
             self.add_blob(*shape, filler=filler_or(value, p, field))
         self.affine_blobs = self.blobs[-2:]
@@ -166,13 +164,11 @@ class BatchNorm(Layer):
 
     @property
     def folded(self) -> Affine:
-        """What the layer computes with running statistics."""
         running = normalization(self.statistics.sums(), self.eps)
         return running.then(scaling(*self.affine)) if self.affine else running
 
     @property
     def differentiates_statistics(self) -> bool:
-        """Whether the gradient passes through mean and variance."""
         return not self.use_global_stats
 
     def state_blobs(self) -> dict[str, Blob]:
@@ -191,8 +187,8 @@ class BatchNorm(Layer):
         return Normalizer(self.mean.data, self.variance.data, self.eps, *(self.affine or (None, None)))
 
     def take_moments(self, bottom: Blob) -> None:
-        """Write `mean` and `variance`: of the batch of all workers, or of all batches with use_global_stats. Those of
-        the batch stay in a second computation. They are added to the running statistics."""
+        """Write `mean` and `variance`: of all batches with use_global_stats, else of the batch of all workers, which
+        are added to the running statistics."""
         if self.use_global_stats:
             return self.statistics.read(self.mean, self.variance)
         if not self.context.may_change():

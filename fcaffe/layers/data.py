@@ -26,7 +26,6 @@ from fcaffe.rng import CaffeRandom
 from fcaffe.threads import renew_in_forks
 from fcaffe.timeline import DATA
 
-FOR_BOXES = ("distort_param", "expand_param", "emit_constraint")  # of transform_param
 OF_PARENTS: list[Prefetcher | None] = []  # what forked processes have inherited and do not use
 
 
@@ -40,12 +39,12 @@ def reading_errors(layer: Layer) -> Iterator[None]:
 
 
 def state_of(position: int, random: bytes) -> State:
-    """The state of a reader: records read since the first, and what else it depends on, as the state of a generator."""
+    """The state of a reader: records read since the first, and the state of a generator."""
     return {"position": np.array(position, np.int64), "random": np.frombuffer(random, np.uint8)}
 
 
 class Reader(Layer):
-    """Base of the layers that read records one after the other. Where it stands is the same on all workers.
+    """Base of the layers that read records one after the other, at the same position on all workers.
 
     A pass may be over some samples of a batch only. Passes over the others may run on other threads, in any order.
     """
@@ -94,9 +93,8 @@ class Reader(Layer):
 class ReadingLayer(Reader):
     """Base of the layers whose tops (data, label) come from a BatchSource through a reading thread.
 
-    A subclass names its own field of the prototxt, and the source of its batches, or overrides `open_source`.
-    data_param.prefetch batches are read ahead. The state of a reader is that after the last batch that the net has had,
-    whatever the thread has read since.
+    A subclass names its own field of the prototxt, and the source of its batches, or overrides `open_source`. The state
+    is that after the last batch that the net has had, whatever the thread has read since.
     """
 
     traits = replace(Reader.traits, bottoms=0, tops=(1, 2), reads_host=True)
@@ -106,14 +104,10 @@ class ReadingLayer(Reader):
     _prefetcher: Prefetcher | None = None
 
     def transformer(self) -> Transformer:
-        """The transformer of `transform_param`."""
-        unused = [name for name in FOR_BOXES if self.param.transform_param.HasField(name)]
-        if unused:
-            log.warning(f"layer {self.name}: {' and '.join(unused)} have an effect in AnnotatedData only, as in SSD")
         return Transformer(self.param.transform_param, self.phase)
 
     def open_source(self, transformer: Transformer) -> BatchSource:
-        """The reader of batches; called once, at setup. What it draws, it draws from `self.context.random`."""
+        """The reader of batches, which draws from `self.context.random`."""
         return type(self).source(getattr(self.param, self.field), transformer, self.context.random)
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -177,7 +171,6 @@ class ReadingLayer(Reader):
         self.prefetcher.give_back(self._batch, self._copies)
 
     def label_shape(self, images: int) -> tuple[int, ...]:
-        """The shape of the top label before the first batch."""
         return (images, *self.prefetcher.source.label_shape)
 
     def labels(self, batch: Batch, rows: slice) -> np.ndarray:
@@ -255,7 +248,4 @@ class WindowData(ReadingLayer):
         if transform.mean_file:
             log.loading_window_mean(transform.mean_file)  # Caffe reads it a second time
         if transform.scale != 1:
-            log.warning(
-                f"layer {self.name}: transform_param.scale is ignored, as in Caffe; "
-                "WindowData has window_data_param.scale"
-            )
+            log.warning(f"layer {self.name}: transform_param.scale is ignored, as in Caffe")

@@ -8,7 +8,7 @@ from typing import Any
 from fcaffe import log
 from fcaffe.net import Blob, Half, Layer, Traits, register
 from fcaffe.net.layer import is_layer
-from fcaffe.net.placements import PARTIAL, REPLICATE, Local, Partial, Placements, Replicate, Shard, before
+from fcaffe.net.placements import PARTIAL, REPLICATE, Local, Partial, Placement, Placements, Replicate, Shard, before
 from fcaffe.proto import forks
 
 _rule = before(lambda layer, x: x.canonical_axis(layer.param.inner_product_param.axis))
@@ -18,12 +18,12 @@ _rule = before(lambda layer, x: x.canonical_axis(layer.param.inner_product_param
 class InnerProduct(Layer):
     """top (M, num_output) = bottom, flattened from `axis` on to (M, K), times weights (num_output, K) plus bias.
 
-    With `transpose` the weights are (K, num_output). The axes before `axis` stay as they are. With `normalize`, of
-    caffe-windows, each pass scales the rows of the weights to length 1; their gradient ignores that, as there.
+    With `transpose` the weights are (K, num_output). With `normalize`, of caffe-windows, each pass scales the rows of
+    the weights to length 1; their gradient ignores that, as there.
 
     Where that moves fewer bytes, each of several workers has only a part of the weights (`Context.split_below`). Split
-    by outputs, it takes the whole batch and computes its part of the outputs. Split by inputs, it takes its part of
-    them, such as the outputs of the layer before, and the workers' tops add up.
+    by outputs, it computes its part of the outputs of the whole batch. Split by inputs, it takes its part of them, and
+    the workers' tops add up.
     """
 
     traits = Traits(
@@ -65,26 +65,23 @@ class InnerProduct(Layer):
         self.axis = bottom[0].canonical_axis(p.axis)
         self.inputs, self.outputs = math.prod(bottom[0].shape[self.axis :]), p.num_output
         inputs = math.prod(self.context.whole_shape(bottom[0])[self.axis :])
-        source, target = bottom[0].placement, top[0].placement
-        parts = of_bias = way = None
+        source, target, workers = bottom[0].placement, top[0].placement, self.context.workers
+        parts: Placement = REPLICATE
+        of_bias: Placement = REPLICATE
         if isinstance(target, Shard) and target.axis == self.axis:
-            way, self.outputs = "outputs", self.context.workers.part(p.num_output).count
+            self.outputs = workers.part(p.num_output).count
             parts, of_bias = Shard(int(p.transpose), p.num_output), Shard(0, p.num_output)
-        elif isinstance(source, Shard) and isinstance(target, Partial):
-            way, parts = "inputs", Shard(1 - int(p.transpose), source.samples)
-        if way:
-            size = self.context.workers.size
-            spared = 8 * inputs * p.num_output * (size - 1) // size
-            log.info(
-                f'The weights of layer "{self.name}" are split by {way} over {size} workers: each spares the sum of '
-                f"their gradients, {spared:,} bytes"
-            )
+        adds_up = isinstance(source, Shard) and isinstance(target, Partial)
+        if isinstance(source, Shard) and adds_up:
+            parts = Shard(1 - int(p.transpose), source.samples)
+        if parts != REPLICATE:
+            way = "inputs" if adds_up else "outputs"
+            log.info(f'The weights of layer "{self.name}" are split by {way} over {workers.size} workers')
         shape = (inputs, p.num_output) if p.transpose else (p.num_output, inputs)
-        self.add_blob(*shape, filler=p.weight_filler, placement=parts or REPLICATE)
+        self.add_blob(*shape, filler=p.weight_filler, placement=parts)
         if p.bias_term:
-            self.add_blob(p.num_output, filler=p.bias_filler, placement=of_bias or REPLICATE)
-        # Of tops that add up one has the bias.
-        self.adds_bias = p.bias_term and not (way == "inputs" and self.context.workers.rank)
+            self.add_blob(p.num_output, filler=p.bias_filler, placement=of_bias)
+        self.adds_bias = p.bias_term and not (adds_up and workers.rank)  # one of tops that add up has the bias
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         shape = bottom[0].shape

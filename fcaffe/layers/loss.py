@@ -55,8 +55,7 @@ class LossLayer(Layer):
         if self.counts_by_default:
             self.param.loss_weight.append(1)
         else:
-            problem = "without loss_weight its loss does not count, as in its fork; set loss_weight: 1"
-            log.warning(str(self.error(problem)))
+            log.warning(str(self.error("without loss_weight its loss does not count, as in its fork")))
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         if bottom[0].shape[:1] != bottom[1].shape[:1]:
@@ -103,10 +102,7 @@ class LossLayer(Layer):
         """The mode of `divisor` that loss_param asks for."""
         mode = normalization(self.param.loss_param, default)
         if mode == PRE_FIXED and not self.knows_pre_fixed:
-            raise self.error(
-                "normalization: PRE_FIXED belongs to the OHEM losses of R-FCN; use SoftmaxWithLossOHEM or "
-                "SmoothL1LossOHEM, or set normalization: NONE and divide loss_weight by pre_fixed_normalizer"
-            )
+            raise self.error("normalization: PRE_FIXED belongs to the OHEM losses of R-FCN, such as SmoothL1LossOHEM")
         if self.depends_on_values(mode):  # so the workers exchange the divisor in each pass
             self.workers.run_shards_in_step()
             self.traits = replace(self.traits, needs_host=self.traits.needs_host or self.workers.size > 1)
@@ -153,11 +149,7 @@ def normalization(p: Any, default: int) -> int:
 
 def divisor(layer: LossLayer, labels: Blob, valid: int | Array, batch: int, full: int) -> float | Array:
     """What a loss is divided by: the number of labels (`full`), of those not ignored, of the batch, a number that the
-    prototxt gives, or nothing; at least 1.
-
-    They count over all workers, so that the losses of the workers add up to that of the whole batch. `valid` may be an
-    array without axes; see `total_of_labels`.
-    """
+    prototxt gives, or nothing; at least 1. They count over all workers; see `total_of_labels`."""
     if layer.mode == NONE:
         return 1.0
     if layer.mode == PRE_FIXED:

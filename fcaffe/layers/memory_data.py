@@ -38,10 +38,7 @@ class MemoryData(Layer):
         top[1].reshape(self.batch_size)
 
     def reset(self, data: np.ndarray, labels: np.ndarray) -> None:
-        """Read from these arrays: float32 (n, C, H, W) and n labels, n a multiple of batch_size.
-
-        They are used as they are (no copy, no transformation), from the first image.
-        """
+        """Read from these arrays, without copies: float32 (n, C, H, W) and n labels, n a multiple of batch_size."""
         try:
             data, labels = np.asarray(data, np.float32), np.asarray(labels, np.float32)
         except (TypeError, ValueError) as problem:
@@ -80,7 +77,7 @@ class MemoryData(Layer):
             self._added = False
 
     def state(self) -> State:
-        """Which image is next, and where the generator of crops and mirrors stands; the images are the script's."""
+        """The position and the generator of crops and mirrors; the images are the script's."""
         random = self.transformer.random
         state = b"" if random is None else random.state()
         return {"position": np.array(self._position, np.int64), "random": np.frombuffer(state, np.uint8)}
@@ -91,8 +88,8 @@ class MemoryData(Layer):
         count = 0 if self._data is None else len(self._data)
         if position and position >= count:
             raise self.error(
-                f"the snapshot was taken at image {position} of its data, and it has {count} now: call reset(data, "
-                "labels) or set_input_arrays(data, labels) with the same data before you restore"
+                f"the snapshot was taken at image {position} of its data, and it has {count} now: give it the same "
+                "data before you restore"
             )
         self._position = position
         if random and self.transformer.random is not None:

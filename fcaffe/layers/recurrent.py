@@ -22,9 +22,9 @@ class Recurrent(Layer):
     """Base. Bottoms: x (T, N, ...), cont (T, N) and, if given, a static input (N, ...) that every step sees.
 
     The state is multiplied by `cont` before a step: 0 begins a sequence, 1 continues one. The last step's state
-    carries over to the next batch, whose streams continue those of this one, and is kept in snapshots. N may change
-    from batch to batch, T may not. With `expose_hidden` the first states are further bottoms and the last ones further
-    tops, each (1, N, num_output); then nothing carries over, and no gradient passes through them.
+    carries over to the next batch. N may change from batch to batch, T may not. With `expose_hidden` the first states
+    are further bottoms and the last ones further tops, each (1, N, num_output); then nothing carries over, and no
+    gradient passes through them.
 
     Parameters: input weights (gates * num_output, D), their bias, [static weights], then those of `step_parameters`.
     """
@@ -166,25 +166,14 @@ class Recurrent(Layer):
             raise self.error(f"its input {self.bottom_name(0)} must be (time steps, streams, values ...), not {shape}")
         if shape[0] != self.time_steps:
             raise self.error(f"was set up for {self.time_steps} time steps, but its input now has the shape {shape}")
-        if bottom[1].shape != shape[:2]:
-            raise self.error(
-                f"its sequence indicators {self.bottom_name(1)} must have the shape {shape[:2]} of steps and streams, "
-                f"not {bottom[1].shape}"
-            )
         if self.static and (len(bottom[2].shape) < 2 or bottom[2].shape[0] != shape[1]):
-            raise self.error(
-                f"its static input {self.bottom_name(2)} must be ({shape[1]} streams, values ...), "
-                f"not {bottom[2].shape}"
-            )
-        wanted = (1, shape[1], self.outputs)
-        for index in range(len(bottom) - self.exposed, len(bottom)):
+            raise self.error(f"its static input must be ({shape[1]} streams, values ...): {self.named_shapes(bottom)}")
+        states = range(len(bottom) - self.exposed, len(bottom))
+        for index, wanted in ({1: shape[:2]} | dict.fromkeys(states, (1, shape[1], self.outputs))).items():
             if bottom[index].shape != wanted:
-                raise self.error(
-                    f"its first state {self.bottom_name(index)} must have the shape {wanted}, not {bottom[index].shape}"
-                )
+                raise self.error(f"{self.bottom_name(index)} must have the shape {wanted}, not {bottom[index].shape}")
 
     def macs(self, bottom: list[Blob], top: list[Blob]) -> int:
-        """Multiply-adds of the matrix products of one forward pass; the static input's are done once."""
         steps, streams = bottom[0].shape[:2]
         each_step = [self.blobs[0], *(blob for blob in self.step_blobs if len(blob.shape) == 2)]
         once = self.blobs[2].count if self.static else 0

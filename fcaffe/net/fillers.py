@@ -17,9 +17,7 @@ from fcaffe.suggestions import did_you_mean
 
 Floats = npt.NDArray[np.float32]
 Shape = tuple[int, ...]
-Filler = Callable[[Shape, pb.FillerParameter, CaffeRandom], Floats]
-
-FILLERS: dict[str, Filler] = {}
+Filler = Callable[[Shape, pb.FillerParameter, CaffeRandom], Floats]  # returns the values in C order
 
 
 def fill(array: Floats, filler: pb.FillerParameter, random: CaffeRandom) -> None:
@@ -60,18 +58,10 @@ def holds_values(xp: Any) -> bool:
     return getattr(xp, "holds_values", True)
 
 
-def _register(function: Filler) -> Filler:
-    """Registers a filler: a function of shape, parameters and generator that returns the values in C order."""
-    FILLERS[function.__name__] = function
-    return function
-
-
-@_register
 def constant(shape: Shape, filler: pb.FillerParameter, random: CaffeRandom) -> Floats:
     return np.broadcast_to(np.float32(filler.value), shape)
 
 
-@_register
 def uniform(shape: Shape, filler: pb.FillerParameter, random: CaffeRandom) -> Floats:
     if not filler.min <= filler.max:
         raise NetError(f"uniform filler: min ({filler.min:g}) must not be above max ({filler.max:g})")
@@ -84,7 +74,6 @@ def uniform(shape: Shape, filler: pb.FillerParameter, random: CaffeRandom) -> Fl
     return random.uniform(filler.min, filler.max, prod(shape))
 
 
-@_register
 def gaussian(shape: Shape, filler: pb.FillerParameter, random: CaffeRandom) -> Floats:
     """With sparse: s, a value is kept with probability s over the number of outputs (the first axis), else 0."""
     if not filler.std > 0:
@@ -99,20 +88,17 @@ def gaussian(shape: Shape, filler: pb.FillerParameter, random: CaffeRandom) -> F
     return values
 
 
-@_register
 def xavier(shape: Shape, filler: pb.FillerParameter, random: CaffeRandom) -> Floats:
     """Glorot and Bengio, 2010."""
     bound = np.sqrt(np.float32(3) / _fan(shape, filler))
     return random.uniform(-bound, bound, prod(shape))
 
 
-@_register
 def msra(shape: Shape, filler: pb.FillerParameter, random: CaffeRandom) -> Floats:
     """He, Zhang, Ren and Sun, 2015."""
     return random.normal(0, np.sqrt(np.float32(2) / _fan(shape, filler)), prod(shape))
 
 
-@_register
 def positive_unitball(shape: Shape, filler: pb.FillerParameter, random: CaffeRandom) -> Floats:
     """Positive values whose sum over each index of the first axis is 1."""
     rows = random.uniform(0, 1, prod(shape)).reshape(shape[0] if shape else 1, -1)
@@ -120,7 +106,6 @@ def positive_unitball(shape: Shape, filler: pb.FillerParameter, random: CaffeRan
     return rows
 
 
-@_register
 def bilinear(shape: Shape, filler: pb.FillerParameter, random: CaffeRandom) -> Floats:
     """Weights of a Deconvolution that upsamples by interpolation."""
     if len(shape) != 4 or shape[2] != shape[3]:
@@ -140,3 +125,8 @@ def _fan(shape: Shape, filler: pb.FillerParameter) -> np.float32:
     if filler.variance_norm == pb.FillerParameter.AVERAGE:
         return np.float32(fan_in + fan_out) / np.float32(2)
     return np.float32(fan_out if filler.variance_norm == pb.FillerParameter.FAN_OUT else fan_in)
+
+
+FILLERS: dict[str, Filler] = {
+    filler.__name__: filler for filler in (constant, uniform, gaussian, xavier, msra, positive_unitball, bilinear)
+}

@@ -52,15 +52,10 @@ def copy_weights(net: Net, model: Model, source: str) -> None:
                     what = f'{source}: param {index} of layer "{stored.name}"'
                     _check_shape(net.context.whole_shape(blob), values, what)
         missing = [index for index, (blob, has) in enumerate(pairs) if has.data is None and blob not in shared]
-        if len(blobs) == len(layer.blobs) == len(stored.blobs) and missing:
-            raise SnapshotError(
-                f'{source}: layer "{stored.name}" lacks parameter blob {missing[0]}, which the saved net shares, '
-                "or the file is damaged; share it by the same param names, or rename the layer to learn it from scratch"
-            )
         if len(blobs) != len(layer.blobs) or missing:
             raise SnapshotError(
                 f'{source}: layer "{stored.name}" has {_count(stored)} parameter blob(s), in the net it has '
-                f"{len(layer.blobs)}; rename the layer to learn it from scratch"
+                f"{len(layer.blobs)}; rename the layer to learn it from scratch, or share what the saved net shares"
             )
         copies += [(blob, values) for blob, values in pairs if values.data is not None]
     net.context.engine.make_current()

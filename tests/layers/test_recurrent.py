@@ -115,8 +115,8 @@ EXPOSED = 'type: "RNN" top: "y" top: "h" recurrent_param { num_output: 3 expose_
     [
         ('type: "LSTM" top: "y"', [(3, 2, 4), (3, 2)], "num_output must be positive"),
         (RECURRENT, [(0, 2, 4), (0, 2)], "must be (time steps, streams, values ...), not (0, 2, 4)"),
-        (RECURRENT, [(3, 2, 4), (2, 3)], '"x1" must have the shape (3, 2) of steps and streams, not (2, 3)'),
-        (RECURRENT, [(3, 2, 4), (3, 2), (3, 4)], '"x2" must be (2 streams, values ...), not (3, 4)'),
+        (RECURRENT, [(3, 2, 4), (2, 3)], '"x1" must have the shape (3, 2), not (2, 3)'),
+        (RECURRENT, [(3, 2, 4), (3, 2), (3, 4)], "its static input must be (2 streams, values ...)"),
         (RECURRENT, [(3, 2, 4)], "takes 2 to 3 bottom"),
         (EXPOSED, [(3, 2, 4), (3, 2), (1, 3, 2)], '"x2" must have the shape (1, 2, 3), not (1, 3, 2)'),
         ('type: "LSTMUnit" top: "y" top: "z"', [(1, 2, 3), (1, 2, 9), (1, 2)], 'not "x0" (1, 2, 3) and "x1" (1, 2, 9)'),

@@ -137,7 +137,7 @@ class Redistribute(Layer):
 
 
 def _shared(one: Sequence[slice], other: Sequence[slice], starts: Sequence[int] | None = None) -> tuple[slice, ...]:
-    """What two parts have in common, as an index of the whole array, or of one that begins at `starts`."""
+    """The intersection of two parts, as an index of the whole array, or of one that begins at `starts`."""
     shared = []
     for a, b, origin in zip(one, other, starts or [0] * len(one), strict=True):
         start = max(a.start, b.start)

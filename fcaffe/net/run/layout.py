@@ -3,11 +3,11 @@
 A live range is from the step that writes the values to the last step that reads them. Recomputed values have two: one
 ends with the last forward step that reads them, and the other begins with the step that recomputes them.
 
-A worked example, with the steps of `fcaffe.net.run.program`: y (8 MB, live in steps 0 to 3), p (1 MB, 1 to 2), dy (8
-MB, 2 to 4) and a gradient dx (6 MB, 5 to 6) need 17 MB, not 23:
+A worked example: x (8 MB, live in steps 0 to 3), p (1 MB, 1 to 2), dy (8 MB, 2 to 4) and dx (6 MB, 5 to 6) need 17 MB,
+not 23:
 
     offset  0        8        16  17 MB
-            | y      | dy     | p |       steps 0 to 4
+            | x      | dy     | p |       steps 0 to 4
             | dx   |                      steps 5 to 6
 """
 

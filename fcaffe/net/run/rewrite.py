@@ -6,14 +6,12 @@ fused layer can do the same work in fewer passes over memory:
     graph     conv1: data -> conv1    relu1: conv1 -> conv1    pool1: conv1 -> pool1
     program   conv1+relu1: data -> conv1                        pool1: conv1 -> pool1
 
-`Want` says what a pass must leave behind, and so what may be fused. A rule is a function of the nodes and the want. The
-rules run one after the other, in the order in which they were registered (see `fcaffe.layers.fused`); each of them may
-be left out, which changes results only by rounding. A rule finds the neighbours of a node by `Touching`, so that it
-takes time proportional to the number of nodes.
+A rule is a function of the nodes and of `Want`, what the pass must leave behind. The rules run in the order in which
+they were registered (see `fcaffe.layers.fused`); without any of them results differ only by rounding. A rule finds the
+neighbours of a node by `Touching`, in time proportional to the number of nodes.
 
 In Caffe, backward reads whatever in-place layers have left in a blob's memory, except that BatchNorm and some other
-layers keep a copy of their bottom. Programs compute the same. Blobs share a storage where Caffe's share memory, and
-only the bottoms with a copy become blobs of their own (`without_copies`).
+layers keep a copy of their bottom, which becomes a blob of its own in a program (`without_copies`).
 """
 
 from __future__ import annotations
@@ -31,14 +29,10 @@ from fcaffe.proto import caffe_pb2 as pb
 
 @dataclass(frozen=True)
 class Want:
-    """What a whole pass must compute.
+    """What a whole pass must compute."""
 
-    `visible`: the blobs whose values are read after the pass; None stands for all blobs of the graph, with their
-    gradients. `gradients`: a backward pass follows.
-    """
-
-    visible: frozenset[Blob] | None
-    gradients: bool
+    visible: frozenset[Blob] | None  # whose values are read after the pass; None: of all, with their gradients
+    gradients: bool  # a backward pass follows
 
     def hides(self, storage: Storage) -> bool:
         """Whether the values of this storage need not be there after the pass."""
@@ -65,10 +59,8 @@ class Touching:
                 self.positions[storage].append(position)
 
     def hides(self, fused: Node, replaced: Sequence[int], want: Want) -> bool:
-        """Whether all other nodes read the same values if `fused` replaces the nodes at these positions.
-
-        The fused node does not write the tops between them, so no other node may read these. See also `is_overwritten`.
-        """
+        """Whether all other nodes read the same values if `fused` replaces the nodes at these positions: it does not
+        write the tops between them."""
         nodes, own = self.nodes, set(replaced)
         written = {blob.data_storage for blob in fused.tops}
         for storage in {blob.data_storage for p in replaced for blob in nodes[p].tops} - written:
@@ -82,10 +74,7 @@ class Touching:
         return True
 
     def is_overwritten(self, fused: Node, replaced: Sequence[int]) -> bool:
-        """Whether later nodes overwrite memory which backward of `fused` or of the replaced nodes reads.
-
-        If both read the same memory, both compute the same from the overwritten values, as layers do in Caffe.
-        """
+        """Whether later nodes overwrite memory which backward of only one of `fused` and the replaced nodes reads."""
         nodes = self.nodes
         shared = {blob.data_storage for p in replaced for blob in nodes[p].blobs}
         ours = shared & {blob.data_storage for blob in fused.saved()}
@@ -109,11 +98,8 @@ class FusedLayer(Layer):
     """Base of layers that do the work of a chain of layers. Each layer of it alone reads the top of the one before it.
 
     Its bottoms are those of the first layer and what the others read from elsewhere; its tops are those of the last.
-    The blobs in between are not materialised. It uses the parameters of the layers that it stands for, adds to their
-    gradients, and has none of its own.
-
-    Its backward may write one more gradient, `inner`: that in front of its last layer. It lies in the memory of the
-    top's gradient, as that of an in-place layer.
+    The blobs in between are not materialised. It uses the parameters of the layers that it stands for. Its backward may
+    write one more gradient, `inner`, that in front of its last layer, in the memory of the top's gradient.
     """
 
     traits = Traits(reshapes_by_shape=True)
@@ -171,11 +157,8 @@ def rewrite(nodes: Sequence[Node], want: Want) -> list[Node]:
 
 
 def without_copies(nodes: Sequence[Node]) -> list[Node]:
-    """Let the nodes before an in-place node that saves its bottom write directly into `before`; see `Node`.
-
-    The node copies its bottom where backward of an earlier node, such as a ReLU, reads the overwritten memory, and
-    where other blobs share the memory, as the tops of a Split do.
-    """
+    """Let the nodes before an in-place node that saves its bottom write directly into `before`, unless backward of one
+    of them reads the overwritten memory, or other blobs share it."""
     result = list(nodes)
     touched: dict[Storage, list[int]] = defaultdict(list)  # the nodes that work on the present values of a memory
     for index, node in enumerate(nodes):
