@@ -7,21 +7,17 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from fcaffe.errors import UsageError
-from fcaffe.output_files import replacing
 from fcaffe.suggestions import did_you_mean
 
-MACHINE = "machine.json"  # what a calibration writes unless --out names another file
-SOURCES = ("source", "efficiency_source")  # fields that files do not have
-MAY_BE_ZERO = ("latency", "burst", "layer_seconds")
+MAY_BE_ZERO = ("latency", "layer_seconds")
 WORDS = {"str": "a text in quotes", "int": "a whole number from 1 on", "float": "a number above 0"}
 
 SUSTAINED = 0.85  # assumed: the share of a link's nominal rate that long messages get
 MEMORY_SUSTAINED = 0.7  # assumed: the share of a memory's nominal rate that layers bound by it get
-SHEET = "the maker's data sheet"
 
 
 @dataclass(frozen=True)
@@ -31,8 +27,6 @@ class Link:
     name: str
     latency: float  # seconds a message
     bandwidth: float  # bytes a second each way that long messages get
-    source: str
-    burst: float = 0.0  # bytes that pass at once after the link has idled, where a bucket of tokens limits it
 
 
 @dataclass(frozen=True)
@@ -45,8 +39,6 @@ class Device:
     memory_bandwidth: float  # bytes a second
     efficiency: float = 0.4  # the share of the peak that convolutions and inner products get
     layer_seconds: float = 5e-6  # overhead of each layer's pass
-    source: str = SHEET
-    efficiency_source: str = "assumed"
 
     def peak_of(self, math: str) -> float:
         """Raises UsageError for a type of factors that the device has no speed for."""
@@ -99,16 +91,11 @@ DEVICES = {
 
 def _nominal(name: str, latency: float, rate: float) -> Link:
     """Microseconds, and GB/s by the data sheet."""
-    source = f"{SUSTAINED:.0%} (assumed) of the nominal {rate:g} GB/s"
-    return Link(name, 1e-6 * latency, 1e9 * SUSTAINED * rate, source)
+    return Link(name, 1e-6 * latency, 1e9 * SUSTAINED * rate)
 
 
-GEMINI = Link(
-    "Gemini",
-    1.5e-6,
-    2.8e9,
-    "the one constant fitted to the cluster rows of FireCaffe's Tables 2 and 3 (nominal: 8.3 GB/s)",
-)
+# The one constant that is fitted to the cluster rows of FireCaffe's Tables 2 and 3 (nominal: 8.3 GB/s).
+GEMINI = Link("Gemini", 1.5e-6, 2.8e9)
 
 LINKS = {
     link.name: link
@@ -167,25 +154,12 @@ class Machine:
     exchange: str = TEXTBOOK
     speeds: Mapping[str, float] = field(default_factory=dict)  # images a second that a device trains, by the net's name
     speed: float | None = None  # the same, of any net
-    cores: int | None = None  # of a node, all of which are the device, and which ranks share; None: a device each
     add_bandwidth: float | None = None  # bytes of a buffer that a rank adds to another in a second
-    update_bandwidth: float | None = None  # bytes that the update reads and writes in a second; None: the device's
     read_images: float | None = None  # images a second that one worker can read
     read_images_in_all: float | None = None  # and all workers together
-    source: str = "known to fcaffe"  # of all these numbers
 
     def nodes(self, workers: int) -> int:
         return math.ceil(workers / self.devices_per_node)
-
-    def slowdown(self, workers: int) -> float:
-        """Time of computing, divided by that of a rank with all cores of its node.
-
-        Each rank gets a whole number of cores if there is one for each.
-        """
-        ranks = min(workers, self.devices_per_node)
-        if not self.cores:
-            return 1.0
-        return self.cores / (self.cores // ranks) if ranks <= self.cores else float(ranks)
 
     def speed_of(self, net: str) -> float | None:
         """Images a second of one device, if that is known of the net of this name."""
@@ -197,14 +171,13 @@ def plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-TITAN = Machine(
+TITAN = Machine(  # of FireCaffe's paper: one K20 a node
     "titan",
     replace(DEVICES["K20"], layer_seconds=0.0),
     between=GEMINI,
     within=LINKS["PCIe3"],
     # 47 epochs in 5.8 days and 64 in 21, of 1,281,167 images each: the paper's rows of one GPU
     speeds={"nin_imagenet": 120.2, "nin": 120.2, "googlenet": 45.2},
-    source="FireCaffe's paper (one K20 a node; Gemini)",
 )
 
 MACHINES = {
@@ -242,23 +215,13 @@ def machine_from(content: Any, path: str) -> Machine:
     base = None if like is None else find(str(like), MACHINES, "machine")
     if base is None and given.get("device") is None:
         raise UsageError(f"{path}: a machine needs a device, by name ({', '.join(DEVICES)}) or as an object")
-    values = {"name": path, **_values(Machine, path, ": ", given), "source": path}
+    values = {"name": path, **_values(Machine, path, ": ", given)}
     return replace(base, **values) if base else Machine(**values)
-
-
-def write_machine(machine: Machine, path: str) -> None:
-    """Raises FcaffeError."""
-
-    def stated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        return {key: value for key, value in pairs if value is not None and key not in SOURCES}
-
-    with replacing(path, "machine") as temporary:
-        temporary.write_text(json.dumps(asdict(machine, dict_factory=stated), indent=1) + "\n", encoding="utf-8")
 
 
 def _values(kind: type, where: str, dot: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a dataclass, from the keys of an object; null is as if the key were missing. Raises UsageError."""
-    types = {field.name: str(field.type) for field in fields(kind) if field.name not in SOURCES}
+    types = {field.name: str(field.type) for field in fields(kind)}
     for key in given:
         if key not in types:
             raise UsageError(f"{where}: unknown key '{key}'{did_you_mean(key, types)}; known are {', '.join(types)}")
@@ -299,9 +262,7 @@ def _described(where: str, value: Any, kind: type[_Known], known: Mapping[str, _
     noun = kind.__name__.lower()
     if isinstance(value, str):
         return find(value, known, noun)
-    given = {"name": noun, "source": where, **_values(kind, where, ".", _object(where, value))}
-    if "efficiency" in given:
-        given["efficiency_source"] = where
+    given = {"name": noun, **_values(kind, where, ".", _object(where, value))}
     needed = [one.name for one in fields(kind) if one.default is MISSING]  # type: ignore[arg-type]
     if missing := [name for name in needed if name not in given]:
         raise UsageError(f"{where}: has no {missing[0]}; a {noun} needs {', '.join(needed[1:])}")

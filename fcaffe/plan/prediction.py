@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from fcaffe.parallel.sizes import bucket_size, cuts
-from fcaffe.plan.machine import FCAFFE, TEXTBOOK, Machine
-from fcaffe.plan.reductions import COMPARED, Sum, sum_of
+from fcaffe.plan.machine import TEXTBOOK, Machine
+from fcaffe.plan.reductions import COMPARED, sum_of
 from fcaffe.plan.work import Compute, Work, compute_of
 
 MOST_WORKERS = 1 << 20  # among which the crossover is searched
@@ -48,7 +48,7 @@ def buckets(total: int, final_from: Iterable[int], ranks: int, size: float | Non
 
 
 def exposed(
-    forward: float, backward: Sequence[float], cut: Sequence[Bucket], costs: Sequence[Sum], overlap: bool = True
+    forward: float, backward: Sequence[float], cut: Sequence[Bucket], costs: Sequence[float], overlap: bool = True
 ) -> float:
     """The seconds that the sums of gradients add to a pass forward and backward.
 
@@ -56,7 +56,7 @@ def exposed(
         forward: Seconds of the forward pass.
         backward: Seconds of each layer, in the order of backward; `Bucket.after` is an index of it.
         cut: The buckets, in the order in which they become ready.
-        costs: The sum of each bucket.
+        costs: Seconds of the sum of each bucket.
         overlap: Whether a bucket is summed as soon as it is ready and those before it are summed. Without, all sums
             come after backward.
     """
@@ -66,7 +66,7 @@ def exposed(
         ready.append(end)
     summed = end if not overlap else 0.0
     for bucket, cost in zip(cut, costs, strict=True):
-        summed = max(ready[bucket.after], summed) + cost.seconds
+        summed = max(ready[bucket.after], summed) + cost
     return max(0.0, summed - end)
 
 
@@ -157,8 +157,6 @@ class Prediction:
             row = self._row(workers, name)
             return row.communication > row.compute
 
-        if name == "shared":
-            return None
         numbers = range(2, MOST_WORKERS + 1)
         index = bisect_left(numbers, True, key=overtaken)
         return numbers[index] if index < len(numbers) else None
@@ -184,12 +182,11 @@ class Prediction:
 
     def _row(self, workers: int, name: str) -> Row:
         share, cut = self.share(workers), self.cut(workers) if workers > 1 else []
-        on_node = min(workers, self.machine.devices_per_node)  # more are on other nodes, with cores of their own
         work = self.work_on(workers)
-        passes = compute_of(work, self.machine, self.math, share, on_node)
+        passes = compute_of(work, self.machine, self.math, share)
         costs = [sum_of(name, self.machine, workers, bucket.bytes) for bucket in cut]
-        blobs = work.passes * sum(sum_of("ring", self.machine, workers, size).seconds for size in work.blobs)
-        sums = exposed(sum(passes.forward), passes.backward[::-1], cut, costs, self.overlaps(workers)) + blobs
+        blobs = work.passes * sum(sum_of("ring", self.machine, workers, size) for size in work.blobs)
+        sums = exposed(sum(passes.forward), passes.backward[::-1], cut, costs, self.overlap) + blobs
         compute, update = self.work.passes * passes.seconds, self.update(workers)
         return Row(
             workers=workers,
@@ -200,30 +197,17 @@ class Prediction:
             exposed=sums,
             data=max(0.0, self.reading(workers) - (compute + sums + update)),
             update=update,
-            communication=sum((cost.seconds for cost in costs), 0.0) + blobs,
+            communication=sum(costs) + blobs,
             speedup=1.0,
             passes=passes,
         )
 
-    def overlaps(self, workers: int) -> bool:
-        """Whether sums go on beside computing. fcaffe's ranks that share the CPUs of one host sum after backward."""
-        machine = self.machine
-        on_one_host = machine.exchange == FCAFFE and machine.cores is not None and machine.nodes(workers) == 1
-        return self.overlap and not on_one_host
-
     def update(self, workers: int) -> float:
         """Seconds of the update; the known speed of a net includes it."""
-        if self.machine.update_bandwidth is None and self.machine.speed_of(self.work.name):
+        if self.machine.speed_of(self.work.name):
             return 0.0
-        return self.update_bytes(workers) / self.update_rate * self.machine.slowdown(workers)
-
-    def update_bytes(self, workers: int) -> float:
-        return self.work_on(workers).parameter_bytes * (ACCESSES + 2 * self.work.histories)
-
-    @property
-    def update_rate(self) -> float:
-        """Bytes a second that the update reads and writes."""
-        return self.machine.update_bandwidth or self.machine.device.memory_bandwidth
+        moved = self.work_on(workers).parameter_bytes * (ACCESSES + 2 * self.work.histories)
+        return moved / self.machine.device.memory_bandwidth
 
     def reading(self, workers: int) -> float:
         """Seconds that reading the batch takes, beside everything else."""

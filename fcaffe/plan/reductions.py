@@ -10,10 +10,9 @@ bytes, alpha seconds a message, beta seconds a byte, gamma seconds a byte that i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from fcaffe.errors import UsageError
 from fcaffe.parallel.sizes import best_reduction, segment_length, segments_ahead
 from fcaffe.plan.machine import FCAFFE, Link, Machine, find
 
@@ -27,15 +26,6 @@ class Round:
     link: Link
     added: float = 0.0  # bytes that a rank adds to others meanwhile
     streams: float = 1.0  # messages that share the link
-    rested: int = 0  # messages that find the link idle
-
-
-@dataclass(frozen=True)
-class Sum:
-    """One sum of gradients: its seconds, and the rounds that it consists of."""
-
-    seconds: float
-    rounds: Sequence[Round]
 
 
 @dataclass(frozen=True)
@@ -63,17 +53,12 @@ class Ranks:
 
 
 def total(ranks: Ranks, rounds: Iterable[Round]) -> float:
-    return sum(seconds(ranks, part) for part in rounds)
-
-
-def seconds(ranks: Ranks, part: Round) -> float:
-    """All repetitions of a round."""
-    machine = ranks.machine
-    message = part.link.latency + part.bytes * part.streams / part.link.bandwidth
-    adding = part.added / machine.add_bandwidth * machine.slowdown(ranks.workers) if machine.add_bandwidth else 0.0
-    # While a message of the same length goes the other way, the bucket fills by no more than half of it.
-    spared = part.rested * min(part.link.burst, part.bytes / 2) / part.link.bandwidth
-    return part.count * (message + adding) - spared
+    """Seconds of all rounds, one after another."""
+    adding = ranks.machine.add_bandwidth or math.inf
+    return sum(
+        part.count * (part.link.latency + part.bytes * part.streams / part.link.bandwidth + part.added / adding)
+        for part in rounds
+    )
 
 
 Rounds = Callable[[Ranks, float], list[Round]]
@@ -90,7 +75,7 @@ def server(ranks: Ranks, size: float) -> list[Round]:
     parts = [(near, machine.within), (served - near, machine.between)]
     if machine.devices_per_node == 1:
         parts = [(served, machine.between)]
-    return [Round(count, size, link, added, rested=1) for count, link in parts if count for added in (size, 0.0)]
+    return [Round(count, size, link, added) for count, link in parts if count for added in (size, 0.0)]
 
 
 def sharded_server(ranks: Ranks, size: float) -> list[Round]:
@@ -107,8 +92,7 @@ def sharded_server(ranks: Ranks, size: float) -> list[Round]:
 def whole_tree(ranks: Ranks, size: float) -> list[Round]:
     """Up a binomial tree and down again: ceil(log2 p) (2 (alpha + n beta) + n gamma), FireCaffe's equation (4)."""
     levels = math.ceil(math.log2(ranks.workers))
-    rounds = [ranks.at(1 << level, size, added, alone=True) for added in (size, 0.0) for level in range(levels)]
-    return [replace(part, rested=int(index % levels == 0)) for index, part in enumerate(rounds)]
+    return [ranks.at(1 << level, size, added, alone=True) for added in (size, 0.0) for level in range(levels)]
 
 
 def segmented_tree(ranks: Ranks, size: float) -> list[Round]:
@@ -165,22 +149,11 @@ def _folding(ranks: Ranks, size: float) -> list[Round]:
     return [ranks.at(1, size, size), ranks.at(1, size, 0.0)]
 
 
-def shared(ranks: Ranks, size: float) -> list[Round]:
-    """Through the memory of a host: a barrier, each rank adds up its slice of all buffers and writes the sum into each,
-    a barrier. That moves 2 n bytes; to add a byte to another moves three."""
-    barrier = Round(2 * math.ceil(math.log2(ranks.workers)), 0.0, ranks.machine.within)
-    return [barrier, Round(1, 0.0, ranks.machine.within, added=2 * size / 3)]
-
-
 def hierarchical(ranks: Ranks, size: float) -> list[Round]:
-    """A reduce-scatter within each node, each slice summed between the nodes, an allgather within. fcaffe's ranks on
-    CPUs do the first and the last through memory."""
+    """A reduce-scatter within each node, each slice summed between the nodes, an allgather within."""
     machine, near = ranks.machine, ranks.on_node
     nodes = machine.nodes(ranks.workers)
-    rounds = []
-    if near > 1:
-        within = shared if through_memory(machine) else ring
-        rounds += within(Ranks(machine, near), size)
+    rounds = ring(Ranks(machine, near), size) if near > 1 else []
     if nodes > 1:
         slices = Ranks(replace(machine, devices_per_node=1), nodes)
         rounds += [replace(part, streams=ranks.streams) for part in _between(slices, size / near)]
@@ -193,15 +166,10 @@ def _between(ranks: Ranks, size: float) -> list[Round]:
 
 
 def auto(ranks: Ranks, size: float) -> list[Round]:
-    """The reduction that fcaffe's `auto` picks on CPUs, by nodes, ranks and bytes; on devices a ring within a node."""
+    """A ring within a node, and between nodes the reduction that fcaffe's `auto` picks by nodes, ranks and bytes."""
     if ranks.workers <= ranks.machine.devices_per_node:
-        return shared(ranks, size) if through_memory(ranks.machine) else ring(ranks, size)
+        return ring(ranks, size)
     return hierarchical(ranks, size) if ranks.on_node > 1 else _between(ranks, size)
-
-
-def through_memory(machine: Machine) -> bool:
-    """Whether the ranks of a node add up in memory that they share, and how fast is known."""
-    return machine.exchange == FCAFFE and machine.add_bandwidth is not None
 
 
 def tree(ranks: Ranks, size: float) -> list[Round]:
@@ -219,24 +187,14 @@ COMPARED: dict[str, Rounds] = {  # of reductions that take equally long, the fir
     "sharded-server": sharded_server,
     "server": server,
 }
-REDUCTIONS: dict[str, Rounds] = {**COMPARED, "whole-tree": whole_tree, "shared": shared, "auto": auto}
+REDUCTIONS: dict[str, Rounds] = {**COMPARED, "whole-tree": whole_tree, "auto": auto}
 
 
-def sum_of(name: str, machine: Machine, workers: int, size: float) -> Sum:
-    """One sum of `size` bytes over this many workers. Raises UsageError."""
+def sum_of(name: str, machine: Machine, workers: int, size: float) -> float:
+    """Seconds of one sum of `size` bytes over this many workers. Raises UsageError."""
     reduction = find(name, REDUCTIONS, "reduction")
-    if workers == 1 or size == 0:
-        return Sum(0.0, ())
     ranks = Ranks(machine, workers)
-    if name == "shared" and workers > machine.devices_per_node:
-        raise UsageError(
-            f"reduction shared: {workers} workers are on {machine.nodes(workers)} nodes, which share no memory; use "
-            "hierarchical"
-        )
-    if name == "shared" and machine.add_bandwidth is None:
-        raise UsageError(f"reduction shared: how fast machine {machine.name} adds is not known; give it add_bandwidth")
-    rounds = reduction(ranks, size)
-    return Sum(total(ranks, rounds), rounds)
+    return total(ranks, reduction(ranks, size)) if workers > 1 and size else 0.0
 
 
 def _slowest(ranks: Ranks, ways: Iterable[list[Round]]) -> list[Round]:

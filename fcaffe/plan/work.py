@@ -142,20 +142,18 @@ def _layer(node: Node, final_from: int, batch: int, trained: bool) -> LayerWork:
 
 @dataclass(frozen=True)
 class Compute:
-    """Seconds of each layer's forward and backward for one pass over a worker's share, in the net's order, and where
-    these numbers come from."""
+    """Seconds of each layer's forward and backward for one pass over a worker's share, in the net's order."""
 
     forward: Sequence[float]
     backward: Sequence[float]
-    origin: str
 
     @property
     def seconds(self) -> float:
         return sum(self.forward) + sum(self.backward)
 
 
-def compute_of(work: Work, machine: Machine, math: str, samples: float, workers: int) -> Compute:
-    """The time of one pass over this many samples, while this many workers share a node.
+def compute_of(work: Work, machine: Machine, math: str, samples: float) -> Compute:
+    """The time of one pass over this many samples.
 
     Each layer takes its roofline: its operations at the device's efficiency, or its bytes at the assumed share of the
     memory's bandwidth, whichever takes longer. A known speed of the net scales all layers alike.
@@ -172,12 +170,6 @@ def compute_of(work: Work, machine: Machine, math: str, samples: float, workers:
 
     forward = [seconds(*layer.forward, layer.parameter_bytes) for layer in work.layers]
     backward = [seconds(*layer.backward, 2 * layer.parameter_bytes) for layer in work.layers]
-    factor = machine.slowdown(workers)
-    if speed := machine.speed_of(work.name):
-        factor *= samples / speed / (sum(forward) + sum(backward))
-        origin = f"{samples:g} images at {speed:g} a second ({machine.source}), split by the layers' peaks"
-    else:
-        overhead = f"{1e6 * device.layer_seconds:g} us"
-        memory = f"{MEMORY_SUSTAINED:.0%} (assumed) of the memory's bandwidth"
-        origin = f"each layer: its operations at the efficiency or its bytes at {memory}; {overhead}"
-    return Compute([factor * one for one in forward], [factor * one for one in backward], origin)
+    speed = machine.speed_of(work.name)
+    factor = samples / speed / (sum(forward) + sum(backward)) if speed else 1.0
+    return Compute([factor * one for one in forward], [factor * one for one in backward])

@@ -51,17 +51,16 @@ def test_batches_of_each_worker(run: Run) -> None:
 def test_a_file_describes_the_machine(run: Run) -> None:
     words = ["--net", NIN, "--workers", "64", "--reduce", "ring", "--no-overlap"]
     Path("known.json").write_text('{"device": "T4", "speed": 500}')
-    (known,) = plan(run, *words, "--machine", "known.json", "--explain")
+    (known,) = plan(run, *words, "--machine", "known.json")
     assert known["compute"] == pytest.approx(1 / 500)
-    assert any("known.json" in fact["by"] for fact in known["explain"])
 
 
-def test_table_and_trace(run: Run) -> None:
+def test_table(run: Run) -> None:
     words = ["--net", NIN, "--machine", "titan", "--workers", "1,128", "--batch", "1024"]
-    result = run("plan", *words, "--reduce", "all", "--explain")
+    result = run("plan", *words, "--reduce", "all")
     assert result.code == 0, result.err
     assert result.out.startswith("nin_imagenet, 1,024 images in all, on titan (K20, fp32)\n")
-    for words in ("sharded-server", "segmented-tree", "takes longer than computing", "2.8 GB/s", "128 workers, ring"):
+    for words in ("sharded-server", "segmented-tree", "takes longer than computing"):
         assert words in result.out
 
 
@@ -81,7 +80,6 @@ def test_more_workers_than_images_are_planned_with_a_warning(run: Run) -> None:
             ["--machine", "titan", "--net", "net.prototxt", "--reduce", "rng"],
             "there is no reduction 'rng' (did you mean",
         ),
-        (["--machine", "titan", "--net", "net.prototxt", "--reduce", "shared"], "reduction shared: 2 workers are on 2"),
         (["--machine", "titan", "--net", "net.prototxt", "--workers", "0"], "--workers takes positive numbers"),
         (["--machine", "titan", "--net", "net.prototxt", "--batch", "x"], "--batch takes a number, per-worker or"),
         (["--machine", "titan", "--net", "net.prototxt", "--batch", "0"], "--batch 0: a batch has one sample or more"),
@@ -92,17 +90,3 @@ def test_more_workers_than_images_are_planned_with_a_warning(run: Run) -> None:
 )
 def test_what_is_wrong_is_named(run: Run, words: list[str], message: str) -> None:
     assert message in run("plan", *words, "--workers", "2" if "--workers" not in words else "0").fatal
-
-
-def test_calibration_writes_a_file_that_predicts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, size in (("tools.profile.SIDE", 64), ("tools.profile.FLOATS", 1 << 16)):
-        monkeypatch.setattr(f"fcaffe.{name}", size)  # so that it does not take seconds
-    monkeypatch.setattr("fcaffe.cli.bench.TURN", 0.005)
-    result = run("plan", "--calibrate", "--net", "net.prototxt", "--workers", "1,2", "--out", "here.json")
-    assert result.code == 0, result.err
-    content = json.loads(Path("here.json").read_text())
-    assert set(content["speeds"]) == {"small"}
-    (row,) = plan(run, "--net", "net.prototxt", "--machine", "here.json", "--workers", "1")
-    assert row["seconds_per_iteration"] == pytest.approx(4 / content["speeds"]["small"])
-    run("plan", "--calibrate", "--out", "here.json")
-    assert json.loads(Path("here.json").read_text())["speeds"] == content["speeds"]

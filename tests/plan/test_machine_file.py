@@ -1,41 +1,11 @@
-"""Machines in files: what they may say, and that what is written reads the same."""
+"""Machines in files: what they may say."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from fcaffe.cli.plan import LONG, SHORT, link_of
 from fcaffe.errors import UsageError
-from fcaffe.plan.machine import DEVICES, FCAFFE, LINKS, MACHINES, TITAN, Link, machine_from, read_machine, write_machine
-from fcaffe.plan.reductions import sum_of
-
-
-def test_what_is_written_reads_the_same(tmp_path):
-    path = str(tmp_path / "machine.json")
-    machine = replace(
-        MACHINES["h200"],
-        between=Link("limited", 1e-5, 1e8, "", burst=2.5e5),
-        exchange=FCAFFE,
-        cores=8,
-        speeds={"n": 2.0},
-        add_bandwidth=1e10,
-        read_images=100.0,
-        speed=7.0,
-    )
-    write_machine(machine, path)
-    read = read_machine(path)
-
-    def bare(one):
-        link = {name: replace(getattr(one, name), source="") for name in ("within", "between")}
-        device = replace(one.device, source="", efficiency_source="")
-        return replace(one, source="", device=device, **link)
-
-    assert bare(read) == bare(machine)
-    assert read.source == path and path in read.between.source and path in read.device.source
+from fcaffe.plan.machine import DEVICES, LINKS, MACHINES, machine_from, read_machine
 
 
 def test_a_short_file_is_enough():
@@ -63,7 +33,7 @@ def test_a_short_file_is_enough():
             {"device": "K20", "between": {"latency": -1, "bandwidth": 1}},
             "between.latency: must be a number that is not",
         ),
-        ({"device": "K20", "cores": 0}, "m.json: cores: must be a whole number from 1 on, not 0"),
+        ({"device": "K20", "links_per_node": 0}, "m.json: links_per_node: must be a whole number from 1 on, not 0"),
         ({"device": "K20", "speed": "2"}, 'm.json: speed: must be a number above 0, not "2"'),
         ({"device": "K20", "exchange": "nccl"}, "m.json: exchange: must be textbook or fcaffe"),
         ({"device": "K20", "name": 1}, "m.json: name: must be a text in quotes, not 1"),
@@ -94,22 +64,3 @@ def test_the_known_are_plausible():
         assert 5e-7 < link.latency < 1e-4 and 1e8 < link.bandwidth < 1e12
     for name, machine in MACHINES.items():
         assert machine.name == name
-
-
-@settings(deadline=None)
-@given(st.floats(1e-6, 1e-3), st.floats(1e7, 1e10))
-def test_what_is_measured_of_a_link_is_the_link(latency: float, bandwidth: float) -> None:
-    machine = replace(TITAN, between=Link("", latency, bandwidth, ""), exchange=FCAFFE)
-    found = link_of("", *(sum_of("server", machine, 2, size).seconds for size in (SHORT, LONG)))
-    assert found.bandwidth == pytest.approx(bandwidth, rel=1e-3)
-    assert found.latency == pytest.approx(latency, rel=0.01, abs=1e-5)
-
-
-@settings(deadline=None)
-@given(st.floats(1e-6, 1e-3), st.floats(1e7, 1e10), st.floats(0, 1 << 20))
-def test_a_burst_spares_what_it_lets_through_at_once(latency: float, bandwidth: float, burst: float) -> None:
-    limited, free = (
-        sum_of("server", replace(TITAN, between=Link("", latency, bandwidth, "", size)), 8, 1 << 20).seconds
-        for size in (0.0, burst)
-    )
-    assert 0 <= limited - free <= 2.001 * burst / bandwidth + 1e-12
