@@ -51,10 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         interruption.raise_in_command()
         if interruption.is_command:
             last_words.begin()
-        if os.environ.get(f"_{tool.upper()}_COMPLETE"):  # a shell asks how the present line may go on
-            from fcaffe.cli.completion import answer
-
-            return answer(tool, _load)
         code = _run(_command_first(words))
         sys.stdout.flush()
         return code

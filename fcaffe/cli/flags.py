@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
@@ -208,11 +207,10 @@ _LOG_OPTIONS: list[Decorator] = [
 
 
 def _load_plugins(context: click.Context, param: click.Parameter, modules: tuple[str, ...]) -> None:
-    context.meta[IMPORTS] = modules
-    if not context.resilient_parsing:  # as for completion
-        from fcaffe import plugins
+    from fcaffe import plugins
 
-        plugins.load(modules)
+    context.meta[IMPORTS] = modules
+    plugins.load(modules)
 
 
 _COMMON_OPTIONS: list[Decorator] = [
@@ -263,15 +261,9 @@ class Command(click.Command):
         super().__init__(*args, **settings)
         self.example = example
         self.file_flag = file_flag
-        for param in self.params:  # so that the shell completes files
-            named = isinstance(param, click.Argument) or re.search("FILE|FOLDER", param.metavar or "")
-            if named and param.type is click.STRING:
-                param.type = click.Path()
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         """Parse `args`, in gflags' spellings. The root context's `obj` gets the command's name and click's words."""
-        if context.resilient_parsing:  # a line that the shell completes
-            return super().parse_args(context, args)
         if asks_for_help(args):
             return super().parse_args(context, ["--help"])
         words = spell(args, self.params)

@@ -207,7 +207,6 @@ class SharingFlags:
         "How the gradients of the workers are added up (auto).",
         default="auto",
         needs=[SEVERAL],
-        shell_complete=lambda context, param, begun: [name for name in reduction_names() if name.startswith(begun)],
     )
     compress: str = flag(
         "NAME",

@@ -1,19 +1,11 @@
-"""Help of each command, and completion by the shells."""
+"""Help of each command."""
 
 from __future__ import annotations
-
-import os
-import shlex
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from fcaffe.cli import _load
 from fcaffe.cli.commands import COMMANDS
-from fcaffe.cli.completion import SHELLS
 from fcaffe.cli.flags import HEADINGS
 from tests.cli.conftest import Run
 
@@ -47,54 +39,6 @@ def test_flags_are_in_groups_and_in_the_order_of_use(run: Run) -> None:
     assert found == HEADINGS
     flags = [line.split()[0].rstrip(",") for line in out.splitlines() if line.startswith("  --")]
     assert flags[:3] == ["--solver", "--weights", "--snapshot"] and flags[-1] == "--version"
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("fcaffe tr", ["plain,train"]),
-        ("fcaffe upgrade_s", ["plain,upgrade_solver_proto_text"]),
-        ("fcaffe train --sol", ["plain,--solver"]),
-        ("fcaffe train --solver s", ["file,s"]),
-        ("fcaffe train --on-nan c", ["plain,continue"]),
-        ("fcaffe train --reduce tr", ["plain,tree"]),
-        ("fcaffe summary n", ["file,n"]),
-        ("fcaffe lmdb sh", ["plain,shuffle"]),
-        ("fcaffe lmdb info x", ["file,x"]),
-        ("fcaffe completion z", ["plain,zsh"]),
-        ("caffe tes", ["plain,test"]),
-    ],
-)
-def test_how_a_line_goes_on(line: str, expected: list[str], run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = line.split()[0]
-    monkeypatch.setattr("sys.argv", [f"/usr/bin/{program}"])
-    monkeypatch.setenv(f"_{program.upper()}_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", line)
-    monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - 1))
-    assert run().out.splitlines() == expected
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_a_shell_takes_what_is_printed(shell: str, tmp_path: Path, run: Run) -> None:
-    if shutil.which(shell) is None:
-        pytest.skip(f"there is no {shell} here")
-    script = tmp_path / "completion"
-    script.write_text(run(f"completion {shell}").out)
-    program = tmp_path / "fcaffe"
-    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m fcaffe "$@"\n')
-    program.chmod(0o755)
-    asked = {
-        "bash": "source completion; COMP_WORDS=(fcaffe tr); COMP_CWORD=1; "
-        "_fcaffe_completion fcaffe; echo ${COMPREPLY[@]}",
-        "zsh": "compdef() { }; compadd() { echo $@ }; _describe() { print -l -- ${(P)3}; }; source ./completion; "
-        "words=(fcaffe tr); CURRENT=2; _fcaffe_completion",
-        "fish": "source completion; complete -C 'fcaffe tr'",
-    }[shell]
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)}
-    done = subprocess.run(
-        [shell, "-c", asked], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert "train" in done.stdout and "test" not in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
