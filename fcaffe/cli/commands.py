@@ -45,9 +45,8 @@ OTHERS = {
     "compress": "compress a model: WEIGHTS OUT.dcmodel [--solver FILE]",
     "lmdb": "inspect, merge, shuffle and export databases: info|cat|merge|shuffle|export DB...",
     "run": "run a Python script in which `import caffe` means fcaffe: SCRIPT|-m MODULE [ARGUMENTS]",
-    "bench": "measure sums of gradients, or training iterations: reduce|step [--net FILE] [--workers N]",
+    "bench": "measure sums of gradients: reduce [--reduce NAME,...] [--workers N,...]",
     "plan": "predict what more workers would buy: --solver FILE|--net FILE --machine NAME [--workers N,...]",
-    "completion": "print the shell's completion of commands and flags: bash|zsh|fish",
 }
 COMMANDS = {**CAFFE_COMMANDS, **FLOW, **TOOLS, **OTHERS}
 

@@ -114,7 +114,9 @@ _FIELDS = {"lr": "base_lr", "learning_rate": "base_lr", "iterations": "max_iter"
 GONE = {
     "grow_batch": "leave it out, and the rate drops as lr_policy says. To let the batch grow, end the training at the "
     "drop, and resume it by --snapshot with a larger iter_size at the same rate",
+    "calibrate": "fcaffe time --profile measures this machine; write its file by hand (docs/firecaffe.md)",
     "mpi_args": "fcaffe starts the workers itself; for another MPI start them by its own mpirun, without --workers",
+    "scaling": "train 100 iterations with --workers 1, 2, ..., and compare the seconds at the ends of the logs",
 }
 
 

@@ -1,12 +1,9 @@
-"""Commands that run a net: `test` scores it, `time` measures its layers or splits of the cores, `extract_features`."""
+"""Commands that run a net: `test` scores it, `time` measures its layers; `extract_features`."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import subprocess
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import click
 import numpy as np
@@ -19,20 +16,17 @@ from fcaffe.cli.table import print_table
 from fcaffe.data import array_to_datum
 from fcaffe.data.backends import new_database
 from fcaffe.data.database import Writer
-from fcaffe.errors import DataError, FcaffeError, UsageError
+from fcaffe.errors import DataError, UsageError
 from fcaffe.input_files import require_inputs
 from fcaffe.net import Net
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.python_path import python
 from fcaffe.solvers.evaluation import AP_VERSIONS, Detections, collectors
-from fcaffe.threads import VARIABLES, available_cpus, environment_of_others
 from fcaffe.tools.confusion import Confusion
 from fcaffe.tools.nets import load, new_net, read_net_for, score
 from fcaffe.tools.profile import COLUMNS, benchmark, profile
 
 WORDS = "WEIGHTS NET BLOB[,BLOB...] DATABASE[,DATABASE...] BATCHES lmdb|leveldb [CPU|GPU] [DEVICE]"
 REPORT = 1000  # records of extract_features between two lines of the log
-MARGIN = 1.03  # repeated measurements of one split differ by so much
 
 
 @command(
@@ -85,22 +79,10 @@ def test(flags: Flags, engines: EngineFlags, ap_version: str | None, per_class: 
     caffe="model weights iterations gpu phase level stage",
 )
 @click.option("--profile", "profiled", is_flag=True, help="Compare all layers with the machine's peaks.")
-@click.option(
-    "--scaling",
-    is_flag=True,
-    help="Time training steps instead, on synthetic batches, for each split of this host's cores between workers and "
-    "threads, and print the fastest. The workers share the net's batch.",
-)
-@click.option("--input-shape", default="", metavar="C,H,W", help="With --scaling: shape of a record, if it is unknown.")
 @engine_flags
-def time(flags: Flags, engines: EngineFlags, profiled: bool, scaling: bool, input_shape: str) -> int:
+def time(flags: Flags, engines: EngineFlags, profiled: bool) -> int:
     if not flags.model:
         raise UsageError("Need a model definition to time. Give it as --model FILE")
-    if scaling:
-        _scaling(flags, engines, input_shape)
-        return 0
-    if input_shape:
-        raise UsageError("--input-shape is for --scaling: leave it out")
     phase = phase_number(flags.phase)
     require_inputs(flags.weights)
     if gpu := first_gpu(flags.gpu):
@@ -119,75 +101,6 @@ def time(flags: Flags, engines: EngineFlags, profiled: bool, scaling: bool, inpu
         else:
             benchmark(net, flags.iterations)
     return 0
-
-
-def _scaling(flags: Flags, engines: EngineFlags, input_shape: str) -> None:
-    """Measure the splits of the cores; print them and the advice. Raises UsageError for incompatible flags."""
-    if flags.gpu or engines.engine or engines.math != "fp32":
-        raise UsageError("--scaling trains on CPUs in float32: leave out --gpu, --engine and --math")
-    if (cores := available_cpus()) == 1:
-        raise UsageError("--scaling: this process may run on one CPU only, so there is nothing to split")
-    results = measure_splits([f"--net={flags.model}", f"--input-shape={input_shape}"], cores)
-    rows = []
-    for result in results:
-        if result.problem:
-            log.warning(f"{result}: {result.problem}")
-            continue
-        speed = result.batch / result.seconds
-        rows.append((str(result.workers), str(result.threads), f"{1000 * result.seconds:.4g}", f"{speed:,.1f}"))
-    batch = max(result.batch for result in results)
-    print_table(f"Training steps of {batch} samples", ("workers", "threads", "ms", "images/s"), rows, 0)
-    click.echo(advice(results))
-
-
-class Split(NamedTuple):
-    """A number of workers and of threads of each. `seconds` is the median of an iteration; `problem` says why there is
-    none."""
-
-    workers: int
-    threads: int
-    seconds: float = 0.0
-    batch: int = 0
-    problem: str = ""
-
-    def __str__(self) -> str:
-        workers = f"{self.workers} worker{'s' * (self.workers > 1)}"
-        return f"{workers} of {self.threads} thread{'s' * (self.threads > 1)}"
-
-
-def measure_splits(flags: Sequence[str], cores: int) -> list[Split]:
-    """Measure each split of all cores into workers of equally many threads, by `fcaffe bench step` with these flags.
-
-    Raises FcaffeError if no split can be measured.
-    """
-    results = []
-    for workers in [number for number in range(1, cores + 1) if cores % number == 0]:
-        split = Split(workers, cores // workers)
-        log.info(f"Measuring {split}")
-        command = python("-m", "fcaffe", "bench", "step", *flags, f"--workers={workers}", "--json")
-        environment = environment_of_others() | dict.fromkeys(VARIABLES, str(split.threads))
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if line.startswith(("F", "ERROR"))]
-            last = lines[-1] if lines else f"it ended with exit code {done.returncode}"
-            results.append(split._replace(problem=last.partition("] ")[2] or last))
-        else:
-            result = json.loads(done.stdout)["results"][0]
-            results.append(split._replace(seconds=result["ms"] / 1000, batch=result["batch"]))
-    if all(result.problem for result in results):
-        raise FcaffeError(results[0].problem)
-    return results
-
-
-def advice(results: Sequence[Split]) -> str:
-    """A line with the best split, its time and another one's, and the flag for it."""
-    known = sorted((result for result in results if not result.problem), key=lambda result: result.seconds)
-    best, single = known[0], next((result for result in known if result.workers == 1), None)
-    other = single if single and single is not best else known[1] if len(known) > 1 else None
-    told = "; ".join(f"{each}: {1000 * each.seconds:.4g} ms" for each in (best, other) if each)
-    if single and single.seconds < MARGIN * best.seconds:
-        return f"{told}; {'one worker is' if single is best else 'that is not clearly'} faster, leave --workers out"
-    return f"{told}; use --workers {best.workers}"
 
 
 @command(

@@ -10,11 +10,10 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from nets import ALL, DECAY, MODELS, MOMENTUM, RATE, net_param, pictures
+from nets import DECAY, MOMENTUM, RATE, SOLVER, net_param, pictures
 
 NAP = 0.05  # seconds between two polls for a turn: between turns a rank must not use its core
 PORTS = 29000  # the first port of DDP's rendezvous
@@ -56,17 +55,41 @@ def _fcaffe(sums: str, net: str, batch: int, answers: Any) -> None:
     set_for_command()  # as the command line computes
 
     from fcaffe import log
-    from fcaffe.cli.bench import SHARING, steps_only, training
+    from fcaffe.cli.workers import SharingFlags
     from fcaffe.engines import cpu_engine
     from fcaffe.jobs.world import join
+    from fcaffe.net import Layer, Traits, register
     from fcaffe.parallel.compression import compressions
-    from fcaffe.timeline import KINDS
+    from fcaffe.proto import caffe_pb2 as pb
+    from fcaffe.proto import parse_text
+    from fcaffe.solvers import Solver
+    from fcaffe.timeline import DATA, KINDS, OTHER, Timeline
 
     log.set_minimum(1)
-    param = steps_only(
-        str(MODELS / ALL[net][0] / "train_val.prototxt"), False, batch_size=batch, input_shape=ALL[net][1]
-    )
+    param = parse_text(SOLVER, pb.SolverParameter)
+    param.net_param.CopyFrom(net_param(net, batch, True))
+    inputs = dict(zip(("data", "label"), pictures(net, batch), strict=True))
+    for layer in param.net_param.layer[: len(inputs)]:
+        layer.type = "SplitInput"
     world = join(0)
+
+    @register("SplitInput", of_tool=True)
+    class SplitInput(Layer):
+        """An Input whose batch the workers split."""
+
+        traits = Traits(bottoms=0, tops=1, reads_host=True)
+
+        def setup(self, bottom: list[Any], top: list[Any]) -> None:
+            values = inputs[self.param.name].astype(np.float32)
+            self.share, top[0].placement = self.context.share_of(len(values))
+            self.values = values[self.share.first :][: self.share.count]
+            top[0].reshape(*self.values.shape)
+
+        def forward(self, bottom: list[Any], top: list[Any]) -> None:
+            values = self.values[self.context.workers.rows(self.share)]
+            top[0].reshape(*values.shape)
+            with self.context.timeline.span(DATA):
+                self.engine.upload(values, top[0].data).wait()
 
     def share(number: int) -> int:
         if world.comm is None:
@@ -80,23 +103,41 @@ def _fcaffe(sums: str, net: str, batch: int, answers: Any) -> None:
     with world:
         schemes = [scheme.partition(":")[0] for scheme in compressions()]
         is_scheme = sums.partition(":")[0] in schemes
-        sharing = replace(SHARING, compress=sums) if is_scheme else replace(SHARING, reduce=sums)
+        sharing = SharingFlags(batch="global", **{"compress" if is_scheme else "reduce": sums})
         if sums.startswith("reproducible="):
-            sharing = replace(SHARING, reproducible=int(sums.partition("=")[2]))
+            sharing = SharingFlags(batch="global", reproducible=int(sums.partition("=")[2]))
         if sums.startswith("parallel="):
-            sharing = replace(SHARING, parallel=sums.partition("=")[2])
-        contender = training(sums, param, world, cpu_engine(), sharing)
-        exchange, workers = contender.solver.exchange, contender.solver.workers
+            sharing = SharingFlags(batch="global", parallel=sums.partition("=")[2])
+        timeline, engine = Timeline(), cpu_engine()
+        options = sharing.for_solver(world, timeline, engine.xp)
+        solver = Solver(param, engine, "counter", timeline=timeline, on_nan="stop", **options)
+        exchange, workers = solver.exchange, solver.workers
 
         def turn(iterations: int) -> dict[str, Any]:
-            taken = contender.take(iterations)
-            buckets = list(getattr(exchange, "cut", []))  # of several workers
-            own = {"gradient_bytes": 4 * contender.solver.net.parameters.exchanged, "bucket_bytes": buckets}
-            return {**taken, "split": {kind: taken[kind] for kind in KINDS}, **own, "hosts": workers.size}
+            """Mean seconds of an iteration: of the slowest worker, and of each kind over all workers."""
+            solver.step(1)  # fills the caches again
+            workers.sum(0.0)  # all begin together
+            sums, exposed = exchange.seconds, exchange.exposed
+            timeline.begin()
+            began = time.perf_counter()
+            with timeline.span(OTHER):
+                solver.step(iterations)
+            taken = {"seconds": time.perf_counter() - began, **timeline.seconds}
+            everyone = workers.broadcast_object(workers.gather(taken))
+            split = {kind: sum(one[kind] for one in everyone) / len(everyone) / iterations for kind in KINDS}
+            return {
+                "seconds": max(one["seconds"] for one in everyone) / iterations,
+                "sums": (exchange.seconds - sums) / iterations,
+                "exposed": (exchange.exposed - exposed) / iterations,
+                "split": split,
+                "gradient_bytes": 4 * solver.net.parameters.exchanged,
+                "bucket_bytes": list(getattr(exchange, "cut", [])),  # of several workers
+                "hosts": workers.size,
+            }
 
         _serve(world.rank, share, turn, answers)
-        contender.solver.close()
-        contender.solver.leave_workers()
+        solver.close()
+        solver.leave_workers()
 
 
 def _ddp(which: str, who: str, net: str, batch: int, layout: str, answers: Any) -> None:

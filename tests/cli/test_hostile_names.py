@@ -92,9 +92,9 @@ LINES = {
     "compress": ["compress net.caffemodel net.dcmodel"],
     "lmdb": ["lmdb cat lmdb", "lmdb info lmdb", "lmdb export lmdb exported", "lmdb merge lmdb {}", "lmdb info {}"],
     "run": ["run {}"],
-    "plan": ["plan --net net.prototxt --machine h200 --workers 2 --explain"],
+    "plan": ["plan --net net.prototxt --machine h200 --workers 2"],
 }
-NO_NAMES = {"device_query", "completion", "bench"}
+NO_NAMES = {"device_query", "bench"}
 
 
 def test_every_command_is_here() -> None:

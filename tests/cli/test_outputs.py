@@ -106,8 +106,7 @@ OUTPUTS: dict[str, str | list[tuple[str, str]]] = {
     "lmdb": [("new", f"lmdb {line} {{}}") for line in ("merge lmdb lmdb", "shuffle lmdb", "export lmdb")],
     "run": ALONE,
     "bench": ALONE,
-    "plan": [("machine", "plan --calibrate --out {}")],
-    "completion": ALONE,
+    "plan": ALONE,
 }
 CASES = [(kind, line) for outputs in OUTPUTS.values() if outputs is not ALONE for kind, line in outputs]
 NAMES = {"table": "x", "log": "x.txt", "trace": "x.json", "machine": "x.json", "seconds": "x.txt", "new": "x"}

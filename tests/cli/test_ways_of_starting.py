@@ -91,9 +91,7 @@ SAMPLES = {
     "imports": Sample("--import mine"),
     "traceback": Sample("--traceback", beside="--gpu 0"),
     "version": Sample("--version"),
-    "profiled": Sample("--profile"),  # of `time`, as those below
-    "scaling": Sample("--scaling --gpu 0"),
-    "input_shape": Sample("--input-shape 1,4,4"),
+    "profiled": Sample("--profile"),  # of `time`
 }
 # How several workers share the work: with one a line of the log names these flags. Nonsense is refused all the same.
 OF_SEVERAL = {"batch", "reduce", "compress", "bucket_mb", "overlap", "bn", "parallel"}

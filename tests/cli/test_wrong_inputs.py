@@ -83,7 +83,7 @@ LINES = {
     "lmdb": [f"lmdb {action} {{lmdb}}" for action in ("info", "cat", "export @ ", "shuffle @ ")],
     "plan": ["plan --net {net.prototxt} --machine h200 --workers 2", "plan --solver {solver.prototxt} --machine h200"],
 }
-WITHOUT_FILES = {"device_query", "completion", "bench", "run"}
+WITHOUT_FILES = {"device_query", "bench", "run"}
 
 
 def test_every_command_is_here() -> None:
