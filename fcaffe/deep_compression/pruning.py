@@ -1,7 +1,7 @@
 """Pruning (small weights become 0), weight sharing (the others share few numbers), and training on with either.
 
 S. Han, H. Mao, W. Dally, "Deep Compression: Compressing Deep Neural Networks with Pruning, Trained Quantization and
-Huffman Coding", 2016. dcmodel.py writes the result.
+Huffman Coding", 2016.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from fcaffe import log, pycaffe  # noqa: F401 - pycaffe registers the types of layers
-from fcaffe.deep_compression.dcmodel import MOST_NUMBERS
 from fcaffe.engines import Engine
 from fcaffe.errors import SnapshotError, UsageError
 from fcaffe.model_files import Model, StoredLayer
+from fcaffe.model_files.npz import MOST_NUMBERS
 from fcaffe.net.weights import copy_weights, to_model
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
@@ -40,31 +40,27 @@ class Aim:
     bits: int
 
 
-def aims(
-    model: Model, densities: Mapping[str, float], qualities: Mapping[str, float], bits: Mapping[str, float]
-) -> dict[str, Aim]:
+def aims(model: Model, densities: Mapping[str, float], bits: Mapping[str, float]) -> dict[str, Aim]:
     """The targets of all convolutions and inner products that own their weights.
 
-    The mappings are by layer, and "" stands for all other layers. A quality is the threshold below which weights become
-    0, in standard deviations of the layer's weights. Raises UsageError if the model has no such layer, and
-    SnapshotError if it has no such weights, or weights that are not finite.
+    The mappings are by layer, and "" stands for all other layers. Raises UsageError if the model has no such layer, and
+    SnapshotError if it has no such weights.
     """
     sharers = {layer.name for layer, index, *_ in model.shared() if index == 0}
     layers = [layer for layer in model.layers if layer.param.type in BITS and layer.blobs and layer.name not in sharers]
     if not layers:
         raise SnapshotError("the model has no convolution and no inner product with weights")
     known = {"", *(layer.name for layer in layers)}
-    if wrong := ", ".join(sorted({*densities, *qualities, *bits} - known)):
+    if wrong := ", ".join(sorted({*densities, *bits} - known)):
         raise UsageError(f"there is no convolution and no inner product with weights of its own called {wrong}")
-    found = {}
-    for layer in layers:
-        name = layer.name if layer.name in densities or layer.name in qualities else ""
-        density = densities.get(name, DENSITIES[layer.param.type])
-        if name in qualities and name not in densities:
-            weights = _weights(layer)
-            density = float((abs(weights) > qualities[name] * weights.std()).mean()) if weights.size else 1.0
-        found[layer.name] = Aim(density, int(bits.get(layer.name, bits.get("", BITS[layer.param.type]))))
-    return found
+
+    def of(given: Mapping[str, float], layer: StoredLayer, default: float) -> float:
+        return given.get(layer.name, given.get("", default))
+
+    return {
+        layer.name: Aim(of(densities, layer, DENSITIES[layer.param.type]), int(of(bits, layer, BITS[layer.param.type])))
+        for layer in layers
+    }
 
 
 def pruned(model: Model, wanted: Mapping[str, Aim], share: float = 1.0) -> Model:

@@ -1,4 +1,4 @@
-"""Model files: .caffemodel, HDF5 (.caffemodel.h5), NumPy (.npz), safetensors and Deep Compression (.dcmodel).
+"""Model files: .caffemodel, HDF5 (.caffemodel.h5), NumPy (.npz, and packed .dcmodel) and safetensors.
 
 A format is a module with two functions, and one line in `FORMATS`: `opened(path)` gives the `Contents` of a file, and
 `write(path, model)` writes one. A model of every format reads the same. .caffemodel has a reader of its own.
@@ -36,11 +36,16 @@ def is_safetensors(start: bytes) -> bool:
     return len(start) > 9 and start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= LARGEST_HEADER
 
 
+def is_npz(start: bytes) -> bool:
+    """Whether a file with these first bytes is a zip file whose first member is an array."""
+    return start.startswith(ZIP_MAGIC) and start[30 : 30 + int.from_bytes(start[26:28], "little")].endswith(b".npy")
+
+
 FORMATS = {  # by the ending of the file's name
     ".h5": Format(lambda start: start.startswith(HDF5_MAGIC), "fcaffe.model_files.hdf5"),
-    ".npz": Format(lambda start: start.startswith(ZIP_MAGIC), "fcaffe.model_files.npz"),
+    ".npz": Format(is_npz, "fcaffe.model_files.npz"),
     ".safetensors": Format(is_safetensors, "fcaffe.model_files.safetensors"),
-    ".dcmodel": Format(lambda start: start.startswith(b"\x89FCDM\r\n\x1a"), "fcaffe.deep_compression.dcmodel"),
+    ".dcmodel": Format(is_npz, "fcaffe.model_files.npz"),
 }
 
 

@@ -1,6 +1,6 @@
 """The loop that reads and writes the formats that hold an outline of the net and named arrays.
 
-.npz, .safetensors, .h5, .dcmodel and .onnx files have both. A format only says how they are stored: it opens a file
+.npz, .safetensors, .h5 and .onnx files have both. A format only says how they are stored: it opens a file
 as `Contents`, and `read_arrays` builds the model.
 """
 

@@ -100,9 +100,7 @@ OUTPUTS: dict[str, str | list[tuple[str, str]]] = {
         ("prototxt", "merge-bn deploy.prototxt deploy.caffemodel {} made/other.caffemodel"),
         ("caffemodel", "merge-bn deploy.prototxt deploy.caffemodel made/other.prototxt {}"),
     ],
-    "compress": [
-        ("dcmodel", "compress deploy.caffemodel {}"),
-    ],
+    "compress": [("dcmodel", "compress deploy.caffemodel {}")],
     "lmdb": [("new", f"lmdb {line} {{}}") for line in ("merge lmdb lmdb", "shuffle lmdb", "export lmdb")],
     "run": ALONE,
     "bench": ALONE,
@@ -209,7 +207,6 @@ OF_KIND = {
     "solverstate": {"small.solverstate", "net.onnx"},  # the bytes of both have the fields of a state
     "onnx": {"net.onnx"},
     "log": {"train.log"},
-    "npz": {"mine.docx"},  # a zip file as well; what is in it, nobody has looked at
     "csv": {"in.csv"},
     "png": {"a.png", "letter.pdf"},  # any picture
     "svg": {"a.png", "letter.pdf"},

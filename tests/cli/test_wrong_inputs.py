@@ -77,9 +77,7 @@ LINES = {
         "convert {deploy.caffemodel} @.prototxt @.caffemodel --model {deploy.prototxt} --target opencv --merge-bn",
     ],
     "merge-bn": ["merge-bn {deploy.prototxt} {deploy.caffemodel} @.prototxt @.caffemodel"],
-    "compress": [
-        "compress {deploy.caffemodel} @.dcmodel",
-    ],
+    "compress": ["compress {deploy.caffemodel} @.dcmodel"],
     "lmdb": [f"lmdb {action} {{lmdb}}" for action in ("info", "cat", "export @ ", "shuffle @ ")],
     "plan": ["plan --net {net.prototxt} --machine h200 --workers 2", "plan --solver {solver.prototxt} --machine h200"],
 }
