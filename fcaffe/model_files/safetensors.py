@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,55 +29,32 @@ _DTYPES |= {"U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1"}
 _CODES = {np.dtype(code): name for name, code in _DTYPES.items()}
 
 
-class Content(NamedTuple):
-    """A safetensors file: its tensors, which are views of the content, and its metadata."""
-
-    tensors: dict[str, np.ndarray]
-    metadata: dict[str, str]
-
-
-def read_content(path: str | os.PathLike[str]) -> Content:
-    """The tensors of any safetensors file. Raises SnapshotError."""
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[Contents]:
+    """The contents of a file whose tensors have names of blobs. Raises SnapshotError."""
     with reading(path, SnapshotError):
         content = memoryview(read_input(path, most=1 << 40))
     length = int.from_bytes(content[:8], "little")
     if length > min(LARGEST_HEADER, len(content) - 8):
-        raise SnapshotError(f"{path} is cut off, or no safetensors file")
+        raise SnapshotError("it is cut off, or no safetensors file")
     try:
         described = json.loads(bytes(content[8 : 8 + length]))
-        metadata = {str(name): str(text) for name, text in described.pop("__metadata__", {}).items()}
+        net = base64.b64decode(described.pop("__metadata__", {}).get(NET, ""), validate=True)
         tensors = {name: _tensor(content[8 + length :], entry) for name, entry in described.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
-        raise SnapshotError(f"{path}: its header is damaged ({' '.join(str(problem).split())})") from problem
-    return Content(tensors, metadata)
-
-
-@contextlib.contextmanager
-def opened(path: str | os.PathLike[str]) -> Iterator[Contents]:
-    """The contents of a file whose tensors have names of blobs. Raises SnapshotError."""
-    tensors, metadata = read_content(path)
-    try:
-        outline = outline_from(base64.b64decode(metadata.get(NET, ""), validate=True))
-    except ValueError as problem:
-        raise SnapshotError(f'its metadata "{NET}" is not base64; the file is damaged') from problem
+        raise SnapshotError(f"its header is damaged ({' '.join(str(problem).split())})") from problem
     try:
         arrays = {ArrayName.parse(name): Packed(array.shape, 0, array.view) for name, array in tensors.items()}
     except SnapshotError as problem:
-        raise SnapshotError(
-            f"{problem}. If it is a state dict of PyTorch, convert an .onnx of the module instead"
-        ) from problem
-    yield Contents(outline, arrays)
+        hint = "If it is a state dict of PyTorch, convert an .onnx of the module instead"
+        raise SnapshotError(f"{problem}. {hint}") from problem
+    yield Contents(outline_from(net), arrays)
 
 
 def write(path: str | os.PathLike[str], model: Model) -> None:
     """Write a model. Raises SnapshotError."""
     arrays = {str(name): values for name, values in stored_arrays(model)}
-    write_tensors(path, arrays, {NET: base64.b64encode(model.outline()).decode("ascii")})
-
-
-def write_tensors(path: str | os.PathLike[str], arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> None:
-    """Write named arrays, and strings as metadata. Raises SnapshotError."""
-    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    header: dict[str, Any] = {"__metadata__": {NET: base64.b64encode(model.outline()).decode("ascii")}}
     at = 0
     for name, array in arrays.items():
         header[name] = {
