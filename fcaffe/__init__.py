@@ -1,6 +1,7 @@
 """fcaffe: FireCaffe for today's machines. `import fcaffe as caffe` drives nets and solvers from a script.
 
-Importing the package loads next to nothing, and changes nothing in the process. Each name is loaded at its first use.
+Importing the package loads next to nothing, and changes nothing in the process except that modules of fcaffe are also
+found by their former names (`moved.py`). Each name is loaded at its first use.
 So the command line can set the number of threads before NumPy's libraries load, and a program that uses fcaffe as a
 library keeps its own settings. `__init__.pyi` has the types.
 """
@@ -8,9 +9,13 @@ library keeps its own settings. `__init__.pyi` has the types.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
+from fcaffe.moved import FormerNames
+
 __version__ = "0.1.0"
+sys.meta_path.insert(0, FormerNames)
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,12 @@ import functools
 import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
+from importlib import import_module
 from pathlib import Path
+
+import pytest
+
+from fcaffe.moved import MOVED
 
 ROOT = Path(__file__).parents[1]
 
@@ -93,3 +98,11 @@ def test_the_layers_of_forks_are_a_plugin() -> None:
             assert not private, f"{module} imports {private}"
         else:
             assert "fcaffe.forks" not in {folder_of(name) for name in names}, module
+
+
+def test_modules_are_found_by_their_former_names() -> None:
+    for former, present in MOVED.items():
+        assert import_module(former) is import_module(present)
+    assert import_module("fcaffe.tools.onnx.reading.graph") is import_module("fcaffe.onnx.reading.graph")
+    with pytest.raises(ModuleNotFoundError):
+        import_module("fcaffe.net.never")
