@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -31,6 +32,7 @@ def onnxruntime() -> Any:
     return _package("onnxruntime", "ONNX files are run by")
 
 
+@functools.cache
 def _package(name: str, use: str) -> Any:
     try:
         return import_module(name)

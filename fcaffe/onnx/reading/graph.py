@@ -60,9 +60,7 @@ Reader = Callable[["Step"], "Value | Sequence[Value | np.ndarray]"]
 readers: dict[str, Reader] = {}
 
 
-# A function that adds the layers of operators, and returns the blobs of the outputs. A name such as "Softmax:13" is
-# that of an operator from this version on.
-reads = registration(readers)
+reads = registration(readers)  # a function that adds the layers of operators, and returns the blobs of the outputs
 
 
 @dataclass(frozen=True)

@@ -139,13 +139,13 @@ def model_of(step: Step) -> Any:
         else:
             kind = step.net.types[name]
         given.append(helper.make_tensor_value_info(name, kind, known.shape))
-    return model_with(step, step.node.proto, given, small)
+    return model_with(max(step.net.opset, _RIGHT_SINCE.get(step.op, 11)), step.node.proto, given, small)
 
 
-def model_with(step: Step, node: Any, inputs: list[Any], constants: list[Any]) -> Any:
-    """A model of the file's version with one node."""
+def model_with(version: int, node: Any, inputs: list[Any], constants: list[Any]) -> Any:
+    """A model of this version of the operators with one node."""
     helper = onnx().helper
     made = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
     graph = helper.make_graph([node], "node", inputs, made, constants)
-    opsets = [helper.make_opsetid("", max(step.net.opset, _RIGHT_SINCE.get(step.op, 11)))]
+    opsets = [helper.make_opsetid("", version)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=helper.find_min_ir_version_for(opsets))

@@ -88,8 +88,10 @@ def _source(model: Any, shapes: Mapping[str, Sequence[int]], size: int) -> Sourc
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.shape.SetInParent()  # files may leave it out, and the checker misses it
     with asking():
-        onnx().checker.check_model(model)
         constants = {tensor.name: onnx().numpy_helper.to_array(tensor) for tensor in graph.initializer}
+        for tensor in graph.initializer:  # the checker would copy the values, which it does not read
+            tensor.CopyFrom(onnx().TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0]))
+        onnx().checker.check_model(model)
         nodes = [node_of(proto) for proto in graph.node]
     inputs = {value.name: value for value in graph.input if value.name not in constants}
     if unknown := set(shapes) - set(inputs):

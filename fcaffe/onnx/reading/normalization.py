@@ -88,22 +88,16 @@ def mean_variance(step: Step) -> Value:
 
 
 def softmax(step: Step) -> Value:
-    return _softmax(step, step.x, step.axis(step.attribute("axis"), step.x.shape))
+    """Over one axis, and before version 13 over all axes from this one on.
 
-
-def flat_softmax(step: Step) -> Value:
-    """Softmax before version 13, which is over all axes from `axis` on."""
-    x = step.x
-    axis = step.axis(step.attribute("axis"), x.shape)
-    if any(n != 1 for n in x.shape[axis + 1 :]):
-        y = step.reshape(x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
-        return step.reshape(_softmax(step, y, 1), x.shape)
-    return _softmax(step, x, axis)
-
-
-def _softmax(step: Step, x: Value, axis: int) -> Value:
-    """A logarithm is x - max - log(sum(exp(x - max))), since that of small probabilities underflows."""
+    A logarithm is x - max - log(sum(exp(x - max))), since that of small probabilities underflows.
+    """
+    x, axis = step.x, step.axis(step.attribute("axis"), step.x.shape)
+    if step.schema.since_version < 13 and any(n != 1 for n in x.shape[axis + 1 :]):
+        x, axis = step.reshape(x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))), 1
     if step.op == "LogSoftmax":
         less, total = log_of_sum(step, x, [axis])
-        return combined(step, less, total, "Bias", -1)
-    return step.layer("Softmax", x, softmax_param={"axis": axis} if axis != 1 else {})
+        y = combined(step, less, total, "Bias", -1)
+    else:
+        y = step.layer("Softmax", x, softmax_param={"axis": axis} if axis != 1 else {})
+    return step.reshape(y, step.x.shape)

@@ -284,15 +284,16 @@ def pad(step: Step) -> Value:
     axes = [step.axis(axis, x.shape) for axis in step.list_of(3) or range(len(x.shape))]
     begins, ends = [0] * len(x.shape), [0] * len(x.shape)
     for axis, begin, end in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
-        begins[axis], ends[axis] = begin, end
+        x = chosen(step, x, axis, range(max(0, -begin), x.shape[axis] + min(0, end)))
+        begins[axis], ends[axis] = max(0, begin), max(0, end)
     if mode == "constant":
         value = step.number(2, "value", 0.0)
         y = padded(step, x, begins, ends, value)
-        if y is not x and not value and not any((*begins[:2], *ends[:2])) and min(*begins, *ends) == 0:
+        if y is not x and not value and not any((*begins[:2], *ends[:2])):
             y.unpadded = x, begins[2:], ends[2:]
         return y
     step.seen.update({2, "value"})  # which other modes do not use
-    if mode not in ("reflect", "edge", "wrap") or min(*begins, *ends) < 0 or max(*begins, *ends) > MOST_PIECES:
+    if mode not in ("reflect", "edge", "wrap") or max(*begins, *ends) > MOST_PIECES:
         raise step.refuse(f"it pads by {begins} and {ends} in the mode {mode}", "pad less, and with constants")
     for axis, both in enumerate(zip(begins, ends, strict=True)):
         x = chosen(step, x, axis, np.pad(np.arange(x.shape[axis]), both, mode).tolist())
@@ -300,12 +301,11 @@ def pad(step: Step) -> Value:
 
 
 def padded(step: Step, x: Value, begins: Sequence[int], ends: Sequence[int], value: float) -> Value:
-    """x with a constant around it, or with less of it where a number is negative."""
+    """x with a constant around it."""
     for axis, (begin, end) in enumerate(zip(begins, ends, strict=True)):
         if value == 0 and len(x.shape) == 4 and axis >= 2 and max(begin, end) > 0 and not step.takes("DummyData"):
             x = windowed(step, x, {axis: range(-begin, x.shape[axis] + end)})
             continue
-        x = chosen(step, x, axis, range(max(0, -begin), x.shape[axis] + min(0, end)))
         before, behind = (
             [step.filled((*x.shape[:axis], more, *x.shape[axis + 1 :]), value)] if more > 0 else []
             for more in (begin, end)

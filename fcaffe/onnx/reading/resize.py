@@ -27,6 +27,8 @@ NEAR = 1e-5  # of weights, for which onnxruntime computes coordinates in float32
 def resize(step: Step) -> Value:
     x = step.x
     how = {name: step.attribute(name) for name in _HOW if name in step.node.attributes}
+    if step.net.opset < 11:
+        how |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     where = how.get("coordinate_transformation_mode")
     if where == "tf_crop_and_resize":
         raise step.refuse("it crops", "slice the image before")
@@ -66,11 +68,11 @@ def _matrix(step: Step, how: dict[str, Any], old: int, target: float) -> np.ndar
     np.fill_diagonal(units[0, ..., 0], 1)
     step.net.take(math.ceil(old * abs(target if counted else old * target)))
     to = np.array([1, old, target, 1]) if counted else np.array([1, 1, target, 1], np.float32)
-    inputs = ["x", "to"] if step.op == "Upsample" or step.net.opset == 10 else ["x", "none", *["none"] * counted, "to"]
+    inputs = ["x", "none", *["none"] * counted, "to"]
     arrays = {"to": to, "none": np.zeros(0, np.float32)}
     constants = [onnx().numpy_helper.from_array(array, name) for name, array in arrays.items()]
     ends = [helper.make_tensor_value_info("x", 1, units.shape)]
-    model = model_with(step, helper.make_node(step.op, inputs, ["y"], **how), ends, constants)
+    model = model_with(max(step.net.opset, 11), helper.make_node("Resize", inputs, ["y"], **how), ends, constants)
     with asking():
         made = run_onnx(model.SerializeToString(), {"x": units})["y"]
     return made[0, :, :, 0].T

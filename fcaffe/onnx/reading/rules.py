@@ -37,8 +37,7 @@ _RULES: dict[str, Reader] = {
     "ReduceMax ReduceMean ReduceMin ReduceSum ReduceSumSquare": pooling.reduction,
     "BatchNormalization": normalization.batch_normalization,
     "GroupNormalization InstanceNormalization LayerNormalization RMSNormalization": normalization.normalization,
-    "LogSoftmax Softmax": normalization.flat_softmax,
-    "LogSoftmax:13 Softmax:13": normalization.softmax,
+    "LogSoftmax Softmax": normalization.softmax,
     "MeanVarianceNormalization": normalization.mean_variance,
     # the same values
     "Cast CastLike": reorder.cast,
@@ -73,17 +72,14 @@ def rule_of(step: Step) -> Reader | None:
 
     Raises NetError if the version is newer than the rule, and has other attributes, defaults or inputs.
     """
-    since = 1 if step.schema is None else step.schema.since_version
-    parts = {key: key.partition(":") for key in readers}
-    versions = {int(version or 1): key for key, (op, _, version) in parts.items() if op == step.op}
-    known = [version for version in versions if version <= since]
-    if not known:
-        return None
-    if since > NEWEST and _interface(step.schema) != _interface(onnx().defs.get_schema(step.op, NEWEST)):
+    found, schema = readers.get(step.op), step.schema
+    newer = found is not None and schema is not None and schema.since_version > NEWEST
+    if newer and _interface(schema) != _interface(onnx().defs.get_schema(step.op, NEWEST)):
         raise step.refuse(
-            f"version {since} of it says more than fcaffe knows", f"export it with opset_version {NEWEST}"
+            f"version {schema.since_version} of it says more than fcaffe knows",
+            f"export it with opset_version {NEWEST}",
         )
-    return readers[versions[max(known)]]
+    return found
 
 
 def _interface(schema: Any) -> Any:
