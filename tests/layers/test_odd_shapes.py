@@ -56,7 +56,7 @@ def outcome(kind: str, example: Example, before: Example | None, in_c_order: boo
         return made.run()
     except LayerError as problem:
         assert 'layer "it"' in str(problem), problem
-        return str(problem).partition("ValueError: ")[0]  # what follows are NumPy's words, which differ by version
+        return str(problem).partition(" fails with ")[0]  # on the words of NumPy, which differ by version
     except NetError as problem:
         raise AssertionError(f"an error without a layer: {problem}") from problem
 
