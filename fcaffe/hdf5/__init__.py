@@ -67,12 +67,6 @@ def attribute(group: Any, name: str, kinds: str) -> Any:
     return value
 
 
-def address(group: Any) -> int:
-    """The address of an object in its file, which identifies it."""
-    with asking():
-        return h5py().h5o.get_info(group.id).addr
-
-
 def shape_of(dataset: Any) -> tuple[int, ...]:
     """The shape of a dataset of numbers. Raises Hdf5Error if it is none."""
     if isinstance(dataset, h5py().Dataset):

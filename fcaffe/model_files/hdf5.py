@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from fcaffe import hdf5
 from fcaffe.errors import SnapshotError
+from fcaffe.input_files import asking
 from fcaffe.model_files.arrays import ArrayName, Contents, Packed, stored_arrays
 from fcaffe.model_files.model import Model, check_text
 from fcaffe.proto import caffe_pb2 as pb
@@ -80,28 +81,18 @@ def write(path: str | os.PathLike[str], model: Model) -> None:
 def _layers(data: Any) -> Iterator[tuple[str, Any]]:
     """Yields name and group of every layer: a group with blobs, with the attribute "layer", or without members.
 
-    A name with slashes is a group within a group. A group with several links, such as one that contains itself, is
-    yielded once.
+    A name with slashes is a group within a group. A group with several names is yielded once.
     """
-    library = hdf5.h5py()
-    seen = set()
-    waiting = [("", data)]
-    while waiting:
-        prefix, parent = waiting.pop(0)
-        for key in hdf5.names_in(parent):
-            group = hdf5.member(parent, key)
-            if not isinstance(group, library.Group):
-                if not prefix:
-                    raise SnapshotError(f'"{parent.name}/{key}" is no group with the blobs of a layer; it is no model')
-                continue
-            if hdf5.address(group) in seen:
-                continue
-            seen.add(hdf5.address(group))
-            name = prefix + key
-            if hdf5.attribute(group, _LAYER, "V") is not None or not hdf5.names_in(group) or any(_datasets(group)):
-                yield name, group
-            waiting.append((f"{name}/", group))
-    if not seen:
+    found: dict[str, Any] = {}
+    with asking():
+        data.visititems(found.__setitem__)
+    for name, item in found.items():
+        if isinstance(item, hdf5.h5py().Group):
+            if hdf5.attribute(item, _LAYER, "V") is not None or not hdf5.names_in(item) or any(_datasets(item)):
+                yield name, item
+        elif "/" not in name:
+            raise SnapshotError(f'"{item.name}" is no group with the blobs of a layer; it is no model')
+    if not found:
         raise SnapshotError("there are no layers in it")
 
 

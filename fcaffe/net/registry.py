@@ -14,7 +14,7 @@ from fcaffe import log
 from fcaffe.errors import NetError
 from fcaffe.net.context import Context
 from fcaffe.net.layer import Layer
-from fcaffe.proto.forks import PYTHON_INSTEAD, fork_of_layer_type
+from fcaffe.proto.forks import PYTHON_INSTEAD
 from fcaffe.suggestions import nearest
 
 Creates = Callable[[Any, Context], Layer]  # a class of layers, or a function that chooses one
@@ -72,16 +72,12 @@ def follows_batches(param: Any) -> bool:
 
 
 def create_layer(param: Any, context: Context) -> Layer:
-    """The layer for a LayerParameter; an unknown type names its nearest known ones, or the fork that has it."""
+    """The layer for a LayerParameter. Raises NetError, which names the nearest type, for an unknown one."""
     log.making_layer(param.name)
     if create := registered(param.type):
         return create(param, context)
     message = f'layer "{param.name}": unknown layer type "{param.type}"'
     known = layer_types()
-    if fork := fork_of_layer_type(param.type):
-        message += f"; it belongs to {fork}, BVLC Caffe does not have it; {PYTHON_INSTEAD}"
-    elif near := nearest(param.type.replace("_", ""), known):
-        message += f" (did you mean {near}?)"
-    else:
-        message += f" (known types: {', '.join(known)}); if it is a fork's, {PYTHON_INSTEAD}"
-    raise NetError(message)
+    near = nearest(param.type.replace("_", ""), known)
+    hint = f"did you mean {near}?" if near else f"known types: {', '.join(known)}"
+    raise NetError(f"{message} ({hint}); if it is a fork's, {PYTHON_INSTEAD}")

@@ -10,7 +10,7 @@ from fcaffe.proto.binary import (
     write_binary,
 )
 from fcaffe.proto.blobs import StoredBlob, blob_shape, stored_blob, stored_to_proto, to_blob_proto
-from fcaffe.proto.forks import fork_of_layer_type, without_fork_fields
+from fcaffe.proto.forks import without_fork_fields
 from fcaffe.proto.text import parse_text, read_net, read_solver, read_text, text_of, write_text
 from fcaffe.proto.upgrade import net_is_current, upgrade_net, upgrade_solver
 
@@ -20,7 +20,6 @@ __all__ = [
     "blob_shape",
     "check_written",
     "file_start",
-    "fork_of_layer_type",
     "is_text",
     "net_is_current",
     "parse_text",

@@ -1,7 +1,6 @@
-"""Fields, layer types and enum values of well-known forks of Caffe.
+"""Fields of well-known forks of Caffe.
 
-caffe.proto has the forks' fields, with numbers whose thousands name the fork. The log names the fields that have no
-effect. An error names the fork of a layer type, or of an enum value that would change results, that fcaffe lacks.
+caffe.proto has them, with numbers whose thousands name the fork. The log names those that have no effect.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ DEPTHWISE = "the depthwise layer of ShuffleNet v2 (anlongstory/ShuffleNet_V2-caf
 YOLO = "the MobileNet-YOLO fork (eric612/MobileNet-YOLO)"
 MSCNN = "the MS-CNN fork (zhaoweicai/mscnn)"
 SENET = "the SENet fork (hujie-frank/SENet)"
-DECONVNET = "the DeconvNet fork (HyeonwooNoh/caffe)"
 PVANET = "the PVANet fork (sanghoon/pva-faster-rcnn)"
 LSTM = "the caffe-lstm fork (junhyukoh/caffe-lstm)"
 OCR = "the OCR fork (senlinuc/caffe_ocr)"
@@ -41,7 +39,6 @@ MASK_RCNN = "the Mask R-CNN fork (jasjeetIM/Mask-RCNN)"
 YOLO_V1 = "the YOLO fork (yeahkun/caffe-yolo)"
 YOLO_V2 = "the YOLOv2 fork (gklz1982/caffe-yolov2)"
 SYNOPSYS = "Synopsys' fork (foss-for-synopsys-dwc-arc-processors/synopsys-caffe)"
-SPP_NET = "the SPP-net fork (dsisds/caffe-SPPNet)"
 WARP_CTC = "the CTC fork (xmfbit/warpctc-caffe)"
 FOCAL = "the focal loss layers (zimenglan-sysu-512/Focal-Loss, liuyuisanai/Focal-Loss)"
 ARCFACE = "the ArcFace layers (xialuxi/arcface-caffe)"
@@ -90,40 +87,7 @@ _FORKS: dict[int, tuple[str, ...]] = {
     140: (SYNOPSYS,),
 }
 
-# Layer types that fcaffe does not have. A type of several forks is listed with the first. The classes of the types that
-# it has name their fork (`Layer.fork`).
-_LAYER_TYPES = {
-    SSD: "VideoData",
-    NVIDIA: "DetectNetTransformation TRT",
-    INTEL: "BoxData MKLBatchNorm MnActivation SpatialDropout",
-    PSPNET: "AdaptiveBiasChannel BiasChannel DenseCRF DomainTransform DomainTransformForwardOnly ImageSegData"
-    " MatRead MatWrite SegAccuracy SpatialProduct UniqueLabel",
-    TSN: "BatchReduction Gather Scatter SegData SyncBN",
-    CRF_RNN: "MultiStageMeanfield",
-    L_SOFTMAX: "LargeMarginInnerProduct",
-    RISTRETTO: "ConvolutionRistretto DeconvolutionRistretto FcRistretto LRNRistretto",
-    YOLO: "AssistedExcitation GaussianYolov3 LaneData SegmentationEvaluate YoloDetectionOutput YoloSeg",
-    WARP_CTC: "ContinuationIndicator LabelsequenceAccuracy",
-    MSCNN: "BboxAccuracy BoxOutput DecodeBBox DetectionAccuracy ImageGtData ProposalTarget",
-}
-
 PYTHON_INSTEAD = 'a layer of type "Python" can do its work'
-
-# Enum values that are refused, since ignoring them would change results.
-_ENUM_VALUES = {
-    NVIDIA: {"SolverType": "SAG"},
-    TSN: {"EltwiseOp": "STOCHASTIC_SUM", "ReductionOp": "TOPK"},
-    DEEPLAB: {
-        "LayerType": "ADAPTIVE_BIAS_CHANNEL BIAS_CHANNEL CENSOR_LABEL CHANNEL_AGGREGATOR DENSE_CRF DOMINANT_CHANNEL"
-        " GAIN_CHANNEL HISTOGRAM IGNORE_OVERLAY IMAGE_SEG_DATA MAT_READ MAT_WRITE ONEHOT PADDING RELATIVE_ERROR"
-        " SEG_ACCURACY UNIQUE_LABEL"
-    },
-    DECONVNET: {
-        "LayerType": "BIN_ACCURACY DROPOUT_CHANNEL ELTWISE_ACCURACY RED_ACCURACY RED_SOFTMAX_LOSS SELECT_SEG_BINARY"
-        " UNPOOLING WINDOW_CLS_DATA WINDOW_INST_SEG_DATA WINDOW_SEG_BINARY WINDOW_SEG_DATA"
-    },
-    SPP_NET: {"LayerType": "SPATIAL_PYRAMID_POOLING"},
-}
 
 # Fields of convolutions and poolings that give the depth of windows over three axes, or one number for each axis.
 OF_DEPTH = ("kernel_depth", "temporal_stride", "temporal_pad", "kernel_d", "stride_d", "pad_d")
@@ -156,16 +120,6 @@ _WORKING = {
 }
 
 _warned: set[tuple[str, str]] = set()  # file and fork
-
-
-def fork_of_layer_type(type: str) -> str | None:
-    """The fork that a layer type comes from, such as "the SSD fork (weiliu89/caffe)"."""
-    return next((fork for fork, types in _LAYER_TYPES.items() if type in types.split()), None)
-
-
-def fork_of_enum_value(enum: str, value: str) -> str | None:
-    """The fork that added `value` to an enum, if the value is refused."""
-    return next((fork for fork, enums in _ENUM_VALUES.items() if value in enums.get(enum, "").split()), None)
 
 
 def forks_of_number(number: int) -> tuple[str, ...]:

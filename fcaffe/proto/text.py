@@ -15,7 +15,7 @@ from fcaffe.errors import CallError, ProtoError
 from fcaffe.input_files import read_input, reading
 from fcaffe.output_files import Kind, replacing
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto.forks import PYTHON_INSTEAD, fork_of_enum_value, forks_of_number, warn_of_fork_fields
+from fcaffe.proto.forks import PYTHON_INSTEAD, forks_of_number, warn_of_fork_fields
 from fcaffe.proto.upgrade import upgrade_net, upgrade_solver
 from fcaffe.suggestions import nearest
 
@@ -199,7 +199,7 @@ def _descriptor(name: str) -> Any:
 
 
 def _unknown_field(message: Any, name: str) -> str:
-    net, solver, layer = (kind.DESCRIPTOR for kind in (pb.NetParameter, pb.SolverParameter, pb.LayerParameter))
+    net, solver = pb.NetParameter.DESCRIPTOR, pb.SolverParameter.DESCRIPTOR
     what = f'{message.name} has no field named "{name[:40]}"'
     near = nearest(name, _caffes(message.fields))
     own = message.name in ("LayerParameter", "V1LayerParameter") and name.endswith("_param")
@@ -217,18 +217,11 @@ def _unknown_field(message: Any, name: str) -> str:
         return f"{what}; it belongs inside {' or '.join(inner)}"
     if message is net and name in solver.fields_by_name:
         return f"{what}; is this the prototxt of a solver?"
-    if any(name in outer.fields_by_name for outer in (net, layer)):
-        return f'{what}; is a "}}" missing before it?'
     return what + of_layer
 
 
 def _unknown_value(name: str, value: str) -> str:
     enum, bare = _descriptor(name), value.strip("\"'")
-    fork = fork_of_enum_value(enum.name, bare)
-    remedy = f"{PYTHON_INSTEAD}, in a net of the present notation" if enum.name == "LayerType" else ""
-    if fork:
-        what = f'{enum.name}: "{bare}" is a value of {fork}, which BVLC Caffe does not have'
-        return f"{what}; {remedy}" if remedy else what
     known = _caffes(enum.values)
     near = nearest(bare, known)
     if bare != value:
@@ -236,7 +229,9 @@ def _unknown_value(name: str, value: str) -> str:
     else:
         hint = f'did you mean "{near}"?' if near else f"it has {', '.join(known)}"
     what = f'{name} has no value "{bare[:40]}" ({hint})'
-    return f"{what}; if it is a fork's, {remedy}" if remedy and not bare.isdigit() else what
+    if enum.name != "LayerType" or bare.isdigit():
+        return what
+    return f"{what}; if it is a fork's, {PYTHON_INSTEAD}, in a net of the present notation"
 
 
 def _caffes(known: Iterable[Any]) -> list[str]:

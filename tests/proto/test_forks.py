@@ -8,7 +8,7 @@ from fcaffe.net import Context
 from fcaffe.net.registry import create_layer
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import forks, parse_text, read_net, read_solver, write_binary
-from fcaffe.proto.forks import _ENUM_VALUES, _FORKS, forks_of_number, without_fork_fields
+from fcaffe.proto.forks import _FORKS, forks_of_number, without_fork_fields
 from fcaffe.rng import CaffeRandom
 
 
@@ -39,13 +39,6 @@ def test_every_number_of_a_fork_names_one():
     assert {name for name, number in numbers if 100000 <= number < 101000} == own
     values = [value for message in messages() for enum in message.enum_types for value in enum.values]
     assert all(forks_of_number(value.number) for value in values if value.number >= 100000)
-
-
-def test_refused_values_are_not_in_the_enums():
-    enums = {enum.name: enum for message in messages() for enum in message.enum_types}
-    for groups in _ENUM_VALUES.values():
-        for enum, values in groups.items():
-            assert not set(values.split()) & set(enums[enum].values_by_name), enum
 
 
 NVIDIA_NET = """
@@ -170,7 +163,7 @@ def test_solvers_of_forks(tmp_path, capfd):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("eltwise_param { operation: STOCHASTIC_SUM }", "TSN"),
+        ("eltwise_param { operation: STOCHASTIC_SUM }", 'no value "STOCHASTIC_SUM"'),
         ("batch_norm_param { engin: CAFFE }", "has no field named \"engin\"$"),
         ("convolution_param { engine: MKL }", 'no value "MKL"'),
     ],
@@ -182,7 +175,5 @@ def test_what_would_change_the_numbers_or_is_nobodys_is_refused(text, message):
 
 def test_a_forks_layer_comes_with_what_to_write_instead() -> None:
     param = pb.LayerParameter(name="it", type="VideoData")
-    with pytest.raises(
-        NetError, match=r'layer "it": unknown layer type "VideoData"; it belongs to .* type "Python" can do its work'
-    ):
+    with pytest.raises(NetError, match=r'layer "it": unknown layer type "VideoData" .* type "Python" can do its work'):
         create_layer(param, Context(NumpyEngine(), CaffeRandom(1)))

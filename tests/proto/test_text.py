@@ -13,9 +13,6 @@ ERRORS = {
     "layer { xyzzy: 3 }": '1:9: LayerParameter has no field named "xyzzy"',
     "base_lr: 0.1": '1:1: NetParameter has no field named "base_lr"; is this the prototxt of a solver?',
     'layer: [{ name: "a" }, { nam: 3 }]': '1:26: LayerParameter has no field named "nam" (did you mean "name"?)',
-    # ... but in a fork
-    "layer { eltwise_param { operation: STOCHASTIC_SUM } }": '1:36: EltwiseOp: "STOCHASTIC_SUM" is a value of'
-    " the TSN fork (yjxiong/caffe), which BVLC Caffe does not have",
     # Values
     "layer { pooling_param { pool: MAXX } }": '1:31: PoolingParameter.PoolMethod has no value "MAXX"'
     ' (did you mean "MAX"?)',

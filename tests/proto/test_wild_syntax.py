@@ -110,8 +110,6 @@ REFUSED = {
     "layer { blip_param { } }": r"\(did you mean \"clip_param\"\?\); if it is of a fork.s layer, a layer of type",
     "layers { type: HYPERCOLUMN }": "LayerType has no value \"HYPERCOLUMN\"",
     "layers { type: HYPERCOLUMNS }": "if it is a fork's, a layer of type \"Python\" can do its work",
-    "layers { type: IMAGE_SEG_DATA }": "\"IMAGE_SEG_DATA\" is a value of the first DeepLab fork",
-    "layers { type: UNPOOLING }": "is a value of the DeconvNet fork .*; a layer of type \"Python\" can do its work",
     "layers { type: 99 }": "LayerType has no value \"99\"",
     'layer { name: "a" name: "b" }': "multiple \"name\" fields",
     "layer { pooling_param { } pooling_param { } }": "multiple \"pooling_param\" fields",

@@ -14,6 +14,7 @@ pytest.importorskip("onnxruntime")
 
 from fcaffe.engines import cpu_engine
 from fcaffe.errors import FcaffeError
+from fcaffe.net.registry import registered
 from fcaffe.onnx.check import random_inputs, run_net, run_onnx
 from fcaffe.onnx.check_conversion import check_net
 from fcaffe.onnx.files import deploy_net
@@ -21,7 +22,6 @@ from fcaffe.onnx.reading.convert import from_onnx
 from fcaffe.onnx.writing.export import to_onnx, write_onnx
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, write_text
-from fcaffe.proto.forks import fork_of_layer_type
 from fcaffe.tools.nets import new_net, read_net_for
 from fcaffe.tools.target import read_target
 from tests.tools.onnx_graphs import converted, largest_difference, model_of
@@ -124,7 +124,7 @@ def test_what_exporters_write(case: tuple[Any, ...], target: str, tmp_path: Path
     made, path = converted(tmp_path, model, target)
     assert largest_difference(made, path) <= 1e-5
     if target == "bvlc":
-        assert not [layer.type for layer in made.net.layer if fork_of_layer_type(layer.type)]
+        assert not [layer.type for layer in made.net.layer if getattr(registered(layer.type), "fork", None)]
 
 
 REFUSED = [
