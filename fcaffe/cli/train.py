@@ -100,13 +100,10 @@ class OutputFlags:
 def train(launching: LaunchFlags, **groups: Any) -> int:
     given = Training(launching=launching, **groups)
     given.check()
-    nodes = launching.on_nodes()
-    if nodes is None:
-        return 0
-    world, plan = World() if nodes.hosts and not launching.hosts else join(launching.timeout), None
+    world, plan = join(launching.timeout), None
     with world:
         if world.order is None:
-            plan = nodes.plan(given.gpus, given.fits) if world.size == 1 else None
+            plan = launching.plan(given.gpus, given.fits) if world.size == 1 else None
             launching.check(world, plan, given.sharing)
         if plan is None:
             return given.run(world)

@@ -26,9 +26,7 @@ from fcaffe.jobs.hosts import (
     ranks_of_hosts,
     read_hostfile,
 )
-from fcaffe.jobs.nodes import nodes_of
-from fcaffe.jobs.started import started_as
-from fcaffe.jobs.world import World, has_joined
+from fcaffe.jobs.world import World
 from fcaffe.threads import VARIABLES, has_one_thread
 from fcaffe.timeline import Timeline
 from fcaffe.tree_order import nodes_of_workers
@@ -134,17 +132,6 @@ class LaunchFlags(HostFlags):
 
     def _plan(self, workers: int, hosts: Hosts, elastic: Elastic | None = None) -> Plan:
         return Plan(workers, hosts, self.timeout, self.restarts, elastic, self.remote_shell)
-
-    def on_nodes(self) -> LaunchFlags | None:
-        """These flags with the hosts on which srun or mpiexec has started one process each for fcaffe's agents. None in
-        all of these processes but the first; the flags as they are if that is not asked for. Raises UsageError."""
-        start = started_as()
-        if start is None or has_joined() or not (self.restarts or self.workers_per_host or self.elastic):
-            return self
-        if self.hosts or self.hostfile:
-            raise UsageError(f"{start}: it says on which hosts; leave out --hosts and --hostfile")
-        nodes = nodes_of(start)
-        return replace(self, hosts=",".join(nodes)) if nodes else None
 
     def _hosts(self) -> list[Host]:
         return parse_hosts(self.hosts) if self.hosts else read_hostfile(self.hostfile)

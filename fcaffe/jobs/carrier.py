@@ -85,7 +85,7 @@ def is_here(host: str) -> bool:
 
 def remote_command(host: str, command: str, shell: str = "") -> list[str]:
     """The words that run a shell's command on another host: by `shell`, or by srun within a Slurm job, or by ssh."""
-    if "SLURM_STEP_ID" in os.environ and not shell:
+    if "SLURM_JOB_ID" in os.environ and not shell:
         job, cpus = os.environ["SLURM_JOB_ID"], os.environ.get("SLURM_CPUS_ON_NODE", "1")
         words = ["srun", f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", f"--cpus-per-task={cpus}"]
         words += ["--unbuffered"]  # or it holds frames back until a line ends

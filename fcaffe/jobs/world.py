@@ -18,9 +18,7 @@ from fcaffe.jobs.channel import Channel
 from fcaffe.jobs.frames import Message
 from fcaffe.jobs.hosts import DEFAULT_TIMEOUT
 from fcaffe.jobs.mpi_start import comm_world, load_mpi, prepare_environment
-from fcaffe.jobs.nodes import shorten_values
 from fcaffe.jobs.processes import TO_END
-from fcaffe.jobs.ranks import LEAST
 from fcaffe.jobs.silences import NEWS
 from fcaffe.jobs.started import FATAL, RANK_PROCESS, Start, host_name, started_as
 from fcaffe.parallel.watchdog import TRAINING, Watchdog
@@ -120,29 +118,19 @@ class World:
     def watch(self, timeout: float) -> None:
         """End this process if it hangs in training. A thread of each rank runs this where no agent watches. A rank that
         waits for others is more patient, so that the rank to blame says so itself."""
-        beats, quiet, waited = 0, 0.0, 0.0
+        beats, quiet = 0, 0.0
         while not self.over:
-            before = time.monotonic()
             time.sleep(TICK)
-            seconds, starved = min(time.monotonic() - before, 4 * TICK), processes.waited_for_core(os.getpid())
-            quiet += max(seconds - (starved - waited), LEAST * seconds)
-            waited = starved
-            doing = self.watchdog.now
-            if self.watchdog.beats != beats:
+            quiet, doing = quiet + TICK, self.watchdog.now
+            if self.watchdog.beats != beats or doing.state != TRAINING:
                 beats, quiet = self.watchdog.beats, 0.0
-            if doing.state == TRAINING and quiet > timeout + NEWS * doing.waits:
-                why = ": it waits for a rank that hangs or cannot be reached" if doing.waits else ""
+            if quiet > timeout + NEWS * doing.waits:
                 stuck = f"rank {self.rank} (process {os.getpid()}) on {host_name()} did not come out of {doing}"
-                log.fatal(f"{stuck} within {timeout:g} s (--timeout){why}")
+                log.fatal(f"{stuck} within {timeout:g} s (--timeout)")
                 os._exit(FATAL)
 
 
 _joined: list[World] = []  # at most one
-
-
-def has_joined() -> bool:
-    """Whether this process is one of the ranks of a job."""
-    return bool(_joined)
 
 
 def join(timeout: float = DEFAULT_TIMEOUT, channel: Channel | None = None, order: Message | None = None) -> World:
@@ -176,8 +164,6 @@ def _without_agent(world: World, timeout: float) -> None:
     if processes.process_name(os.getppid()) in processes.DAEMONS:
         processes.die_with(os.getppid())
     processes.remove_memory()  # of jobs before this one
-    if {"SLURM_STEP_ID", "PMI_FD"} <= os.environ.keys():
-        shorten_values()
     if timeout > 0:
         threading.Thread(target=world.watch, args=(timeout,), daemon=True).start()
 

@@ -134,22 +134,6 @@ if self.calls == 2 and "TEST" not in os.environ.get("CHILD", ""):
 # --- other launchers --------------------------------------------------------------------------------------------------
 
 
-@needs_mpi
-def test_restarts_under_an_mpiexec_of_ones_own(start: Start) -> None:
-    """It starts one process on each host, and fcaffe the ranks."""
-    under = [MPIEXEC, "-launcher", "fork", "-hosts", "127.0.0.2,127.0.0.3", "-n", "2"]
-    job = start("--restarts=1", "--workers-per-host=2", "--batch=per-worker", solver="long.prototxt", under=under)
-    job.wait_for("Iteration 0 (")
-    assert "4 workers on 2 hosts (127.0.0.2, 127.0.0.3)" in job.text
-    os.kill(job.rank(3), signal.SIGKILL)
-    job.wait_for("Restart 1 of 1")
-    until(lambda: job.text.count("Starting Optimization") == 2)
-    job.process.send_signal(signal.SIGTERM)
-    assert job.wait() != 0
-    until(lambda: not job.processes(), 40)
-    assert not job.processes()
-
-
 @pytest.mark.parametrize("flags", ["--workers 4", "--hosts a:2,b:2"])
 def test_another_mpi_than_mpich_is_refused_with_both_remedies(start: Start, folder: Path, flags: str) -> None:
     (folder / "mpi4py").mkdir()
