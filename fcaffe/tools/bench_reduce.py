@@ -18,11 +18,10 @@ from fcaffe import log
 from fcaffe.errors import FcaffeError
 from fcaffe.parallel.reductions import Reduction, create_reduction, reduction_names
 from fcaffe.parallel.reductions.auto import Auto
-from fcaffe.parallel.reductions.gpu.direct import cuda_aware
 from fcaffe.parallel.reductions.gpu.nccl import why_no_nccl
 from fcaffe.parallel.reductions.host_memory import Hosts
 from fcaffe.parallel.reductions.reduction import reduction_class
-from fcaffe.parallel.reductions.wire import no_wait, wait
+from fcaffe.parallel.reductions.wire import wait
 
 SAMPLE = 2e-3  # seconds that one sample lasts at least: shorter sums are repeated
 SAMPLES = 7
@@ -116,10 +115,7 @@ def _fitting(comm: MPI.Intracomm, hosts: int, xp: Any) -> list[str]:
     if xp is np:
         useless = ("null", "hierarchical" if hosts == 1 else "shared")
         return [name for name in reduction_names() if name not in useless and not reduction_class(name).on_device]
-    names = [] if why_no_nccl(comm) else ["nccl"]
-    if comm.allreduce(cuda_aware(), MPI.LAND):
-        names.append("direct:ring")
-    return [*names, "staged:auto"]
+    return ["staged:auto"] if why_no_nccl(comm) else ["nccl", "staged:auto"]
 
 
 def _check(reduction: Reduction, buffer: np.ndarray) -> tuple[int | None, int | None]:
@@ -144,7 +140,8 @@ def _sum(reduction: Reduction, buffer: np.ndarray) -> None:
 
 def _time(reduction: Reduction, buffer: np.ndarray, repeat: int) -> float:
     """Seconds of one of `repeat` sums, at the slowest rank. The buffer is written before, as gradients are."""
-    settle = no_wait if reduction.xp is np else reduction.xp.cuda.get_current_stream().synchronize
+    on_host = reduction.xp is np
+    settle = (lambda: None) if on_host else reduction.xp.cuda.get_current_stream().synchronize
     buffer[:] = 0
     settle()
     reduction.comm.Barrier()

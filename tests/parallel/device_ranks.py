@@ -182,13 +182,8 @@ def choices() -> None:
     runtime, nccl = stand_in_cupy.runtime, stand_in_cupy.nccl.module
     runtime.setDevice(comm.rank)
     assert create_reduction("auto", comm, cupy).name == "nccl"
-    for name, found in {"ring": "staged:ring", "staged": "staged:auto", "direct:mpi": "direct:mpi"}.items():
+    for name, found in {"ring": "staged:ring", "staged": "staged:auto", "shared": "staged:shared"}.items():
         assert create_reduction(name, comm, cupy).name == found
-    os.environ["MPICH_GPU_SUPPORT_ENABLED"] = str(int(comm.rank > 0))  # not everywhere, so nowhere
-    assert create_reduction("tree", comm, cupy).name == "staged:tree"
-    os.environ["MPICH_GPU_SUPPORT_ENABLED"] = "1"
-    assert create_reduction("tree", comm, cupy).name == "direct:tree"
-    assert create_reduction("shared", comm, cupy).name == "staged:shared"
     assert create_reduction("hierarchical:ring", comm, cupy).name == "staged:hierarchical:ring"
 
     runtime.setDevice(comm.rank // 2)
@@ -204,11 +199,9 @@ def choices() -> None:
 
 
 def errors() -> None:
-    for name in ("nccl", "staged", "direct:ring"):
+    for name in ("nccl", "staged", "staged:ring"):
         with refused(UsageError, rf"{name} sums buffers of GPUs, .* use shared, ring or auto"):
             create_reduction(name, comm)
-    with refused(UsageError, "shared needs memory of the host; use staged:shared"):
-        create_reduction("direct:shared", comm, cupy)
     reduction = create_reduction("nccl", comm, cupy)
     with refused(UsageError, "made for buffers on a GPU, not for a numpy array"):
         reduction.sum(np.zeros(3, np.float32))

@@ -8,7 +8,6 @@ import numpy as np
 from mpi4py import MPI
 
 from fcaffe import log
-from fcaffe.parallel.reductions.gpu.direct import IN_HOST_MEMORY, Direct, cuda_aware
 from fcaffe.parallel.reductions.gpu.nccl import why_no_nccl
 from fcaffe.parallel.reductions.gpu.staged import Staged
 from fcaffe.parallel.reductions.reduction import Null, Reduction, create_on_host, parse_name
@@ -21,8 +20,7 @@ def create_reduction(name: str, comm: MPI.Intracomm, xp: Any = np) -> Reduction:
         name: What `--reduce` takes, such as `hierarchical:ring`.
         comm: The ranks that sum.
         xp: The module of the buffers' arrays. Those of CuPy lie on each rank's current device. A reduction of the
-            host then sums them in pinned memory (`staged`), or in the device's memory (`direct`) if every rank's MPI
-            can read it.
+            host then sums them in pinned memory (`staged`).
 
     Raises:
         UsageError: There is no such reduction, or it does not fit the buffers or the ranks.
@@ -37,8 +35,7 @@ def create_reduction(name: str, comm: MPI.Intracomm, xp: Any = np) -> Reduction:
         kind = parse_name(name)[0]
     if kind.on_device or kind is Null:
         return cast(Any, kind)(comm, xp, *another)
-    straight = kind.name not in IN_HOST_MEMORY and comm.allreduce(cuda_aware(), MPI.LAND)
-    return Direct(comm, xp, name) if straight else Staged(comm, xp, name)
+    return Staged(comm, xp, name)
 
 
 def pick_on_device(comm: MPI.Intracomm) -> tuple[str, str]:

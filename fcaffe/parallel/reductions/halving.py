@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from mpi4py import MPI
 
 from fcaffe.net.blob import Array
 from fcaffe.parallel.reductions.ordered import Ordered, arrays_of
@@ -17,8 +17,8 @@ class Folding(Ordered):
     the whole buffer.
     """
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        super().__init__(comm)
         self.power = 1 << (self.ranks.bit_length() - 1)
         self.folded = self.ranks - self.power  # of the first 2 * folded ranks, the odd ones into the even ones
 

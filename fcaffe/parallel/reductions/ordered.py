@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+
+from mpi4py import MPI
 
 from fcaffe.net.blob import Array
 from fcaffe.parallel.reductions.reduction import Reduction, rows_of
@@ -23,8 +24,8 @@ class Ordered(Reduction):
     A subclass overrides `add_sums`.
     """
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        super().__init__(comm)
         self._used = 0  # floats of the scratch memory
         self._joined: dict[tuple[int, ...], list[Node]] = {}
         self.tree: Tree | None = None  # of a plain sum

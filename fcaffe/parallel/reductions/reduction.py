@@ -12,7 +12,7 @@ from fcaffe.engines.memory import aligned_zeros
 from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.net.blob import Array
 from fcaffe.net.layer import State
-from fcaffe.parallel.reductions.wire import Wire, no_wait
+from fcaffe.parallel.reductions.wire import Wire
 from fcaffe.suggestions import did_you_mean
 from fcaffe.tree_order import Node, Tree
 
@@ -20,8 +20,7 @@ from fcaffe.tree_order import Node, Tree
 class Reduction:
     """Adds up one flat float32 buffer over all ranks of a communicator. All its calls are collective.
 
-    A subclass overrides `add_up`. After a sum all ranks hold the same bits. Buffers are arrays of the module `xp`. If
-    that is not NumPy, `before_messages` lets the host wait for what the device computes, since MPI knows no streams.
+    A subclass overrides `add_up`. After a sum all ranks hold the same bits. Buffers are arrays of the module `xp`.
     """
 
     name = ""
@@ -32,12 +31,12 @@ class Reduction:
     compression = ""  # the name of the scheme by which it compresses, if it does
     applies_momentum = False  # whether it applies SGD's momentum and clipping itself, as `set_momentum` says
 
-    def __init__(self, comm: MPI.Intracomm, xp: Any = np, before_messages: Callable[[], None] = no_wait) -> None:
+    def __init__(self, comm: MPI.Intracomm, xp: Any = np) -> None:
         self.comm = comm.Dup()  # so that no message of others is taken for one of ours
         self.rank = comm.rank
         self.ranks = comm.size
         self.xp = xp
-        self.wire = Wire(self.comm, before_messages)
+        self.wire = Wire(self.comm)
         self._scratch: Array = xp.empty(0, np.float32)
 
     def add_up(self, buffer: Array) -> None:
@@ -202,11 +201,10 @@ def parse_name(name: str) -> tuple[type[Reduction], list[str]]:
     return reduction, [another] if colon else []
 
 
-def create_on_host(name: str, comm: MPI.Intracomm, **arguments: Any) -> Reduction:
+def create_on_host(name: str, comm: MPI.Intracomm) -> Reduction:
     """The reduction of this name between the ranks of `comm`, with messages and barriers of the host. Collective.
 
-    `hierarchical:ring` is `hierarchical` with `ring` between hosts. Further arguments are those of its class. Raises
-    UsageError.
+    `hierarchical:ring` is `hierarchical` with `ring` between hosts. Raises UsageError.
     """
     reduction, another = parse_name(name)
     if reduction.on_device:
@@ -214,4 +212,4 @@ def create_on_host(name: str, comm: MPI.Intracomm, **arguments: Any) -> Reductio
             f"reduction {name} sums buffers of GPUs, and these are in the memory of the CPU: use shared, ring or auto"
         )
     create: Callable[..., Reduction] = reduction
-    return create(comm, *another, **arguments)
+    return create(comm, *another)

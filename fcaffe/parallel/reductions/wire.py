@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from mpi4py import MPI
 
@@ -10,19 +10,14 @@ from fcaffe.net.blob import Array
 from fcaffe.parallel.waiting import wait_until
 
 
-def no_wait() -> None:
-    """Arrays in the host's memory are complete when they are sent."""
-
-
 class Wire:
-    """Sends and receives arrays; `before` is called each time before MPI touches one.
+    """Sends and receives arrays.
 
     `messages` counts those of this rank; two at once, one in each direction, as one.
     """
 
-    def __init__(self, comm: MPI.Intracomm, before: Callable[[], None] = no_wait) -> None:
+    def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm = comm
-        self.before = before
         self.messages = 0
         self.bytes_sent = 0
 
@@ -37,7 +32,6 @@ class Wire:
 
     def exchange_each(self, outgoing: Sequence[Array], to: int, incoming: Sequence[Array], source: int) -> None:
         """Send several arrays and receive several, all at once."""
-        self.before()
         receiving = [self.comm.Irecv(array, source) for array in incoming]
         wait(receiving + [self.start_send(array, to) for array in outgoing])
 
@@ -49,13 +43,11 @@ class Wire:
         wait(receiving + [self.start_send(outgoing[other], other) for other in others])
 
     def start_send(self, array: Array, to: int) -> MPI.Request:
-        self.before()
         self.messages += 1
         self.bytes_sent += array.nbytes
         return self.comm.Isend(array, to)
 
     def start_receive(self, array: Array, source: int) -> MPI.Request:
-        self.before()
         self.messages += 1
         return self.comm.Irecv(array, source)
 

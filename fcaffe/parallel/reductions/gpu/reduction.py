@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from mpi4py import MPI
 
 from fcaffe.errors import UsageError
 from fcaffe.net.blob import Array
-from fcaffe.net.layer import State
 from fcaffe.parallel.reductions.reduction import Reduction
-from fcaffe.tree_order import Node, Tree
 
 
 class DeviceReduction(Reduction):
@@ -72,42 +69,3 @@ class DeviceReduction(Reduction):
                 "shared, ring or auto for buffers of the CPU"
             )
         super().check(buffer)
-
-
-class ByAnother(DeviceReduction):
-    """Delegates to `another`, a reduction for arrays of the host."""
-
-    def __init__(self, comm: MPI.Intracomm, xp: Any, another: Reduction) -> None:
-        super().__init__(comm, xp)
-        self.another = another
-        self.counted = self.another.counted
-        self.compression = self.another.compression
-        self.applies_momentum = self.another.applies_momentum
-
-    @property
-    def messages(self) -> int:
-        return self.another.messages
-
-    @property
-    def bytes_sent(self) -> int:
-        return self.another.bytes_sent
-
-    def keep_to_tree(self, tree: Tree, nodes: Sequence[list[Node]]) -> None:
-        self.another.keep_to_tree(tree, nodes)
-
-    def set_momentum(self, momentum: float, clip: float) -> None:
-        self.another.set_momentum(momentum, clip)
-
-    def state(self) -> State:
-        return self.another.state()
-
-    def restore_state(self, state: State) -> None:
-        self.another.restore_state(state)
-
-    def summary(self) -> str:
-        return self.another.summary()
-
-    def close(self) -> None:
-        self.ends_on.synchronize()
-        self.another.close()
-        super().close()

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from fcaffe.net.blob import Array
-from fcaffe.parallel.reductions.gpu.reduction import ByAnother
+from fcaffe.net.layer import State
+from fcaffe.parallel.reductions.gpu.reduction import DeviceReduction
 from fcaffe.parallel.reductions.reduction import Reduction, create_on_host, register, rows_of
+from fcaffe.tree_order import Node, Tree
 
 PIECE = 1 << 20  # floats that are copied at a time: one piece is summed while others travel to and from the device
 
 
 @register("staged")
-class Staged(ByAnother):
+class Staged(DeviceReduction):
     """Copies a buffer from the device into pinned memory, sums it there by another reduction, and copies it back.
 
     Works with every MPI, and with ranks that share a device. The host waits for each piece of the buffer. Messages are
@@ -26,7 +29,11 @@ class Staged(ByAnother):
 
     def __init__(self, comm: MPI.Intracomm, xp: Any, another: str | Reduction = "auto") -> None:
         self.name = f"{self.name}:{another}" if isinstance(another, str) else another.name
-        super().__init__(comm, xp, create_on_host(another, comm) if isinstance(another, str) else another)
+        super().__init__(comm, xp)
+        self.another = create_on_host(another, comm) if isinstance(another, str) else another
+        self.counted = self.another.counted
+        self.compression = self.another.compression
+        self.applies_momentum = self.another.applies_momentum
         self._back = xp.cuda.Stream(non_blocking=True)  # so that copies go both ways at once
         self.ends_on = self._back
         self._returned = xp.cuda.Event(disable_timing=True)
@@ -70,3 +77,31 @@ class Staged(ByAnother):
             runtime.memcpyAsync(host.ctypes.data, device.data.ptr, host.nbytes, runtime.memcpyDeviceToHost, stream.ptr)
         else:
             runtime.memcpyAsync(device.data.ptr, host.ctypes.data, host.nbytes, runtime.memcpyHostToDevice, stream.ptr)
+
+    @property
+    def messages(self) -> int:
+        return self.another.messages
+
+    @property
+    def bytes_sent(self) -> int:
+        return self.another.bytes_sent
+
+    def keep_to_tree(self, tree: Tree, nodes: Sequence[list[Node]]) -> None:
+        self.another.keep_to_tree(tree, nodes)
+
+    def set_momentum(self, momentum: float, clip: float) -> None:
+        self.another.set_momentum(momentum, clip)
+
+    def state(self) -> State:
+        return self.another.state()
+
+    def restore_state(self, state: State) -> None:
+        self.another.restore_state(state)
+
+    def summary(self) -> str:
+        return self.another.summary()
+
+    def close(self) -> None:
+        self.ends_on.synchronize()
+        self.another.close()
+        super().close()
