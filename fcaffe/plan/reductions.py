@@ -78,17 +78,6 @@ def server(ranks: Ranks, size: float) -> list[Round]:
     return [Round(count, size, link, added) for count, link in parts if count for added in (size, 0.0)]
 
 
-def sharded_server(ranks: Ranks, size: float) -> list[Round]:
-    """Each worker serves its slice of the gradients to all others: as many bytes as in a ring, all to all."""
-    workers, near, part = ranks.workers, ranks.on_node, size / ranks.workers
-    machine = ranks.machine
-    rounds = []
-    for count, link, streams in ((near - 1, machine.within, 1.0), (workers - near, machine.between, ranks.streams)):
-        if count:
-            rounds += [Round(count, part, link, added, streams) for added in (part, 0.0)]
-    return rounds
-
-
 def whole_tree(ranks: Ranks, size: float) -> list[Round]:
     """Up a binomial tree and down again: ceil(log2 p) (2 (alpha + n beta) + n gamma), FireCaffe's equation (4)."""
     levels = math.ceil(math.log2(ranks.workers))
@@ -184,7 +173,6 @@ COMPARED: dict[str, Rounds] = {  # of reductions that take equally long, the fir
     "doubling": doubling,
     "tree": tree,
     "segmented-tree": segmented_tree,
-    "sharded-server": sharded_server,
     "server": server,
 }
 REDUCTIONS: dict[str, Rounds] = {**COMPARED, "whole-tree": whole_tree, "auto": auto}

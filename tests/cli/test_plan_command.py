@@ -60,7 +60,7 @@ def test_table(run: Run) -> None:
     result = run("plan", *words, "--reduce", "all")
     assert result.code == 0, result.err
     assert result.out.startswith("nin_imagenet, 1,024 images in all, on titan (K20, fp32)\n")
-    for words in ("sharded-server", "segmented-tree", "takes longer than computing"):
+    for words in ("segmented-tree", "takes longer than computing"):
         assert words in result.out
 
 

@@ -132,7 +132,7 @@ def choices() -> None:
     check_same_bits(comm, check_sum(comm, {"sum": buffer}, "auto without shared memory"))
     assert reduction.messages == 2 * (comm.size - 1) and reduction.pick(buffer.nbytes)[0] == "ring"
     reduction.keep_to_tree(*nodes_of_workers(4, comm.size))
-    assert reduction.pick(buffer.nbytes)[0] == "sharded-server"
+    assert reduction.pick(buffer.nbytes)[0] == "halving"
 
 
 def refusals() -> None:

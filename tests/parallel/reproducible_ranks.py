@@ -77,7 +77,7 @@ SOLVER = """
 base_lr: 0.02 lr_policy: "fixed" weight_decay: 0.001 random_seed: 5 iter_size: 2 snapshot_after_train: false
 """
 RULES = ('type: "SGD" momentum: 0.9', 'type: "Adam" momentum: 0.9 momentum2: 0.999 clip_gradients: 2')
-REDUCTIONS = ("tree", "ring", "halving", "doubling", "server", "sharded-server", "shared", "hierarchical", "auto")
+REDUCTIONS = ("tree", "ring", "halving", "doubling", "server", "shared", "hierarchical", "auto")
 world = MPI.COMM_WORLD
 
 

@@ -17,7 +17,7 @@ from fcaffe.tree_order import Node, Tree
 from tests.parallel.refusals import refused
 
 LENGTHS = [1, 1000, BLOCK + 1]
-EVERYWHERE = ["tree", "doubling", "halving", "ring", "server", "sharded-server", "hierarchical", "auto"]
+EVERYWHERE = ["tree", "doubling", "halving", "ring", "server", "hierarchical", "auto"]
 
 
 def gradients(leaf: int, length: int) -> np.ndarray:

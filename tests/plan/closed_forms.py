@@ -33,4 +33,4 @@ def _folding(n: float, p: int, alpha: float, beta: float, gamma: float) -> float
     return 0.0 if p & (p - 1) == 0 else 2 * (alpha + n * beta) + n * gamma
 
 
-FORMS = {"server": server, "sharded-server": ring, "tree": tree, "doubling": doubling, "ring": ring, "halving": halving}
+FORMS = {"server": server, "tree": tree, "doubling": doubling, "ring": ring, "halving": halving}

@@ -41,7 +41,7 @@ def test_the_best_is_the_fastest_of_all(googlenet):
     plan = Prediction(googlenet, MACHINES["h200"], 4096)
     for workers in (2, 8, 64, 1000):
         rows = plan.rows([workers], ["all"])
-        assert len(rows) == len(COMPARED) == 8
+        assert len(rows) == len(COMPARED)
         assert plan.best(workers).seconds == pytest.approx(min(row.seconds for row in rows))
 
 

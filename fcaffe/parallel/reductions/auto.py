@@ -35,7 +35,7 @@ class Auto(Reduction):
         """(name, why) of the reduction for buffers of so many bytes."""
         name, why = pick(self.sizes, nbytes)
         if name == "ring" and self._order:
-            return "sharded-server", "its bytes are those of a ring, around which sums in a tree's order would grow"
+            return "halving", "around a ring, messages in a tree's order would grow"
         return name, why
 
     def allocate(self, count: int) -> np.ndarray:
