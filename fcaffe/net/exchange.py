@@ -24,6 +24,7 @@ class GradientExchange:
     applies_momentum: bool = False
     compression: str = ""  # the name of the scheme
     held: Held = Held.SUM
+    seconds: float = 0.0  # that sums have taken, hidden or not
     exposed: float = 0.0  # seconds for which the training has waited for sums
     on_streams: bool = True  # `begin`, `ready` and `finish` only enqueue work of a device: a CUDA graph may hold them
 
@@ -43,11 +44,6 @@ class GradientExchange:
 
     def finish(self) -> None:
         """Wait for all sums. Raises the error of a sum that failed."""
-
-    @property
-    def seconds(self) -> float:
-        """Seconds that sums have taken, hidden or not."""
-        return 0.0
 
     def wait_for(self, pending: Pending) -> None:
         """Let the host wait for a result that a device computes after sums. Raises the error of a sum that failed."""

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from fcaffe.engines.base import Pending
 from fcaffe.net.blob import Array
 from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.layer import State
-from fcaffe.parallel.lane import Bucket, Lane
 from fcaffe.parallel.reductions.reduction import Reduction
 from fcaffe.parallel.sizes import bucket_size, cuts
 from fcaffe.parallel.waiting import wait_until
 from fcaffe.parallel.watchdog import Watchdog
-from fcaffe.timeline import REDUCE, TRAINING, Timeline
+from fcaffe.timeline import EXCHANGE, REDUCE, TRAINING, Event, Timeline
 
 
 class ReducingExchange(GradientExchange):
@@ -25,7 +27,7 @@ class ReducingExchange(GradientExchange):
     gradients are cut, so all ranks cut alike in every run.
 
     With `overlap` a thread sums one bucket after the other while the training goes on. Without it all are summed at the
-    end of backward.
+    end of backward. After an error no more buckets are summed: they fail too.
 
     On a GPU `ready` may be called before the gradients are computed. The streams order each sum behind them. If the
     host waits for no sum of the reduction, there is no thread.
@@ -48,13 +50,14 @@ class ReducingExchange(GradientExchange):
         self.overlap = overlap
         self.watchdog = watchdog or Watchdog()
         self.timeline = timeline or Timeline()
-        self.exposed = 0.0
+        self.seconds = self.exposed = 0.0
         self.applies_momentum = reduction.applies_momentum
         self.compression = reduction.compression
         self.on_streams = not reduction.host_waits
-        self._lane = Lane(reduction, self.timeline)
+        self._lane = ThreadPoolExecutor(1, "gradient exchange")
         self._end = 0  # offset of the end of the next bucket
-        self._buckets: list[Bucket] = []  # of this iteration, from the end of the gradients to the front
+        self._unfinished: list[Callable[[], None]] = []  # each sums a bucket of this iteration, or waits for the sum
+        self._error: BaseException | None = None
 
     def allocate(self, xp: Any, count: int) -> Array:
         return self.reduction.allocate(count)
@@ -65,10 +68,9 @@ class ReducingExchange(GradientExchange):
             self.bucket = math.inf  # the norm needs all gradients at once
 
     def begin(self, gradients: Array) -> None:
-        if not all(bucket.is_summed for bucket in self._buckets):
+        if self._unfinished:
             self.finish()
         self._gradients, self._end = gradients, gradients.shape[-1]
-        self._buckets.clear()
         self.cut.clear()
         self._size = bucket_size(self._end, self.reduction.ranks) if self.bucket is None else self.bucket / 4
 
@@ -78,16 +80,12 @@ class ReducingExchange(GradientExchange):
 
     def finish(self) -> None:
         self._hand_over(0)
-        if not self._buckets:
-            return
-        waiting = [bucket for bucket in self._buckets if not bucket.is_summed]
         began = time.perf_counter()
-        if waiting:
+        if self._unfinished:
             with self.watchdog.waiting("the sum of the gradients"), self.timeline.span(REDUCE):
-                for bucket in waiting:
-                    if not (self.overlap or bucket.sum.done()):
-                        self._lane.sum(bucket, TRAINING)
-                    bucket.sum.result()
+                for finish in self._unfinished:
+                    finish()
+            self._unfinished.clear()
         self.reduction.finish()
         self.reduction.raise_failed()
         self.exposed += time.perf_counter() - began
@@ -121,25 +119,35 @@ class ReducingExchange(GradientExchange):
         return "; ".join(filter(None, (took, buckets, more)))
 
     def close(self) -> None:
-        self._buckets.clear()
-        self._lane.close()
-
-    @property
-    def seconds(self) -> float:
-        return self._lane.seconds
+        """End the thread, and close the reduction. Collective."""
+        self._lane.shutdown()
+        self.reduction.close()
 
     def _hand_over(self, start: int) -> None:
         """Hand over the bucket from offset `start` to the start of the last one."""
         if start >= self._end:
             return
-        bucket = Bucket(start, self._gradients[..., start : self._end], self.reduction.mark())
-        self._buckets.append(bucket)
+        sum_bucket = partial(self._sum, self._gradients[..., start : self._end], self.reduction.mark())
         self.cut.append(4 * (self._end - start))
         self._end = start
         if not self.overlap:
-            return
-        if self.on_streams:
-            self._lane.sum(bucket, TRAINING)
-            bucket.sum.result()
+            self._unfinished.append(partial(sum_bucket, TRAINING))
+        elif self.on_streams:
+            sum_bucket(TRAINING)
         else:
-            self._lane.put(bucket)
+            self._unfinished.append(self._lane.submit(sum_bucket, EXCHANGE).result)
+
+    def _sum(self, bucket: Array, ready: Any, thread: int) -> None:
+        """Sum a bucket, written after the mark `ready`, in the calling thread, which is `thread` of the timeline."""
+        iteration, began = self.timeline.iteration, time.perf_counter()
+        try:
+            if self._error is not None:
+                raise self._error
+            self.reduction.start(bucket, ready)
+        except BaseException as error:
+            self._error = error
+            raise
+        finally:
+            ended = time.perf_counter()
+            self.seconds += ended - began
+            self.timeline.add(Event("reduce", thread, began, ended, iteration))

@@ -42,7 +42,7 @@ def text_of(page: Path) -> str:
 
 @cache
 def files() -> frozenset[str]:
-    """All ends of the paths of this repository: parallel/lane.py is one of fcaffe/parallel/lane.py."""
+    """All ends of the paths of this repository: parallel/exchange.py is one of fcaffe/parallel/exchange.py."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
     names = listed.stdout.split() if listed.returncode == 0 else [str(f.relative_to(ROOT)) for f in ROOT.rglob("*")]
     whole = {part for name in names for part in (Path(name), *Path(name).parents)}
