@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fcaffe.errors import UsageError
-from fcaffe.jobs.started import REMEDY, Start, wait_for_turn
+from fcaffe.jobs.started import REMEDY, Start
 from fcaffe.parallel.waiting import end_sleeps_by
 from fcaffe.threads import ranks_on_host
 
@@ -48,14 +48,12 @@ def load_mpi(start: Start, by_fcaffe: bool = False) -> Any:
         with _no_warnings():
             from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
-        wait_for_turn(start.rank)
         words = " ".join(str(error).split())
         who, remedy = str(start), "load this launcher's MPI, and pip install mpi4py over it"
         if by_fcaffe:
             who, remedy = "Workers are MPI ranks", "pip install mpi4py mpich; on a cluster, load its MPICH first"
         raise UsageError(f"{who}, but mpi4py cannot be used, or finds no MPI library ({words}): {remedy}") from error
     if by_fcaffe and not (version := _library(MPI)).startswith("MPICH"):
-        wait_for_turn(start.rank)
         raise UsageError(
             f"fcaffe can start workers with MPICH only, and mpi4py uses {version}: install MPICH's wheel (pip install "
             f"mpich), or start the workers by your own mpirun (mpirun -n {start.size} fcaffe train ..., without "
@@ -77,7 +75,6 @@ def comm_world(start: Start, mpi: Any) -> tuple[Any, bool]:
             "reads data in threads: use an MPI that provides MPI_THREAD_FUNNELED or more"
         )
     if mpi.COMM_WORLD.size == 1 and start.size > 1:
-        wait_for_turn(start.rank)
         raise UsageError(f"{start}, but {_library(mpi)} does not know its launcher and has one rank only: {REMEDY}")
     return mpi.COMM_WORLD, mpi.Query_thread() >= mpi.THREAD_MULTIPLE
 

@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fcaffe.interruption import INTERRUPTED
 from fcaffe.jobs import processes
 from fcaffe.jobs.channel import Channel
 from fcaffe.jobs.frames import Lines, Message
@@ -27,6 +26,7 @@ from fcaffe.jobs.loop import Link, Loop, Stream, two_of
 from fcaffe.jobs.status import Status
 from fcaffe.parallel.watchdog import DONE, LOADING, Doing
 
+CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 LEAST = 0.1  # the share of the time that always counts: a rank that hangs in a loop waits for cores, too
 
 
@@ -77,13 +77,17 @@ class Rank:
         self.link.close()
         self.pmi.close()
 
+    @property
+    def crashed(self) -> bool:
+        """Whether a signal of the processor has ended it, which may follow from the loss of another rank."""
+        return -(self.process.poll() or 0) in CRASHES
+
     def cause_of_death(self, who: str) -> Message:
         """The cause of the job's end, if this rank has ended too early."""
-        code, loading = self.process.poll() or 0, self.doing.state == LOADING
-        asked = signal.SIGINT if loading and code == INTERRUPTED else -code
-        if asked in processes.TO_END:
-            return {"signal": int(asked)}
-        if loading:
+        code = self.process.poll() or 0
+        if -code in processes.TO_END:
+            return {"signal": -code}
+        if self.doing.state == LOADING:
             how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
             return {"fault": True, "message": f"{who} {how}, before the training; what it said stands above"}
         how = f"it ended with exit code {code}" if code >= 0 else "killed, or crashed outside of Python"
@@ -105,7 +109,7 @@ def fork_rank(
     """
     (ours, channel), (server, pmi) = socket.socketpair(), socket.socketpair()
     status, nothing = Status(), os.open(os.devnull, os.O_RDONLY)
-    process = processes.fork(f"fcaffe rank {number}")
+    process = processes.fork(f"fcaffe rank {number}" if number < 1000 else f"fcaffe {number}")  # 15 letters at most
     if process is None:
         loop.close()
         for source, target in ((nothing, 0), (output[0], 1), (output[1], 2)):

@@ -72,9 +72,9 @@ class Supervisor:
     def _turn(self) -> None:
         self.loop.turn()
         self.output.forward()
-        for rank in self._live():
-            if rank.process.poll() is not None:
-                self._bury(rank)
+        dead = [rank for rank in self._live() if rank.process.poll() is not None]
+        for rank in sorted(dead, key=lambda rank: rank.crashed):
+            self._bury(rank)
 
     def _hear_launcher(self, kind: int, content: bytes) -> None:
         if kind != MESSAGE:
@@ -174,10 +174,16 @@ class Supervisor:
             self._end(f"the MPI of {who} gave up with code {self.pmi.aborted}; what it said stands above")
 
     def _bury(self, rank: Rank) -> None:
-        """Handle the end of a rank's process. One that ended too early is a fault."""
+        """Handle the end of a rank's process. One that ended too early is a fault.
+
+        On several hosts a crash may follow from the loss of a rank there, since MPI crashes in messages to that one.
+        """
         rank.close()
-        if not rank.failed and rank.doing.state != DONE:
-            self.tell(**rank.cause_of_death(self._names(rank)))
+        if rank.failed or rank.doing.state == DONE:
+            return
+        lost = rank.crashed and len(set(self.order["hosts"])) > 1
+        self.tell(**rank.cause_of_death(self._names(rank)), lost=lost)
+        if not lost:
             self._kill()
 
     def _look(self, seconds: float) -> None:

@@ -20,7 +20,7 @@ from fcaffe.jobs.hosts import DEFAULT_TIMEOUT
 from fcaffe.jobs.mpi_start import comm_world, load_mpi, prepare_environment
 from fcaffe.jobs.processes import TO_END
 from fcaffe.jobs.silences import NEWS
-from fcaffe.jobs.started import FATAL, RANK_PROCESS, Start, host_name, started_as
+from fcaffe.jobs.started import FATAL, RANK_PROCESS, Start, host_name, started_as, wait_for_turn
 from fcaffe.parallel.watchdog import TRAINING, Watchdog
 
 PASSED_ON = 0.3  # seconds that mpiexec has to pass on the output of a rank
@@ -179,6 +179,7 @@ def _start_mpi(world: World, start: Start) -> None:
         world.hosts = tuple(world.comm.allgather(host_name()))
         local.Free()
     except BaseException as error:
+        wait_for_turn(start.rank)
         if world.size == 1 and world.channel is None:
             raise
         raise RankError(world) from error

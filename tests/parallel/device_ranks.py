@@ -19,7 +19,6 @@ from fcaffe.parallel import waiting
 from fcaffe.parallel.compression import compressions, make_compression
 from fcaffe.parallel.exchange import ReducingExchange
 from fcaffe.parallel.reductions import create_reduction
-from fcaffe.parallel.reductions.gpu import staged
 from fcaffe.parallel.workers import MpiWorkers
 from tests.engines.cuda import stand_in_cupy
 from tests.parallel.refusals import refused
@@ -75,13 +74,11 @@ def check_sums(names: list[str]) -> None:
 
 def sums() -> None:
     stand_in_cupy.runtime.setDevice(comm.rank)
-    staged.PIECE = 700  # so that several are under way
     check_sums(sys.argv[2].split(","))
 
 
 def exchange() -> None:
     stand_in_cupy.runtime.setDevice(comm.rank)
-    staged.PIECE = 70
     for name in sys.argv[2].split(","):
         for overlap in (True, False):
             reduction = create_reduction(name, comm, cupy)

@@ -123,6 +123,18 @@ def test_a_rank_that_fails(start: Start, failure: str, message: str) -> None:
 
 
 @needs_mpi
+def test_a_crash_does_not_hide_the_loss_of_another_host(start: Start) -> None:
+    """MPI may crash in messages to a rank that is lost."""
+    job = start("--hosts", "127.0.0.2,127.0.0.3", solver="long.prototxt")
+    job.wait_for("Iteration 0 (")
+    ranks = [job.rank(number) for number in range(2)]
+    os.kill(ranks[0], signal.SIGSEGV)
+    until(lambda: "rank 0" not in job.named())
+    os.kill(ranks[1], signal.SIGKILL)
+    assert_ended(job, rf"rank 1 \(process {ranks[1]}\) on 127.0.0.3 died in .* of iteration \d+: .*")
+
+
+@needs_mpi
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_a_rank_gives_one_snapshot(start: Start, folder: Path, number: signal.Signals) -> None:
     solver = (folder / "long.prototxt").read_text()

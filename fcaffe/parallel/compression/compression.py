@@ -93,8 +93,7 @@ class Compression(Reduction):
 class OnDevice(Staged):
     """For gradients on GPUs: copies each slice into pinned memory, where a compression of the host sums it, and back.
 
-    Residuals stay in the host's memory. Slices are not cut into pieces, because what is sent depends on where a slice
-    ends.
+    Residuals stay in the host's memory.
     """
 
     def __init__(self, compression: Compression, xp: Any) -> None:
@@ -104,15 +103,12 @@ class OnDevice(Staged):
 
     def allocate(self, count: int) -> Array:
         """A buffer of zeros on the device for all gradients; replaces an earlier one."""
-        self._back.synchronize()
+        self.stream.synchronize()
         self._compression.allocate(count)
         self._pinned = self.allocate_pinned(count)
         self._compression.use(self._pinned)
         self._gradients = super().allocate(count)
         return self._gradients
-
-    def pieces(self, count: int) -> list[slice]:
-        return [slice(0, count)]
 
     def pinned_for(self, buffer: Array) -> np.ndarray:
         start = (buffer.data.ptr - self._gradients.data.ptr) // 4

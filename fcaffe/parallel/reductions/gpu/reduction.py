@@ -31,7 +31,6 @@ class DeviceReduction(Reduction):
         self.device = xp.cuda.Device()
         self.work = xp.cuda.get_current_stream()
         self.stream = xp.cuda.Stream(non_blocking=True)  # else it and the default stream would wait for each other
-        self.ends_on = self.stream  # where `add_up` leaves the sum
         self._done = xp.cuda.Event(disable_timing=True)
         self._is_open = False  # sums were started since the last `finish`
 
@@ -55,7 +54,7 @@ class DeviceReduction(Reduction):
         """Let `work` wait for all sums that were started."""
         if self._is_open:
             self._is_open = False
-            self._done.record(self.ends_on)
+            self._done.record(self.stream)
             self.work.wait_event(self._done)
 
     def sum(self, buffer: Array) -> None:

@@ -14,15 +14,12 @@ from fcaffe.parallel.reductions.gpu.reduction import DeviceReduction
 from fcaffe.parallel.reductions.reduction import Reduction, create_on_host, register, rows_of
 from fcaffe.tree_order import Node, Tree
 
-PIECE = 1 << 20  # floats that are copied at a time: one piece is summed while others travel to and from the device
-
 
 @register("staged")
 class Staged(DeviceReduction):
     """Copies a buffer from the device into pinned memory, sums it there by another reduction, and copies it back.
 
-    Works with every MPI, and with ranks that share a device. The host waits for each piece of the buffer. Messages are
-    those of the other reduction, for each piece.
+    Works with every MPI, and with ranks that share a device. Messages are those of the other reduction.
     """
 
     wraps_another = True
@@ -34,49 +31,34 @@ class Staged(DeviceReduction):
         self.counted = self.another.counted
         self.compression = self.another.compression
         self.applies_momentum = self.another.applies_momentum
-        self._back = xp.cuda.Stream(non_blocking=True)  # so that copies go both ways at once
-        self.ends_on = self._back
-        self._returned = xp.cuda.Event(disable_timing=True)
+        self._copied = xp.cuda.Event(block=True, disable_timing=True)  # leaves the core to others
         self._pinned = np.empty(0, np.float32)
-        self._copied: list[Any] = []  # an event for each piece
 
     def add_up(self, buffer: Array) -> None:
         pinned = self.pinned_for(buffer)
-        pieces = self.pieces(buffer.shape[-1])
         on_device, on_host = rows_of(buffer), rows_of(pinned)
-        while len(self._copied) < len(pieces):
-            self._copied.append(self.xp.cuda.Event(block=True, disable_timing=True))  # leaves the core to others
-        self.stream.wait_event(self._returned)  # the last sum has left the pinned memory
-        for piece, copied in zip(pieces, self._copied, strict=False):
-            for values, copy in zip(on_device, on_host, strict=True):
-                self._copy(values[piece], copy[piece], self.stream, to_host=True)
-            copied.record(self.stream)
-        for piece, copied in zip(pieces, self._copied, strict=False):
-            copied.synchronize()
-            self.another.sum(pinned[..., piece])
-            self._copy(on_device[0, piece], on_host[0, piece], self._back, to_host=False)
-        self._returned.record(self._back)
-
-    def pieces(self, count: int) -> list[slice]:
-        """The slices of a buffer of `count` floats that are summed one after the other."""
-        return [slice(start, min(start + PIECE, count)) for start in range(0, count, PIECE)]
+        for values, copy in zip(on_device, on_host, strict=True):
+            self._copy(values, copy, to_host=True)
+        self._copied.record(self.stream)
+        self._copied.synchronize()
+        self.another.sum(pinned)
+        self._copy(on_device[0], on_host[0], to_host=False)
 
     def pinned_for(self, buffer: Array) -> np.ndarray:
         """Page-locked memory for the values of a buffer: from and to any other, copies would not be asynchronous."""
         if self._pinned.size < buffer.size:
-            self._back.synchronize()  # the memory that is freed now may still be read
+            self.stream.synchronize()  # the memory that is freed now may still be read
             self._pinned = self.allocate_pinned(buffer.size)
         return self._pinned[: buffer.size].reshape(buffer.shape)
 
     def allocate_pinned(self, count: int) -> np.ndarray:
         return np.frombuffer(self.xp.cuda.alloc_pinned_memory(4 * max(count, 1)), np.float32, count)
 
-    def _copy(self, device: Array, host: np.ndarray, stream: Any, to_host: bool) -> None:
-        runtime = self.xp.cuda.runtime
-        if to_host:
-            runtime.memcpyAsync(host.ctypes.data, device.data.ptr, host.nbytes, runtime.memcpyDeviceToHost, stream.ptr)
-        else:
-            runtime.memcpyAsync(device.data.ptr, host.ctypes.data, host.nbytes, runtime.memcpyHostToDevice, stream.ptr)
+    def _copy(self, device: Array, host: np.ndarray, to_host: bool) -> None:
+        runtime, device_pointer, host_pointer = self.xp.cuda.runtime, device.data.ptr, host.ctypes.data
+        to, source = (host_pointer, device_pointer) if to_host else (device_pointer, host_pointer)
+        way = runtime.memcpyDeviceToHost if to_host else runtime.memcpyHostToDevice
+        runtime.memcpyAsync(to, source, host.nbytes, way, self.stream.ptr)
 
     @property
     def messages(self) -> int:
@@ -102,6 +84,6 @@ class Staged(DeviceReduction):
         return self.another.summary()
 
     def close(self) -> None:
-        self.ends_on.synchronize()
+        self.stream.synchronize()
         self.another.close()
         super().close()
