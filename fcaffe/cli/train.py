@@ -15,7 +15,7 @@ from fcaffe.cli.engine import EngineFlags, TrainingGpus, engine_flags
 from fcaffe.cli.flags import OWN, WORKERS, Flags, command, flag, with_flags
 from fcaffe.cli.progress import TRACE, Heartbeat, Timing, progress_of, recorded
 from fcaffe.cli.signals import Signals
-from fcaffe.cli.workers import LaunchFlags, SharingFlags, check_same_flags, order_of_command
+from fcaffe.cli.workers import LaunchFlags, SharingFlags, order_of_command
 from fcaffe.engines import Engine
 from fcaffe.errors import UsageError
 from fcaffe.input_files import require_inputs
@@ -193,7 +193,6 @@ class Training:
 
     def run(self, world: World) -> int:
         """Train as one of the workers; returns the exit code."""
-        check_same_flags(world)
         solving, outputs, signals = self.solving, self.outputs, self.signals
         signals.save_every = outputs.snapshot_every if world.rank == 0 else 0.0
         param = _solver_param(self.flags, world)

@@ -12,7 +12,6 @@ import click
 import numpy as np
 
 from fcaffe import log
-from fcaffe.cli import glog
 from fcaffe.cli.engine import NO_GPUS, TrainingGpus
 from fcaffe.cli.flags import ELASTIC, FIXED, HOSTS, IMPORTS, SEVERAL, STARTED, WATCHED, Way, check_flags, flag
 from fcaffe.errors import UsageError
@@ -366,21 +365,3 @@ def order_of_command(**more: Any) -> dict[str, Any]:
         "terminal": log.is_on_terminal(),
         **more,
     }
-
-
-def check_same_flags(world: World) -> None:
-    """Raises UsageError on each rank that was started with other flags than rank 0, but for the log. Collective.
-
-    Ranks with different flags would call different collective operations, and wait for one another for ever. Ranks of
-    fcaffe's launcher have one order.
-    """
-    if world.size == 1 or world.order is not None:
-        return
-    own = {name: value for name, value in click.get_current_context().params.items() if name not in glog.FLAGS}
-    with world.watchdog.waiting("the comparison of flags"):
-        others = world.comm.bcast(own)
-    if differing := sorted(name for name in own if own[name] != others[name]):
-        raise UsageError(
-            "this rank and rank 0 were started with different flags: "
-            + "; ".join(f"--{name.replace('_', '-')} {own[name]} and {others[name]}" for name in differing)
-        )

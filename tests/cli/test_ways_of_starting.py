@@ -275,7 +275,6 @@ def test_under_mpiexec(flag: str, run: Run, inputs: Path, monkeypatch: pytest.Mo
         raise ReachedError
 
     monkeypatch.setattr(TRAIN, "join", lambda _: World(size=2))
-    monkeypatch.setattr(TRAIN, "check_same_flags", lambda _: None)
     monkeypatch.setattr(TRAIN, "_solver_param", read_solver)
     monkeypatch.setattr(World, "__exit__", lambda *_: None)
     result = run("train", "--solver=solver.prototxt", *SAMPLES[flag].words.split())
