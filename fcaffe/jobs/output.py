@@ -23,7 +23,8 @@ PIECE = 4096  # bytes that are written at once
 
 
 class Backlog:
-    """Bytes that wait for a reader. What exceeds MOST is dropped, and a line in its place says how much that is."""
+    """Bytes that wait for a reader. What exceeds MOST is dropped until the reader has the rest, and a line in its place
+    says how much that is."""
 
     def __init__(self) -> None:
         self._pieces: deque[bytes] = deque()
@@ -31,29 +32,21 @@ class Backlog:
         self.dropped = 0
 
     def put(self, data: bytes) -> None:
-        if self.length + len(data) > MOST:
+        if self.dropped or self.length + len(data) > MOST:
             self.dropped += len(data)
-            return
-        self._tell_dropped()
-        self._append(data)
+        else:
+            self._pieces.append(data)
+            self.length += len(data)
 
     def take(self) -> bytes:
         """Remove the first piece; empty if there is none."""
-        if not self._pieces:
-            self._tell_dropped()
-        piece = self._pieces.popleft() if self._pieces else b""
-        self.length -= len(piece)
-        return piece
-
-    def _tell_dropped(self) -> None:
-        if self.dropped:
-            lines = f"\n[fcaffe: {self.dropped} bytes of output were dropped here, since nobody read them]\n"
-            self.dropped = 0
-            self._append(lines.encode())
-
-    def _append(self, data: bytes) -> None:
-        self._pieces.append(data)
-        self.length += len(data)
+        if self._pieces:
+            piece = self._pieces.popleft()
+            self.length -= len(piece)
+            return piece
+        dropped, self.dropped = self.dropped, 0
+        lines = f"\n[fcaffe: {dropped} bytes of output were dropped here, since nobody read them]\n"
+        return lines.encode() if dropped else b""
 
 
 class RankOutput:
@@ -72,8 +65,8 @@ class RankOutput:
     def forward(self, window: float = WINDOW) -> None:
         """Send the launcher what there is, not faster than it takes it."""
         for kind, backlog in self._backlogs.items():
-            while backlog.length and self.link.unconfirmed < window:
-                self.link.send(kind, backlog.take())
+            while self.link.unconfirmed < window and (piece := backlog.take()):
+                self.link.send(kind, piece)
 
     def forward_all(self) -> None:
         """Read and send all that has been printed until now."""

@@ -3,7 +3,7 @@
 | state    | begins when                            | may be quiet for             | after that                       |
 |----------|----------------------------------------|------------------------------|----------------------------------|
 | loading  | the agent has forked the process       | -                            | -                                |
-| training | the training begins its first batch    | the time-out (`causes.py`)   | the job ends                     |
+| training | the training begins its first batch    | the time-out (`hang_message`)| the job ends                     |
 | done     | the rank has reported the end          | LEAVE, at least the time-out | the rank is killed, without blame |
 
 The end of a process that is loading or training is a fault, unless the rank has reported its error, or a signal has
@@ -20,11 +20,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fcaffe.jobs import processes
-from fcaffe.jobs.channel import Channel
+from fcaffe.jobs.channel import Channel, Status
 from fcaffe.jobs.frames import Lines, Message
 from fcaffe.jobs.loop import Link, Loop, Stream, two_of
-from fcaffe.jobs.status import Status
-from fcaffe.parallel.watchdog import DONE, LOADING, Doing
+from fcaffe.parallel.watchdog import DONE, LOADING, TRAINING, Doing
 
 CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 LEAST = 0.1  # the share of the time that always counts: a rank that hangs in a loop waits for cores, too
@@ -167,3 +166,28 @@ def names(slots: Sequence[Slot], hosts: Sequence[str]) -> str:
 
 def numbers(ranks: Sequence[int]) -> str:
     return ", ".join(map(str, ranks)) if len(ranks) <= 16 else f"{ranks[0]}, {ranks[1]} ... {ranks[-1]}"
+
+
+def hang_message(slots: Sequence[Slot], hosts: Sequence[str], timeout: float) -> str:
+    """The message about the ranks that hang; empty if none does.
+
+    A rank that waits for others does not hang, unless all ranks wait. A rank that loads may take its time, and others
+    may wait for it.
+
+    Args:
+        slots: All ranks of the job, as they were last heard of.
+        hosts: The host of each rank.
+        timeout: In seconds; 0: none hangs.
+    """
+    late = [slot for slot in slots if slot.doing.state == TRAINING and 0 < timeout < slot.quiet]
+    stuck = [slot for slot in late if slot.stopped] or [slot for slot in late if not slot.doing.waits]
+    if not stuck and len(late) == len(hosts):
+        stuck = [slot for slot in late if slot.doing.iteration == min(one.doing.iteration for one in late)]
+    if not stuck:
+        return ""
+    waiting = sorted(slot.rank for slot in slots if slot.doing.waits and slot not in stuck)
+    return (
+        f"{names(stuck, hosts)} did not come out of {stuck[0].doing} within {timeout:g} s (--timeout)"
+        + (": stopped by a signal (SIGSTOP)" if stuck[0].stopped else "")
+        + (f"; waiting for it: {numbers(waiting)}" if waiting else "")
+    )

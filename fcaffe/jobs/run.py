@@ -7,30 +7,43 @@
 | done     | a rank is done             | all agents have gone                           |
 | failed   | the cause of the end is known | all agents have gone                        |
 
-A fault is the death of a rank or an agent, a link that is cut (`carrier.py`), or ranks that hang (`causes.py`).
+A fault is the death of a rank or an agent, a link that is cut (`carrier.py`), or ranks that hang (`ranks.py`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from signal import SIGTERM, Signals
 
 from fcaffe import log
 from fcaffe.errors import UsageError
 from fcaffe.jobs import processes
-from fcaffe.jobs.causes import Cause, hang_message
 from fcaffe.jobs.frames import Message
 from fcaffe.jobs.hosts import Hosts, bare
 from fcaffe.jobs.launcher import MODULE, Launcher
 from fcaffe.jobs.member import GONE, Member
 from fcaffe.jobs.pmi import process_mapping
-from fcaffe.jobs.ranks import Slot
+from fcaffe.jobs.ranks import Slot, hang_message
 from fcaffe.jobs.silences import SILENCE
 from fcaffe.jobs.started import FATAL
 from fcaffe.parallel.watchdog import DONE, LOADING, TRAINING, Doing
 
 FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a job ends, as an agent tells it."""
+
+    code: int = FATAL
+    fault: bool = False  # it may not happen again, unlike an error
+    message: str = ""
+    signal: int = 0  # by which a process has ended, since it was asked to
+    logged: bool = False  # by a rank
+    source: str | None = None  # file and line of the error
+    lost: bool = False  # a rank has lost its peer, which is most often the consequence of another cause
 
 
 class Run:
@@ -43,7 +56,7 @@ class Run:
         trained: All ranks have trained.
         fault: The run was ended by something that may not happen again.
         asked_to_end: A signal has come after which the ranks end by themselves.
-        advanced: When the `iteration` was first known, in seconds of `time.monotonic`.
+        iteration: The highest that a rank has reported.
     """
 
     def __init__(
@@ -58,7 +71,7 @@ class Run:
         self.launcher, self.members, self.last, self.ends_early = launcher, members, last, ends_early
         self.hosts = [bare(host) for host, count in hosts for _ in range(count)]  # of each rank
         self.trained = self.fault = self.ended_early = self.asked_to_end = False
-        self.iteration, self.advanced, self.code = -1, 0.0, FATAL
+        self.iteration, self.code = -1, FATAL
         self.state = LOADING
         self._signal = 0  # which ends the run
         self._lost: tuple[float, Cause] | None = None  # when it was told
@@ -155,9 +168,7 @@ class Run:
         self.trained = True
         if self.state == LOADING:
             self.state = TRAINING
-        iteration = max(slot.doing.iteration for slot in slots)
-        if iteration > self.iteration:
-            self.iteration, self.advanced = iteration, time.monotonic()
+        self.iteration = max(self.iteration, *(slot.doing.iteration for slot in slots))
 
     def _take_values(self, member: Member, values: dict[str, str]) -> None:
         """The ranks of all hosts meet in a barrier of PMI-1."""

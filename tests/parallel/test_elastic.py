@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from fcaffe.jobs.launch import FUTILE, Pool
 from fcaffe.jobs.member import READY
 from fcaffe.jobs.pmi import process_mapping
-from fcaffe.jobs.pool import FUTILE, Pool
 from tests.parallel.conftest import Job, needs_mpi, until
 
 pytestmark = pytest.mark.jobs
@@ -59,7 +59,7 @@ def test_a_host_leaves_and_comes_back(start: Start, folder: Path, monkeypatch: p
     hosts.write_text("127.0.0.2\n")
     os.kill(job.rank(1), signal.SIGKILL)
     job.wait_for("Generation 1: 1 worker on 127.0.0.2, from troubled_temporary_iter_")
-    job.wait_for("Generation 1 trains")
+    until(lambda: job.text.count("Starting Optimization") == 2)
     hosts.write_text("127.0.0.2\n127.0.0.3\n")
     assert job.wait() == 0, job.text[-3000:]
     assert "127.0.0.3 can take part: this generation ends after troubled_temporary_iter_" in job.text

@@ -20,10 +20,9 @@ import pytest
 from fcaffe import output_files
 from fcaffe.jobs import launch, processes
 from fcaffe.jobs import run as runs
-from fcaffe.jobs.causes import hang_message
 from fcaffe.jobs.hosts import Plan
 from fcaffe.jobs.processes import Child
-from fcaffe.jobs.ranks import Clock, Rank, Slot
+from fcaffe.jobs.ranks import Clock, Rank, Slot, hang_message
 from fcaffe.parallel.watchdog import LOADING, TRAINING, Doing
 from tests.parallel.conftest import FCAFFE, MPIEXEC, ROOT, Job, needs_mpi, until
 from tests.parallel.test_emulated_cluster import Cluster, why_not

@@ -13,10 +13,10 @@ import pytest
 
 from fcaffe.jobs import output
 from fcaffe.jobs.carrier import Carrier
+from fcaffe.jobs.channel import Status
 from fcaffe.jobs.frames import END, MESSAGE, STDOUT, FrameError, Frames, Lines, frame
 from fcaffe.jobs.loop import Link, Loop, two_of
 from fcaffe.jobs.output import Backlog
-from fcaffe.jobs.status import Status
 from fcaffe.parallel.watchdog import STATES, Doing
 
 Parts = list[tuple[int, bytes]]
