@@ -46,7 +46,9 @@ CASES += [("elastic", end) for end in ("done", "the launcher is killed")]
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "net.prototxt").write_text(NET)
-    (tmp_path / "solver.prototxt").write_text(SOLVER.replace("max_iter: 40", "max_iter: 90"))
+    (tmp_path / "solver.prototxt").write_text(
+        SOLVER.replace("max_iter: 40", "max_iter: 90").replace("test_interval: 15", "test_interval: 100")
+    )
     return tmp_path
 
 
