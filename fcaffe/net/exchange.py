@@ -24,8 +24,6 @@ class GradientExchange:
     applies_momentum: bool = False
     compression: str = ""  # the name of the scheme
     held: Held = Held.SUM
-    seconds: float = 0.0  # that sums have taken, hidden or not
-    exposed: float = 0.0  # seconds for which the training has waited for sums
     on_streams: bool = True  # `begin`, `ready` and `finish` only enqueue work of a device: a CUDA graph may hold them
 
     def set_momentum(self, momentum: float, clip: float) -> None:
