@@ -271,6 +271,14 @@ def test_value_by_value_and_by_channel(engine: Any, shape: Shape) -> None:
     for slope in 0.0, 0.25, -1.5:
         check(engine, [a], [shape], lambda e, a, y, slope=slope: e.relu_forward(a, y, slope))
         check(engine, [a, b], [shape], lambda e, a, b, y, slope=slope: e.relu_backward(a, b, y, slope))
+    if engine.half_dtype is None or engine.half_arithmetic:
+
+        def by_signs(e: Any, a: Any, b: Any, y: Any) -> None:
+            signs = e.xp.empty_like(a, dtype="uint8")
+            e.pointwise(Formula("x > 0"), {"x": a}, signs)
+            e.multiply(b, signs, y)
+
+        check(engine, [a, b], [shape], by_signs)
     check(engine, [a], [shape], lambda e, a, y: e.weighted_sum([a], [-0.5], y))
     check(engine, [a, b, c], [shape], lambda e, a, b, c, y: e.weighted_sum([a, b, c], [1, -0.5, 2], y), 2)
     check(engine, [a, b], [shape], lambda e, a, b, y: e.multiply(a, b, y))

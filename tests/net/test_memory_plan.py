@@ -94,16 +94,17 @@ def test_the_example_of_program_and_live_ranges():
     program = Program(nodes, net.outer, net.parameters, gradients=True)
     blob = net.blob("y")
     y, p, dy = blob.data_storage, net.layers[-1].probability.data_storage, blob.diff_storage
-    expected = [("", "y"), ("y", "p"), ("p", "dy"), ("y dy", ""), ("dy", "")]
-    names = {"y": y, "p": p, "dy": dy}
+    (s,) = program.accesses[0].saved
+    expected = [("", "y s"), ("y", "p"), ("p", "dy"), ("s dy", ""), ("dy", "")]
+    names = {"y": y, "p": p, "dy": dy, "s": s}
     assert program.steps({}) == [
         Step(*({names[name]: None for name in side.split()} for side in sides)) for sides in expected
     ]
-    assert live_ranges(program, {}) == {y: [(0, 3)], p: [(1, 2)], dy: [(2, 4)]}
+    assert live_ranges(program, {}) == {y: [(0, 1)], s: [(0, 3)], p: [(1, 2)], dy: [(2, 4)]}
 
 
 def test_the_example_of_layout():
-    sizes = {"y": (8, (0, 3)), "p": (1, (1, 2)), "dy": (8, (2, 4)), "dx": (6, (5, 6))}
+    sizes = {"x": (8, (0, 3)), "p": (1, (1, 2)), "dy": (8, (2, 4)), "dx": (6, (5, 6))}
     offsets, end = layout([Use(Storage(np, False, size * MB, "uint8"), [span]) for size, span in sizes.values()])
     assert offsets == [0, 16 * MB, 8 * MB, 0] and end == 17 * MB
 

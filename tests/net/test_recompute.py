@@ -60,7 +60,7 @@ def residual():
 def chain():
     layers, bottom = [INPUT], "x"
     for stage in range(3):
-        for number in range(2):
+        for number in range(3):
             top = f"s{stage}{number}"
             layers += [convolution(top, bottom, top), in_place("ReLU", f"relu_{top}", top)]
             bottom = top

@@ -3,7 +3,7 @@
 VERSION = 3
 MAX_AXES = 12  # DNNL_MAX_NDIMS
 
-F32, BF16 = 3, 2  # dnnl_data_type_t
+F32, BF16, U8 = 3, 2, 6  # dnnl_data_type_t
 AVX, AVX2, AVX512_CORE, AVX512_BF16 = 0x3, 0x7, 0x27, 0xE7  # dnnl_cpu_isa_t
 
 FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD = 64, 96, 128  # dnnl_prop_kind_t

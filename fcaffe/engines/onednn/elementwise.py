@@ -43,7 +43,7 @@ class Elementwise(Operations, PlainElementwise):
                 return
             for start, steps, target in passes:
                 if target not in known:
-                    known[target] = np.empty_like(known["out"])
+                    known[target] = np.empty_like(known[start])
                 bound: list[Any] = [(step[0], known[step[1]]) if isinstance(step[1], str) else step for step in steps]
                 if not bound or len(bound[0]) == 3:
                     bound.insert(0, (dnnl.MAX, known[start]))  # a chain begins with an array

@@ -114,7 +114,7 @@ def _chain(tree: Tree, passes: list[Pass]) -> tuple[str, tuple[Step, ...]]:
         return _bounded(function, first, rest[0], passes)
     if function in _COMPARED:
         sign, equal = _COMPARED[function]
-        start, steps = _chain(("-", first, rest[0]), passes)
+        start, steps = _chain(first if rest[0] == 0.0 else ("-", first, rest[0]), passes)
         return start, (*steps, (dnnl.LINEAR, sign * FLT_MAX, equal), (dnnl.CLIP, 0, 1))
     if function in _BINARY:
         return _combined(function, first, rest[0], passes)

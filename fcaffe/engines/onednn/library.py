@@ -11,7 +11,7 @@ import numpy as np
 
 from fcaffe.engines.elementwise import FLT_MAX
 from fcaffe.engines.onednn.calls import Calls
-from fcaffe.engines.onednn.dnnl import AVX, BF16, F32, HARD_SWISH, LINEAR, POST_OPERATION, SRC_1
+from fcaffe.engines.onednn.dnnl import AVX, BF16, F32, HARD_SWISH, LINEAR, POST_OPERATION, SRC_1, U8
 from fcaffe.engines.onednn.primitives import Description, Layout
 from fcaffe.threads import renew_in_forks
 
@@ -90,7 +90,7 @@ def post_operand(step: int) -> int:
 
 def type_of(array: np.ndarray) -> int:
     """The dnnl_data_type_t of an array."""
-    return BF16 if array.dtype == BFLOAT16 else F32
+    return BF16 if array.dtype == BFLOAT16 else U8 if array.dtype == np.uint8 else F32
 
 
 def _strides(array: np.ndarray) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from fcaffe.engines.windows import Windows
 
 def _have_layouts(arrays: Sequence[Array], *settings: Any) -> bool:
     """Whether oneDNN can describe the arrays: no axis overlaps the next outer one in memory."""
-    return all(array.dtype in (np.float32, BFLOAT16) and _has_layout(array) for array in arrays)
+    return all(array.dtype in (np.float32, BFLOAT16, np.uint8) and _has_layout(array) for array in arrays)
 
 
 def _have_one_layout(arrays: Sequence[Array], *settings: Any) -> bool:

@@ -3,16 +3,16 @@
 A worked example. The graph is conv -> relu (in place) -> loss, and conv and relu are fused:
 
     step  what                 reads        writes
-    0     forward conv+relu    data         y
+    0     forward conv+relu    data         y, s (which values of y are positive)
     1     forward loss         y            p (saved for backward)
     2     backward loss        p            dy
-    3     backward conv+relu   data, y, dy  -
+    3     backward conv+relu   data, s, dy  -
     4     the rest of that     dy           the gradient of its bottom, if anybody asks for it
 
-A convolution has read what it saved before it writes the gradient of its bottom, which may therefore lie where y lay:
-so its backward is two steps. `y` is wanted from step 0 to step 3, `p` from 1 to 2, `dy` from 2 to 4: those are their
-live ranges. Storages whose live ranges do not meet may lie at one offset of the arena (see `fcaffe.net.run`). `data`
-has memory of its own, as has all that comes from outside or is read there.
+A convolution has read what it saved before it writes the gradient of its bottom, which may therefore lie where s lay:
+so its backward is two steps. `y` is wanted from step 0 to step 1, `s` from 0 to 3, `p` from 1 to 2, `dy` from 2 to 4:
+those are their live ranges. Storages whose live ranges do not meet may lie at one offset of the arena. `data` has
+memory of its own, as has all that comes from outside or is read there.
 """
 
 from __future__ import annotations

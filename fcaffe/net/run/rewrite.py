@@ -82,7 +82,7 @@ class Touching:
         if ours == theirs:
             return False
         read = ours | theirs
-        return any(p > max(replaced) and _overwrites(nodes[p], s) for s in read for p in self.positions[s])
+        return any(p > max(replaced) and overwrites(nodes[p], s) for s in read for p in self.positions[s])
 
 
 def saves(node: Node, storage: Storage) -> bool:
@@ -90,7 +90,8 @@ def saves(node: Node, storage: Storage) -> bool:
     return any(blob.data_storage is storage for blob in node.saved())
 
 
-def _overwrites(node: Node, storage: Storage) -> bool:
+def overwrites(node: Node, storage: Storage) -> bool:
+    """Whether forward of this node writes this memory."""
     return not node.layer.traits.aliases and any(blob.data_storage is storage for blob in node.tops)
 
 
