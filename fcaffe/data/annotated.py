@@ -148,7 +148,7 @@ class AnnotatedBatches(DatumBatches):
     """The AnnotatedDatum records of a database, `batch_size` at a time.
 
     `batch.objects` has the objects of each image if `has_boxes`, else `batch.labels` has the labels. Distorted colours,
-    a larger canvas and a random window come before the resizing, the noise and the crop of the transformer; the boxes
+    a larger canvas and a random window come before the resizing and the crop of the transformer; the boxes
     follow. What is random depends on the seed of the image alone. `param` is the LayerParameter.
     """
 

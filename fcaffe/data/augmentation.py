@@ -1,4 +1,4 @@
-"""SSD's augmentations of pictures: resizing, noise, distorted colours, larger canvases.
+"""SSD's augmentations of pictures: resizing, distorted colours, larger canvases.
 
 Each function takes and returns pixels: height x width x channels, uint8. `random` belongs to one picture, so that the
 result depends neither on the thread nor on the worker that computes it.
@@ -16,7 +16,6 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.rng import CaffeRandom
 
 SMALLEST_CHANGE = 1e-3  # of contrast and saturation; anything less leaves the picture as it is
-POSTERIZED = 64  # width of a band of values that become its middle
 
 
 class Resize:
@@ -127,43 +126,6 @@ def expand(
     return canvas, corners
 
 
-def add_noise(pixels: np.ndarray, param: Any, random: CaffeRandom) -> np.ndarray:
-    """Apply the noises that a NoiseParameter names, in SSD's order."""
-    cv2 = opencv()
-    pixels = np.ascontiguousarray(pixels)
-    colour = pixels.shape[2] == 3
-    if param.decolorize and colour:
-        pixels = cv2.cvtColor(cv2.cvtColor(pixels, cv2.COLOR_BGR2GRAY), cv2.COLOR_GRAY2BGR)
-    if param.gauss_blur:
-        pixels = cv2.GaussianBlur(pixels, (7, 7), 1.5)
-    if param.hist_eq:
-        pixels = _change_luminance(pixels, cv2.equalizeHist)
-    if param.clahe:
-        pixels = _change_luminance(pixels, cv2.createCLAHE(clipLimit=4).apply)
-    if param.jpeg > 0:
-        _, data = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, int(param.jpeg)])
-        pixels = cv2.imdecode(data, cv2.IMREAD_COLOR if colour else cv2.IMREAD_GRAYSCALE)
-    if param.erode:
-        pixels = cv2.erode(pixels, cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (3, 3)))
-    if param.posterize:
-        pixels = pixels // POSTERIZED * POSTERIZED + POSTERIZED // 2
-    if param.inverse:
-        pixels = ~pixels
-    if param.saltpepper:
-        pixels = _salt_and_pepper(pixels, param.saltpepper_param, random)
-    if param.convert_to_hsv and colour:
-        pixels = cv2.cvtColor(pixels, cv2.COLOR_BGR2HSV)
-    return pixels.reshape(*pixels.shape[:2], -1)
-
-
-def check_noise(param: Any) -> None:
-    """Raise DataError for a NoiseParameter that `add_noise` cannot apply."""
-    if param.convert_to_lab:
-        raise DataError("noise_param.convert_to_lab is not supported, for its pixels are not bytes: remove it")
-    if param.saltpepper and not param.saltpepper_param.value:
-        raise DataError("noise_param.saltpepper needs saltpepper_param.value")
-
-
 def _uniform(low: float, high: float, random: CaffeRandom) -> float:
     if high < low:
         raise DataError(f"transform_param: a random number from [{low:g}, {high:g}] is wanted; swap the two limits")
@@ -189,21 +151,3 @@ def _linear(values: np.ndarray, factor: float, offset: float) -> np.ndarray:
     if abs(factor - 1) <= SMALLEST_CHANGE and offset == 0:
         return values
     return np.clip(np.rint(values * np.float32(factor) + np.float32(offset)), 0, 255).astype(np.uint8)
-
-
-def _change_luminance(pixels: np.ndarray, change: Any) -> np.ndarray:
-    cv2 = opencv()
-    if pixels.shape[-1] != 3:
-        return np.asarray(change(pixels))
-    planes = cv2.cvtColor(pixels, cv2.COLOR_BGR2YCrCb)
-    planes[:, :, 0] = change(np.ascontiguousarray(planes[:, :, 0]))
-    return np.asarray(cv2.cvtColor(planes, cv2.COLOR_YCrCb2BGR))
-
-
-def _salt_and_pepper(pixels: np.ndarray, param: Any, random: CaffeRandom) -> np.ndarray:
-    """Set a fraction of the pixels, drawn with replacement, to the given value."""
-    height, width = pixels.shape[:2]
-    draws = random.draws(2 * int(param.fraction * height * width)).reshape(2, -1)
-    pixels = pixels.reshape(height, width, -1).copy()
-    pixels[draws[0] % height, draws[1] % width] = np.array(param.value).astype(np.uint8)
-    return pixels

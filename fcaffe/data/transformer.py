@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fcaffe import log
-from fcaffe.data.augmentation import Resize, add_noise, check_noise
+from fcaffe.data.augmentation import Resize
 from fcaffe.data.images import Color
 from fcaffe.data.mean import read_mean
 from fcaffe.errors import DataError
@@ -32,7 +32,7 @@ class Transformer:
     """Transforms images to mirror(crop(image) - crop(mean)) * scale, in float32.
 
     Crops are random in phase TRAIN and central in TEST. Its own generator draws the decisions for one image after the
-    other, in Caffe's order: mirror, row, column. SSD's resizing and noise come before the crop (`augment`).
+    other, in Caffe's order: mirror, row, column. SSD's resizing comes before the crop (`augment`).
 
     Args:
         seeds: whether other augmentations need a seed for each image.
@@ -49,11 +49,8 @@ class Transformer:
         self.shares = np.cumsum([one.prob for one in param.resize_param])  # of images that get one of the first resizes
         if len(self.resizes) > 1 and abs(self.shares[-1] - 1) > ROUNDING:
             raise DataError(f"the prob of several resize_param must add up to 1, not {self.shares[-1]:g}")
-        self.noise = param.noise_param if param.HasField("noise_param") else None
-        if self.noise is not None:
-            check_noise(self.noise)
         chooses = len(self.resizes) > 1 or any(resize.is_random for resize in self.resizes)
-        self.seeds = seeds or chooses or self.noise is not None
+        self.seeds = seeds or chooses
         self.mirror: bool = param.mirror
         self.scale = np.float32(param.scale)
         self.random_crop = bool(self.crop[0]) and phase == pb.TRAIN
@@ -120,19 +117,13 @@ class Transformer:
         return self.resizes[min(int(np.searchsorted(self.shares, drawn)), len(self.resizes) - 1)]
 
     def augment(self, image: np.ndarray, decision: Decision) -> np.ndarray:
-        """The image, resized and with noise as `transform_param` says. Thread-safe."""
+        """The image, resized as `transform_param` says. Thread-safe."""
         resize = self.resize(decision)
-        if resize is None and self.noise is None:
+        if resize is None:
             return image
         if image.dtype != np.uint8:
-            raise DataError("transform_param.resize_param and noise_param work on images of bytes, not of float_data")
-        random = CaffeRandom(decision.seed)
-        pixels = image.transpose(1, 2, 0)
-        if resize is not None:
-            pixels = resize.apply(pixels, random)
-        if self.noise is not None:
-            pixels = add_noise(pixels, self.noise, random)
-        return pixels.transpose(2, 0, 1)
+            raise DataError("transform_param.resize_param works on images of bytes, not of float_data")
+        return resize.apply(image.transpose(1, 2, 0), CaffeRandom(decision.seed)).transpose(2, 0, 1)
 
     def window(self, shape: tuple[int, ...], decision: Decision) -> tuple[slice, slice]:
         """Rows and columns of the crop of an image of this shape (channels x height x width). Raises DataError if crop

@@ -105,7 +105,7 @@ _WORKING = {
     " ctc_decoder_param focal_loss_param label_specific_add_param label_specific_margin_param cosin_add_m_param"
     " combined_margin_param dice_coef_loss_param matmul_param",
     "V1LayerParameter": "type bn_param interp_param relu6_param",
-    "TransformationParameter": "resize_param noise_param distort_param expand_param emit_constraint",
+    "TransformationParameter": "resize_param distort_param expand_param emit_constraint",
     "LossParameter": "pre_fixed_normalizer weight_by_label_freqs class_weighting normalization",
     "ConvolutionParameter": f"hole hole_h hole_w dilation_h dilation_w relu negative_slope {' '.join(OF_AXES)}",
     "ImageDataParameter": "label_size",

@@ -182,36 +182,10 @@ def test_emit_constraints_and_odd_boxes():
 
 
 @pytest.mark.parametrize(
-    "noise",
-    [
-        "decolorize",
-        "gauss_blur",
-        "hist_eq",
-        "clahe",
-        "erode",
-        "posterize",
-        "inverse",
-        "convert_to_hsv",
-        "saltpepper",
-        "jpeg",
-    ],
-)
-def test_noise(database, noise):
-    value = {"jpeg": "10"}.get(noise, "true")
-    text = f"noise_param {{ {noise}: {value} saltpepper_param {{ fraction: 0.1 value: 255 }} }}"
-    path = database([annotated()] * 2)
-    first, again, plain = (filled(batches(path, each))[0].data for each in (text, text, ""))
-    np.testing.assert_array_equal(first, again)
-    assert (first != plain).any()
-
-
-@pytest.mark.parametrize(
     ("transform", "samplers", "problem"),
     [
         ("resize_param { height: 20 }", "", "height and width"),
         ("resize_param { height: 20 width: 20 height_scale: 5 }", "", "height_scale"),
-        ("noise_param { convert_to_lab: true }", "", "convert_to_lab"),
-        ("noise_param { saltpepper: true }", "", "saltpepper_param"),
         ("expand_param { max_expand_ratio: 0.5 }", "", "max_expand_ratio"),
         ("distort_param { contrast_prob: 1 contrast_lower: 2 contrast_upper: 1 }", "", "swap"),
         ("", "batch_sampler { sampler { min_scale: 0 } }", "min_scale"),

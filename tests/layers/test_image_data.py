@@ -77,19 +77,11 @@ def test_transforms(pictures):
 
 @pytest.mark.parametrize("kind", ["Data", "ImageData"])
 def test_augmentations_of_ssd_work_here_too(kind, pictures):
-    """resize_param and noise_param, which are not SSD's AnnotatedData's alone."""
     resize = "resize_param { prob: 1 resize_mode: WARP height: 3 width: 4 interp_mode: NEAREST }"
-    noise = "noise_param { prob: 1 inverse: true }"
     write_lmdb("lmdb", ((b"%02d" % i, array_to_datum(x, i).SerializeToString()) for i, x in enumerate(PIXELS)))
     layer, top = data_layer("lmdb", 5, resize) if kind == "Data" else image_data(transform=resize)
     layer.forward([], top)
     assert np.array_equal(top[0].data, PIXELS[:5, :, ::2, ::2])
-    layer.close()
-    layer, top = (
-        data_layer("lmdb", 5, noise, pb.TRAIN) if kind == "Data" else image_data(transform=noise, phase=pb.TRAIN)
-    )
-    layer.forward([], top)
-    assert np.array_equal(top[0].data, 255 - PIXELS[:5].astype(np.float32))
     layer.close()
 
 
