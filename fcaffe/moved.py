@@ -17,7 +17,7 @@ _GROUPS = {
     "net.run": ("arena", "program", "replay", "rewrite"),
     "net.script": ("engine_lock", "host_arrays", "on_demand"),
     "onnx.writing": (
-        *("convolution", "elementwise", "export", "graph", "normalization", "pooling", "preprocessing", "properties"),
+        *("convolution", "elementwise", "export", "graph", "normalization", "pooling", "preprocessing"),
         *("recurrent", "refused", "shape"),
     ),
 }

@@ -48,7 +48,7 @@ def model_to_onnx(model: Model, source: str, target: str, net_path: str | None, 
         param, model = merged.net, merged.model
     net = deploy_net(param, model, source)
     try:
-        write_onnx(target, to_onnx(net, how.preprocessing, model, how.opset))
+        write_onnx(target, to_onnx(net, how.preprocessing, how.opset))
     finally:
         net.close()
 

@@ -16,8 +16,8 @@ from fcaffe.net import Layer, Net
 from fcaffe.net.weights import to_model
 from fcaffe.onnx.library import onnx
 from fcaffe.onnx.onnx_file import read_model
+from fcaffe.onnx.reading.convert import from_onnx
 from fcaffe.onnx.writing.graph import Graph, Step, writer_of
-from fcaffe.onnx.writing.properties import NET, model_from
 from fcaffe.proto import StoredBlob
 
 # Endings of the names of a layer's first and second blob in files of other writers.
@@ -29,14 +29,13 @@ _UNCOMPARED = {"kernel_shape", "transA", "transB", "momentum", "training_mode", 
 
 
 class OnnxFile:
-    """An ONNX file: constants by name, nodes by name and by names of outputs, readers of values, properties.
+    """An ONNX file: constants by name, nodes by name and by names of outputs, readers of values.
 
     Raises SnapshotError.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         model, _ = read_model(path)
-        self.properties = {entry.key: entry.value for entry in model.metadata_props}
         self.nodes: dict[str, Any] = {}
         self.readers: dict[str, list[Any]] = {}
         to_array = onnx().numpy_helper.to_array
@@ -59,22 +58,13 @@ class OnnxFile:
 
 
 def read_weights(path: str | os.PathLike[str], net: Net | None = None) -> Model:
-    """The model of an ONNX file. From a file that fcaffe wrote, the whole model is restored.
+    """The weights of the layers of `net` by name, or without one the model of the net that the file is converted to.
 
-    From other files, the weights of the layers of `net` are read by name. Raises SnapshotError for layers that are
-    missing or have other shapes.
+    Raises SnapshotError for layers that are missing or have other shapes, and NetError as `from_onnx`.
     """
-    file = OnnxFile(path)
-    if NET in file.properties:
-        try:
-            return model_from(file.properties, file.constants)
-        except SnapshotError as problem:
-            raise SnapshotError(f"{path}: {problem}") from problem
     if net is None:
-        raise SnapshotError(
-            f"{path} was not written by fcaffe: give the net whose weights it has as --model, or two files to convert "
-            "all of it, OUT.prototxt and OUT.caffemodel"
-        )
+        return from_onnx(os.fspath(path)).model
+    file = OnnxFile(path)
     model = to_model(net)
     for node, layer in zip(net.nodes, model.layers, strict=True):
         layer.blobs = _blobs(file, net, node.layer, os.fspath(path)) if node.layer.blobs else []

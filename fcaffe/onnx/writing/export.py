@@ -10,10 +10,8 @@ import numpy as np
 
 from fcaffe.errors import NetError, SnapshotError
 from fcaffe.input_files import UnreadableError, asking
-from fcaffe.model_files import Model
 from fcaffe.net import Blob, Net
 from fcaffe.net.node import Node
-from fcaffe.net.weights import to_model
 from fcaffe.onnx.library import OPSET, onnx
 from fcaffe.onnx.writing import (  # noqa: F401 - each fills the registry
     convolution,
@@ -26,22 +24,18 @@ from fcaffe.onnx.writing import (  # noqa: F401 - each fills the registry
 )
 from fcaffe.onnx.writing.graph import Graph, Step, write
 from fcaffe.onnx.writing.preprocessing import Preprocessing
-from fcaffe.onnx.writing.properties import BlobKey, properties_of
 from fcaffe.output_files import replacing
 from fcaffe.proto.blobs import LARGEST
 
 _OPEN = {"Filter", "DetectionOutput"}  # types with tops whose sizes depend on values
 
 
-def to_onnx(
-    net: Net, preprocessing: Preprocessing | None = None, model: Model | None = None, opset: int = OPSET
-) -> Any:
+def to_onnx(net: Net, preprocessing: Preprocessing | None = None, opset: int = OPSET) -> Any:
     """The ModelProto of a net in phase TEST: inputs and outputs have the names of its blobs, weights are `<layer>/<k>`.
 
     Args:
         net: with its weights.
         preprocessing: operators to put between the first image input and the layers.
-        model: the model that the weights are from. properties.py stores what the graph cannot hold of it.
         opset: the version of ONNX's operators.
 
     Raises:
@@ -61,13 +55,10 @@ def to_onnx(
             )
         values[first] = preprocessing.write(graph, values[first], net.blobs[first].shape)
     names: dict[int, str] = {}  # of constants, by blob
-    by_key: dict[BlobKey, str] = {}  # by layer and index; the first layer of a name counts, as in Caffe
     for node in net.nodes:
         if node.layer.type == "Input":
             continue
         parameters = [_parameter(graph, node, index, owners, names) for index in range(len(node.layer.blobs))]
-        for index, name in enumerate(parameters):
-            by_key.setdefault((node.name, index), name)
         tops = write(Step(graph, node, [values[i] for i in node.bottom_ids], parameters))
         values.update(zip(node.top_ids, tops, strict=True))
     known = {name: _info(name, net.blobs[i].shape) for i, name in values.items()}
@@ -76,16 +67,12 @@ def to_onnx(
         known = {}
     written = {name for node in graph.nodes for name in node.output} - {value.name for value in outputs}
     used = {name for node in graph.nodes for name in node.input}
-    constants = {name: array for name, array in graph.constants.items() if name in used}
-    tensors = [onnx().numpy_helper.from_array(array, name) for name, array in constants.items()]
+    tensors = [onnx().numpy_helper.from_array(array, name) for name, array in graph.constants.items() if name in used]
     inner = [value for name, value in known.items() if name in written]
     made = helper.make_graph(graph.nodes, net.name or "net", inputs, outputs, tensors, value_info=inner)
     opsets = [helper.make_opsetid("", opset)]
-    exported = helper.make_model(
-        made, opset_imports=opsets, producer_name="fcaffe", ir_version=helper.find_min_ir_version_for(opsets)
-    )
-    helper.set_model_props(exported, properties_of(to_model(net) if model is None else model, by_key, constants))
-    return exported
+    oldest = helper.find_min_ir_version_for(opsets)
+    return helper.make_model(made, opset_imports=opsets, producer_name="fcaffe", ir_version=oldest)
 
 
 def write_onnx(path: str | os.PathLike[str], model: Any) -> None:
