@@ -108,9 +108,8 @@ def plot_training_log(words: tuple[str, ...]) -> int:
 @command(
     example="report train.log page.html --solver solver.prototxt --weights net_iter_10000.caffemodel",
     help="Write the page PAGE.html about a training from its LOG, fcaffe's or Caffe's, with its curves. A training "
-    "that was resumed may have several logs, in their order. --solver adds the nets and their prototxts. --weights, "
-    "a model of that training, adds the mistakes of the first test net and "
-    "the first filters. `train --report` writes such a page while it trains.",
+    "that was resumed may have several logs, in their order. --solver adds the prototxts. --weights, a model of "
+    "that training, adds the mistakes of the first test net. `train --report` writes such a page while it trains.",
 )
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
 @click.argument("page", metavar="PAGE.html")

@@ -145,7 +145,7 @@ def summarize(
     """The summary of the net of a prototxt. Its data sets need not exist (see `hollow_net`)."""
     param = filter_net(read_net_for(path, phase, level, stages))
     net, stood_in = hollow_net(param, path, input_shape, workers=workers, split_below=split_below)
-    layers = layer_summaries(net, stood_in)
+    layers = _layer_summaries(net, stood_in)
     net.close()
     return Summary(
         name=net.name,
@@ -165,12 +165,11 @@ def summarize(
     )
 
 
-def layer_summaries(net: Net, stood_in: Mapping[str, str] | None = None) -> list[LayerSummary]:
-    """All layers of a net. `stood_in` has the type of each layer that an Input replaces, as `hollow_net` returns it."""
+def _layer_summaries(net: Net, stood_in: Mapping[str, str]) -> list[LayerSummary]:
     return [
         LayerSummary(
             name=node.name,
-            type=(stood_in or {}).get(node.name, node.layer.type),
+            type=stood_in.get(node.name, node.layer.type),
             bottoms=[net.blob_names[i] for i in node.bottom_ids],
             tops=[net.blob_names[i] for i in node.top_ids],
             top_shapes=[blob.shape for blob in node.tops],

@@ -1,4 +1,4 @@
-"""One self-contained page about a training: curves, mistakes, filters, layers, times and prototxts.
+"""One self-contained page about a training: curves, mistakes, times and prototxts.
 
 `recorder` follows a training and rewrites the page as it goes on, or writes it from a log; `page` renders HTML, with
 the style and the script of `page.html`.

@@ -1,4 +1,4 @@
-"""The page of a training as HTML, with the layers, the drawing and the first filters of its net."""
+"""The page of a training as HTML."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import base64
 import json
 import math
 import os
-import re
 import struct
 import time
 import zlib
@@ -15,21 +14,15 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from string import Template
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from fcaffe.errors import FcaffeError
-from fcaffe.layers.convolution import Convolution
 from fcaffe.log.reader import TrainingLog
-from fcaffe.net import Net
 from fcaffe.output_files import replacing
-from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_solver
-from fcaffe.pycaffe.draw import draw_net
 from fcaffe.tools import plot
 from fcaffe.tools.confusion import Evaluation
-from fcaffe.tools.summary import COLUMNS, LayerSummary, layer_summaries
 
 POINTS = 1200  # of a curve, approximately, after thinning
 MATRIX = 40  # classes up to which the page shows every pair; above, it lists the most frequent mistakes
@@ -44,17 +37,6 @@ CHARTS = {
     "Other test outputs": (plot.OTHER_OUTPUT,),
     "Learning rate": (plot.RATE,),
 }
-FILTERS = 96  # at most, in the page
-DRAWN = 1000  # layers of the largest net that is drawn; Graphviz takes seconds for it
-LEAST_SCALE = 0.65  # of a drawing; a larger one has scroll bars
-
-
-class NetContent(NamedTuple):
-    """A net in a page: "test" or "training", its layers, and an SVG element."""
-
-    kind: str
-    layers: list[LayerSummary]
-    drawing: str
 
 
 @dataclass
@@ -62,8 +44,7 @@ class Content:
     """The content of a page. Parts that are empty or None are omitted.
 
     `state` says how far the run is, and `left` how long it will take, which only a running training has; `progress` is
-    from 0 to 1. `filters` has the name of the first convolution and its filters (N, C, H, W). A page reloads itself
-    after `refresh` seconds, unless that is 0.
+    from 0 to 1. A page reloads itself after `refresh` seconds, unless that is 0.
     """
 
     title: str
@@ -73,8 +54,6 @@ class Content:
     progress: float | None = None
     tiles: list[tuple[str, str]] = field(default_factory=list)
     evaluation: Evaluation | None = None
-    net: NetContent | None = None
-    filters: tuple[str, np.ndarray] | None = None
     prototxts: list[tuple[str, str]] = field(default_factory=list)
     refresh: int = 0
 
@@ -94,7 +73,6 @@ def render(content: Content) -> str:
         _head(content, series, now),
         _curves(charts),
         confusion_card(content.evaluation, "Test net"),
-        _inside(content),
         *(
             f"<div class=card><details><summary>{escape(name)}</summary><pre>{escape(text)}</pre></details></div>"
             for name, text in content.prototxts
@@ -225,41 +203,14 @@ def _matrix(found: Evaluation) -> str:
 def _pairs(found: Evaluation) -> str:
     wrong = np.where(np.eye(len(found.counts), dtype=bool), 0, found.counts)
     order = np.argsort(wrong, axis=None)[::-1][:PAIRS]
-    cells = [np.unravel_index(index, wrong.shape) for index in order]
-    rows = [
-        (found.name(label), found.name(guess), f"{wrong[label, guess]:,}")
-        for label, guess in cells
+    pairs = [np.unravel_index(index, wrong.shape) for index in order]
+    rows = "".join(
+        f"<tr><td>{escape(found.name(label))}</td><td>{escape(found.name(guess))}</td>"
+        f"<td class=number>{wrong[label, guess]:,}</td></tr>"
+        for label, guess in pairs
         if wrong[label, guess]
-    ]
-    return _table(("label", "guess", "times"), rows, numbers_from=2)
-
-
-# --- net ----------------------------------------------------------------------------------------------------
-
-
-def _inside(content: Content) -> str:
-    cards = []
-    if content.filters is not None:
-        name, filters = content.filters
-        image = f"<div class=filters><img alt='' src='{data_uri(sheet(filters))}'></div>"
-        cards.append(f"<div class=card><h2>Filters of {escape(name)}</h2>{image}</div>")
-    if content.net is not None:
-        kind, layers, drawing = content.net
-        rows = [layer.cells()[:5] for layer in layers if layer.type != "Split"]
-        table = _table(COLUMNS[:5], rows, numbers_from=3)
-        cards.append(f"<div class=card><h2>Layers of the {kind} net</h2><div class=scroll>{table}</div></div>")
-        if drawing:
-            cards.append(f"<div class=card><h2>The {kind} net</h2><div class='scroll graph'>{drawing}</div></div>")
-    return "".join(cards)
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int) -> str:
-    def line(tag: str, cells: Sequence[str]) -> str:
-        parts = enumerate(map(escape, cells))
-        return "".join(f"<{tag}{' class=number' * (index >= numbers_from)}>{text}</{tag}>" for index, text in parts)
-
-    body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
-    return f"<table class=list><thead><tr>{line('th', columns)}</tr></thead><tbody>{body}</tbody></table>"
+    )
+    return f"<table class=list><tr><th>label</th><th>guess</th><th class=number>times</th></tr>{rows}</table>"
 
 
 def data_uri(pixels: np.ndarray) -> str:
@@ -280,49 +231,6 @@ def picture(values: np.ndarray) -> np.ndarray:
     scaled = (values - low) * (255 / (high - low) if high > low else 0)
     pixels = scaled.round().astype(np.uint8)
     return pixels[::-1].transpose(1, 2, 0) if len(values) == 3 else pixels[0]
-
-
-def sheet(filters: np.ndarray) -> np.ndarray:
-    """The filters (N, C, H, W) of a convolution as a grid with a white pixel between them.
-
-    If they have neither one nor three channels, a row has the channels of one filter.
-    """
-    number, channels, height, width = filters.shape
-    in_rows = channels not in (1, 3)
-    if in_rows:
-        filters = filters.reshape(-1, 1, height, width)
-    columns = channels if in_rows else min(number, max(8, int(np.ceil(np.sqrt(number)))))
-    pictures = [picture(one) for one in filters]
-    rows = -(-len(pictures) // columns)
-    shape = (rows * (height + 1) - 1, columns * (width + 1) - 1, *pictures[0].shape[2:])
-    pixels = np.full(shape, 255, np.uint8)
-    for index, one in enumerate(pictures):
-        top, left = index // columns * (height + 1), index % columns * (width + 1)
-        pixels[top : top + height, left : left + width] = one
-    return pixels
-
-
-def net_content(net: Net, param: Any) -> NetContent:
-    """The content for a net that was built from these parameters."""
-    kind = "test" if param.state.phase == pb.TEST else "training"
-    if len(param.layer) > DRAWN:
-        return NetContent(kind, layer_summaries(net), "")
-    try:
-        svg = draw_net(param, "TB", "svg", phase=param.state.phase).decode()
-        size = re.compile(r'<svg width="(\d+)pt" height="(\d+)pt"')
-        scaled = f"min-width: calc({LEAST_SCALE} * \\1px)"
-        drawing = size.sub(rf'<svg width="\1" height="\2" style="{scaled}"', svg[svg.index("<svg") :], count=1)
-    except FcaffeError as problem:
-        drawing = f"<p>{escape(str(problem))}</p>"
-    return NetContent(kind, layer_summaries(net), drawing)
-
-
-def first_filters(net: Net) -> tuple[str, np.ndarray] | None:
-    """The name of the first convolution in two dimensions and its filters (N, C, H, W)."""
-    for node in net.nodes:
-        if isinstance(node.layer, Convolution) and len(node.layer.blobs[0].shape) == 4:
-            return node.name, net.context.engine.to_numpy(node.layer.blobs[0].data)[:FILTERS]
-    return None
 
 
 def prototxts(solver_file: str | os.PathLike[str]) -> list[tuple[str, str]]:

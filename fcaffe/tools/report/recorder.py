@@ -19,10 +19,10 @@ from fcaffe.net.weights import load_weights, share_weights
 from fcaffe.proto import read_solver
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import Observer, Solver
-from fcaffe.solvers.nets import test_net_params, train_net_param
+from fcaffe.solvers.nets import test_net_params
 from fcaffe.tools.confusion import evaluate
 from fcaffe.tools.report.numbers import LOSS, RATE, Numbers, beside, key_of
-from fcaffe.tools.report.page import Content, first_filters, net_content, prototxts, write_page
+from fcaffe.tools.report.page import Content, prototxts, write_page
 
 EVERY = 5  # seconds between two pages
 REFRESH = 10  # seconds after which an open page reloads itself
@@ -41,7 +41,6 @@ class Recorder(Observer):
         self.numbers = Numbers(beside(path), solver.identity.generations[0].id, solver.iteration)
         self.content = Content(solver.net.name or "Training", "", TrainingLog(net=solver.net.name), refresh=REFRESH)
         self.content.prototxts = prototxts(solver_file)
-        self.content.net = net_content(solver.net, train_net_param(solver.param)[0])
         self._solver_file = solver_file
         self._began = self._written = time.monotonic()
         self._first = solver.iteration
@@ -107,7 +106,6 @@ class Recorder(Observer):
                 tiles.append((f"best test {name}, iteration {iteration:,}", f"{value:.4g}"))
         content.state, content.left, content.tiles = state, left, tiles
         content.progress = min(1.0, solver.iteration / max(1, solver.param.max_iter))
-        content.filters = first_filters(solver.net)
 
     def _write(self, state: str, left: str = "") -> None:
         self._update(state, left)
@@ -129,9 +127,7 @@ class Recorder(Observer):
         if not self.solver.test_nets:
             return
         if self._net is None:
-            net_param: Any = test_net_params(param)[0][0]
-            self._net = _new_net(net_param, self.solver.engine)
-            self.content.net = net_content(self._net, net_param)
+            self._net = _new_net(test_net_params(param)[0][0], self.solver.engine)
         share_weights(self._net, self.solver.test_nets[0] if self._is_split else self.solver.net)
         self._evaluated = self.solver.iteration
         moment = f"at iteration {self._evaluated:,}"
@@ -174,14 +170,9 @@ def write_report(logs: Sequence[str], page: str, solver_file: str, weights: str,
         param = read_solver(solver_file)
         content.state += f" of {param.max_iter:,}"
         content.prototxts = prototxts(solver_file)
-        tests = test_net_params(param)
-        net_param, _ = tests[0] if tests else train_net_param(param)
-        with contextlib.closing(_new_net(net_param, engine)) as net:
-            content.net = net_content(net, net_param)
-            if weights:
+        if weights and (tests := test_net_params(param)):
+            with contextlib.closing(_new_net(tests[0][0], engine)) as net:
                 load_weights(net, weights)
-                content.filters = first_filters(net)
-                if tests:
-                    moment = f"with {os.path.basename(weights)}"
-                    content.evaluation = evaluate(net, range(param.test_iter[0]), moment)
+                moment = f"with {os.path.basename(weights)}"
+                content.evaluation = evaluate(net, range(param.test_iter[0]), moment)
     write_page(page, content)
