@@ -6,7 +6,7 @@ import colorsys
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,12 +32,10 @@ class DrawFlags:
     threshold: float = flag("X", "Lowest score of an object (0.5).", default=0.5)
 
 
-def show_found(
-    predictor: Predictor, paths: Sequence[str], drawing: DrawFlags, names: dict[int, Any], goes_on: bool = True
-) -> int:
+def show_found(predictor: Predictor, paths: Sequence[str], drawing: DrawFlags, names: dict[int, str]) -> int:
     """Print what a net finds that finds objects or classifies pixels, and draw it into --out.
 
-    Returns the exit code, which is 1 if a picture could not be read; unless it `goes_on`, that is raised.
+    Returns the exit code, which is 1 if a picture could not be read.
     """
     code, form = 0, predictor.preprocessing.form
     for path, target in zip(paths, _targets_of(paths, drawing.out), strict=True):
@@ -45,8 +43,6 @@ def show_found(
             pixels = form._replace(size=None).load(read_file(path), f'"{path}"')
             output = predictor.output(form.fit(pixels))
         except FcaffeError as problem:
-            if not goes_on:
-                raise
             log.error(str(problem))
             code = 1
             continue
@@ -58,19 +54,19 @@ def show_found(
 
 
 def _tell_objects(
-    rows: np.ndarray, path: str, pixels: np.ndarray, target: str, names: dict[int, Any], threshold: float
+    rows: np.ndarray, path: str, pixels: np.ndarray, target: str, names: dict[int, str], threshold: float
 ) -> None:
     """Print the objects in the rows of a DetectionOutput, and draw them into a copy `target` of the picture, unless
     that is empty."""
     objects = _objects(rows.reshape(-1, ROW), threshold, pixels.shape[1:])
     for found in objects:
-        say(f"{path}: {name_of(found.label, names)} {found.score:.4f} {' '.join(map(str, found.box))}")
+        say(f"{path}: {_name(found.label, names)} {found.score:.4f} {' '.join(map(str, found.box))}")
     log.info(f"{path}: {len(objects)} object(s)")
     if target:
         _write_picture(target, draw(pixels, objects, names))
 
 
-def _tell_mask(scores: np.ndarray, path: str, pixels: np.ndarray, target: str, names: dict[int, Any]) -> None:
+def _tell_mask(scores: np.ndarray, path: str, pixels: np.ndarray, target: str, names: dict[int, str]) -> None:
     """Print the share of the pixels of each class, of scores (1, C, H, W).
 
     Lays the colours of the classes over a copy `target` of the picture, unless that is empty.
@@ -78,7 +74,7 @@ def _tell_mask(scores: np.ndarray, path: str, pixels: np.ndarray, target: str, n
     mask = scores[0].argmax(axis=0).astype(np.uint8)
     counts = np.bincount(mask.ravel(), minlength=len(scores[0]))
     order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)].tolist()
-    say(f"{path}: {'  '.join(f'{name_of(label, names)} {counts[label] / mask.size:.1%}' for label in order)}")
+    say(f"{path}: {'  '.join(f'{_name(label, names)} {counts[label] / mask.size:.1%}' for label in order)}")
     if target:
         height, width = pixels.shape[1:]
         colors = np.array([_color(label) for label in range(len(scores[0]))])
@@ -128,13 +124,11 @@ def _objects(rows: np.ndarray, threshold: float, size: tuple[int, ...]) -> list[
     return [Found(int(row[1]), float(row[2]), tuple(box)) for row, box in zip(rows, boxes.tolist(), strict=True)]
 
 
-def name_of(label: int, names: dict[int, Any]) -> str:
-    """The name of a label in a label map, or "label 3" if it is not there."""
-    item = names.get(label)
-    return (item.display_name or item.name) if item is not None else f"label {label}"
+def _name(label: int, names: dict[int, str]) -> str:
+    return names.get(label, f"label {label}")
 
 
-def draw(pixels: np.ndarray, objects: Sequence[Found], names: dict[int, Any]) -> np.ndarray:
+def draw(pixels: np.ndarray, objects: Sequence[Found], names: dict[int, str]) -> np.ndarray:
     """A copy of the picture (channels x height x width) with the boxes, names and scores of the objects."""
     cv2 = opencv()
     picture = np.array(np.broadcast_to(pixels, (3, *pixels.shape[1:])).transpose(1, 2, 0), order="C")
@@ -144,7 +138,7 @@ def draw(pixels: np.ndarray, objects: Sequence[Found], names: dict[int, Any]) ->
         color = _color(found.label)
         x, y, right, bottom = found.box
         cv2.rectangle(picture, (x, y), (right, bottom), color, width)
-        text = f"{name_of(found.label, names)} {found.score:.2f}"
+        text = f"{_name(found.label, names)} {found.score:.2f}"
         (length, height), below = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, size, width)
         left, top = max(0, min(x, picture.shape[1] - length)), max(0, y - height - below)
         cv2.rectangle(picture, (left, top), (left + length, top + height + below), color, -1)

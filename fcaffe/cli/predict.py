@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import click
 import numpy as np
@@ -23,7 +24,7 @@ from fcaffe.cli.table import say
 from fcaffe.data.annotated import read_label_map
 from fcaffe.data.backends import open_database
 from fcaffe.data.datum import datum_to_array, parse_datum
-from fcaffe.data.form import MODES, Form
+from fcaffe.data.form import MODES
 from fcaffe.engines import Engine
 from fcaffe.errors import DataError, FcaffeError, UsageError
 from fcaffe.input_files import require_inputs
@@ -31,12 +32,13 @@ from fcaffe.onnx.writing.preprocessing import read_mean
 from fcaffe.output_files import check_output, replacing, starting
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.listing import list_pictures, pictures_in
-from fcaffe.tools.predictor import CLASSES, CROPS, OBJECTS, Predictor, Stored, of_model, of_solver
+from fcaffe.tools.predictor import CLASSES, CROPS, OBJECTS, Predictor, Stored
 from fcaffe.tools.preprocessing import Preprocessing, of_net
 from fcaffe.tools.report import PREDICTIONS
 
 TABLE = starting("table of predictions", rb"\xef?\xbb?\xbf?path,label,probability")
 LISTS = (".txt", ".csv", ".tsv")
+VGG_MEAN = "104,117,123"  # which nets as those of SSD subtract
 SHARE = 0.005  # least probability of a further label in the table
 
 
@@ -51,50 +53,58 @@ class Asked:
 
 @dataclass(frozen=True)
 class NetFlags:
-    """The net, and its preprocessing where that is not what the net states.
+    """The net, and its preprocessing where that is not what the net states."""
 
-    `usual_mean` is subtracted for nets that state neither mean nor scale.
-    """
-
-    usual_mean: ClassVar[str | None] = None
     solver: str = flag("FILE", "The solver whose net was trained.")
     model: str = flag("FILE|FOLDER", "Instead, a train_val or deploy net, or a folder from DIGITS.", *MODEL)
     weights: str = flag("FILE", "The weights.", *WEIGHTS)
     test_net: int = flag("N", "Which test net of the solver (0).", "--test-net", default=0)
-    labels: str = flag("FILE", "Names of the classes (labels.txt beside the data set).")
+    labels: str = flag(
+        "FILE",
+        "Names of the classes: one a line, or SSD's label map, a .prototxt (labels.txt beside the data set).",
+        "--labels",
+        "--labelmap",
+    )
     mean: str | None = flag(
-        "X,...|FILE", "Subtract this instead of what the net says ('': nothing).", *MEAN, default=None
+        "X,...|FILE",
+        "Subtract this instead of what the net says, which for detect-objects is VGG's mean if it says nothing "
+        "('': nothing).",
+        *MEAN,
+        default=None,
     )
     scale: float | None = flag("X", "Multiply by this, after the mean.", *SCALE, default=None, type=float)
     size: str = flag("HxW", "Resize pictures to this, before the crop.")
     resize: str | None = flag(MODES, "How a picture gets this size.", default=None)
 
-    def preprocessing(self) -> Preprocessing:
+    def predictor(self, engine: Engine, usual_mean: str | None = None) -> Predictor:
+        """The net with these flags. `usual_mean` is for nets that state neither mean nor scale. Raises UsageError."""
+        if not self.solver and not (self.model and self.weights) and not os.path.isdir(self.model):
+            raise UsageError("a trained net is needed: give --solver FILE, or --model FILE and --weights FILE")
+        require_inputs(self.solver, self.model, self.weights, self.labels)
+        return Predictor(
+            self.solver,
+            model=self.model,
+            weights=self.weights,
+            test_net=self.test_net,
+            labels="" if self.label_map else self.labels,
+            engine=engine,
+            preprocessing_of=lambda net, path: self._preprocessing(net, path, usual_mean),
+        )
+
+    @functools.cached_property
+    def label_map(self) -> dict[int, str]:
+        """The names in SSD's label map; {} without one."""
+        items = read_label_map(self.labels) if self.labels.endswith(".prototxt") else {}
+        return {label: item.display_name or item.name for label, item in items.items()}
+
+    def _preprocessing(self, net: Any, path: str, usual_mean: str | None) -> Preprocessing:
         """The preprocessing that the net states, changed by the flags. Raises UsageError."""
-        size = size_of(self.size)
-        if self.solver:
-            trained = of_solver(self.solver, self.test_net, self.weights)
-        else:
-            trained = of_model(self.model, self.weights)
         mean = self.mean
-        if self.usual_mean or mean is not None or size:  # which may be what the net does not say
-            for layer in trained.net.layer:
-                if layer.type == "Input":
-                    layer.transform_param.SetInParent()
-        try:
-            stated = of_net(trained.net, trained.path)
-        except UsageError:
-            if size is None:
-                raise
-            channels = next(
-                (layer.input_param.shape[0].dim[1] for layer in trained.net.layer if layer.input_param.shape), 3
-            )
-            source = next((one for one in trained.net.layer if one.HasField("transform_param")), pb.LayerParameter())
-            stated = Preprocessing(Form(channels, size), source.transform_param)
+        stated = of_net(net, path, size_of(self.size), is_stated=(usual_mean or mean) is not None)
         transform = pb.TransformationParameter()
         transform.CopyFrom(stated.transform)
         if mean is None and not (transform.mean_file or transform.mean_value or transform.HasField("scale")):
-            mean = self.usual_mean
+            mean = usual_mean
         if mean is not None:
             transform.ClearField("mean_file")
             transform.ClearField("mean_value")
@@ -104,35 +114,9 @@ class NetFlags:
                 transform.mean_value.extend(read_mean(mean).reshape(-1).tolist())
         if self.scale is not None:
             transform.scale = self.scale
-        form = stated.form._replace(size=size or stated.form.size, mode=self.resize or stated.form.mode)
-        changed = (form, transform) != (stated.form, stated.transform)
-        return Preprocessing(form, transform, stated.labels, stated.origin + (" and the flags" if changed else ""))
-
-    def predictor(self, engine: Engine, stated: Preprocessing) -> Predictor:
-        return Predictor(
-            self.solver,
-            model=self.model,
-            weights=self.weights,
-            test_net=self.test_net,
-            labels=self.labels,
-            engine=engine,
-            preprocessing=stated,
-        )
-
-
-@dataclass(frozen=True)
-class DetectorFlags(NetFlags):
-    """The same for nets as those of SSD, which subtract VGG's mean."""
-
-    usual_mean = "104,117,123"
-    labelmap: str = flag("FILE", "Names of the classes: a label map of SSD (prototxt).")
-    mean: str | None = flag(
-        "X,...|FILE",
-        "Subtract these values of the channels blue, green and red, or a mean image (what the net says, else "
-        "104,117,123: VGG's; '': none).",
-        *MEAN,
-        default=None,
-    )
+        form = stated.form._replace(mode=self.resize or stated.form.mode)
+        changed = " and the flags" if self.size or (form, transform) != (stated.form, stated.transform) else ""
+        return Preprocessing(form, transform, stated.labels, stated.origin + changed)
 
 
 @dataclass(frozen=True)
@@ -163,30 +147,28 @@ class ResultFlags:
 def predict(
     pictures: tuple[str, ...], net: NetFlags, results: ResultFlags, drawing: DrawFlags, engines: GpuFlags
 ) -> int:
-    if bool(net.solver) == bool(net.model):
-        raise UsageError("predict needs a trained net: give --solver FILE, or --model FILE and --weights FILE")
     if not pictures and not results.explain:
         raise UsageError("predict needs pictures: name files, folders or a list, or - for paths on standard input")
-    require_inputs(net.solver, net.model, net.weights, net.labels)
     check_output(results.table, TABLE, *pictures)
     check_output(results.page, PREDICTIONS, *pictures)
-    stated, top, crops = net.preprocessing(), results.top, int(results.crops)
-    if results.explain:
-        for line in stated.steps(results.explain):
-            say(line)
-        if not pictures:
-            return 0
-    if crops == CROPS and stated.form.size is not None:
-        stated.crops(np.zeros((stated.form.channels, *stated.form.size), np.uint8))  # raises if there are none
+    top, crops = results.top, int(results.crops)
     with log.quiet():
         engine = engines.chosen()
-    with net.predictor(engine, stated) as predictor:
+    with net.predictor(engine) as predictor:
+        stated = predictor.preprocessing
+        if results.explain:
+            for line in stated.steps(results.explain):
+                say(line)
+            if not pictures:
+                return 0
+        if crops == CROPS and stated.form.size is not None:
+            stated.crops(np.zeros((stated.form.channels, *stated.form.size), np.uint8))  # raises if there are none
         labels = predictor.labels
         log.info(f"{predictor.path} with {predictor.weights}: {len(labels)} classes")
         asked = list(_asked(pictures, labels))
         if predictor.kind != CLASSES:
             paths = tuple(str(one.picture) for one in asked if not isinstance(one.picture, Stored))
-            return show_found(predictor, paths, drawing, _items(labels))
+            return show_found(predictor, paths, drawing, net.label_map or dict(enumerate(labels)))
         if not asked:
             raise UsageError(f"there are no pictures in {', '.join(pictures)}")
         rows = predictor.each((one.picture for one in asked), crops=crops)
@@ -218,25 +200,16 @@ def predict(
     "score, and xmin, ymin, xmax and ymax in pixels.",
 )
 @click.argument("images", metavar="IMAGE...", nargs=-1, required=True)
-@with_flags("net", DetectorFlags, OWN)
+@with_flags("net", NetFlags, OWN)
 @with_flags("drawing", DrawFlags, OWN)
 @gpu_flags
-def detect_objects(images: tuple[str, ...], net: DetectorFlags, drawing: DrawFlags, engines: GpuFlags) -> int:
-    if not (net.solver or (net.model and net.weights)):
-        raise UsageError("detect-objects needs a net and its weights: give --model FILE and --weights FILE")
-    require_inputs(net.weights)
-    names = read_label_map(net.labelmap) if net.labelmap else {}
-    with net.predictor(engines.chosen(), net.preprocessing()) as predictor:
+def detect_objects(images: tuple[str, ...], net: NetFlags, drawing: DrawFlags, engines: GpuFlags) -> int:
+    with net.predictor(engines.chosen(), VGG_MEAN) as predictor:
         if predictor.kind != OBJECTS:
             raise UsageError(
                 f"{predictor.path} has no output of a DetectionOutput layer; give the deploy net of a detector"
             )
-        return show_found(predictor, images, drawing, names or _items(predictor.labels), goes_on=False)
-
-
-def _items(labels: list[str]) -> dict[int, Any]:
-    """A label map's items for the names of classes."""
-    return {index: pb.LabelMapItem(name=name) for index, name in enumerate(labels)}
+        return show_found(predictor, images, drawing, net.label_map or dict(enumerate(predictor.labels)))
 
 
 def _asked(words: tuple[str, ...], labels: list[str]) -> Iterator[Asked]:

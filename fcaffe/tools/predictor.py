@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,7 +114,7 @@ class Predictor:
         test_net: which test net of the solver.
         labels: the names of the classes, or the path of a file with one on each line; the data set's by default.
         engine: where to compute; the CPU by default.
-        preprocessing: instead of that of the net.
+        preprocessing_of: gives the preprocessing of a net, a NetParameter, in the prototxt of this path.
 
     Attributes:
         labels: the names of the classes, in the order of the net's outputs.
@@ -130,7 +130,7 @@ class Predictor:
         test_net: int = 0,
         labels: str | Sequence[str] = (),
         engine: Engine | None = None,
-        preprocessing: Preprocessing | None = None,
+        preprocessing_of: Callable[[Any, str], Preprocessing] = of_net,
     ) -> None:
         if bool(solver) == bool(model):
             raise UsageError(
@@ -138,7 +138,7 @@ class Predictor:
             )
         trained = of_solver(solver, test_net, weights) if solver else of_model(model, weights)
         self.path, self.weights = trained.path, trained.weights
-        self.preprocessing = preprocessing or of_net(trained.net, trained.path)
+        self.preprocessing = preprocessing_of(trained.net, trained.path)
         self.engine = engine or cpu_engine()
         deploy = self._deploy(trained.net)
         with log.quiet():

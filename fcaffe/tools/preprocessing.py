@@ -170,8 +170,12 @@ def _first(array: np.ndarray) -> str:
     )
 
 
-def of_net(param: Any, path: str) -> Preprocessing:
+def of_net(param: Any, path: str, size: tuple[int, int] | None = None, is_stated: bool = False) -> Preprocessing:
     """The preprocessing of the net in the prototxt at `path`: of its first layer that reads pictures in phase TEST.
+
+    Args:
+        size: instead of that of the data set.
+        is_stated: whether an Input without a transform_param is one of plain bytes.
 
     Raises UsageError, DataError if it is not stated, with the remedy.
     """
@@ -184,24 +188,27 @@ def of_net(param: Any, path: str) -> Preprocessing:
             "ImageData layer, or run the net from a script"
         )
     if layer.type == "Input":
-        return _of_deploy(layer, path)
+        return _of_deploy(layer, path, size, is_stated)
     if layer.type == "ImageData":
         data = layer.image_data_param
-        size = (data.new_height, data.new_width) if data.new_height and data.new_width else None
-        form, folder = Form(3 if data.is_color else 1, size), data.source
+        own = (data.new_height, data.new_width) if data.new_height and data.new_width else None
+        form, folder = Form(3 if data.is_color else 1, own), data.source
     else:
         folder = reader_of(layer).source
-        form = _form_of_database(folder, path, layer)
+        form = _form_of_database(folder, path, layer, size)
+    form = form._replace(size=size or form.size)
     return Preprocessing(form, layer.transform_param, labels_beside(folder), f'layer "{layer.name}" of {path}')
 
 
-def _form_of_database(source: str, path: str, layer: Any) -> Form:
-    """The form in the info.json beside a database, or that of its first record."""
+def _form_of_database(source: str, path: str, layer: Any, size: tuple[int, int] | None) -> Form:
+    """The form in the info.json beside a database, or that of its first record. Without both it has this size."""
     for folder in (os.path.dirname(os.path.normpath(source)), os.path.dirname(path)):
         form, _ = read_form(folder)
         if form is not None:
             return form
     if not os.path.exists(source):
+        if size is not None:
+            return Form(3, size)
         raise UsageError(
             f'layer "{layer.name}" of {path}: {source} is not there, nor {INFO} beside it, so the size of its pictures '
             "is unknown; start in the folder that the paths begin in, or give --size HxW"
@@ -217,7 +224,7 @@ def _form_of_database(source: str, path: str, layer: Any) -> Form:
     return Form(image.shape[0], None if resizes else image.shape[1:])
 
 
-def _of_deploy(layer: Any, path: str) -> Preprocessing:
+def _of_deploy(layer: Any, path: str, size: tuple[int, int] | None, is_stated: bool) -> Preprocessing:
     """The preprocessing of a deploy net, by its transform_param and by the files beside it."""
     folder = os.path.dirname(path)
     dims = list(layer.input_param.shape[0].dim) if layer.input_param.shape else []
@@ -226,7 +233,7 @@ def _of_deploy(layer: Any, path: str) -> Preprocessing:
     form, fields = read_form(folder)
     transform = pb.TransformationParameter()
     transform.CopyFrom(layer.transform_param)
-    is_stated = layer.HasField("transform_param")
+    is_stated |= layer.HasField("transform_param")
     crop = transform.crop_size or (transform.crop_h and transform.crop_w)
     if form is not None and not is_stated:  # as in a download from DIGITS
         mean, is_stated = os.path.join(folder, fields.get("mean file") or MEAN), True
@@ -239,7 +246,7 @@ def _of_deploy(layer: Any, path: str) -> Preprocessing:
                 transform.ClearField("mean_file")
         if form.size != tuple(dims[2:]):
             transform.crop_h, transform.crop_w = dims[2:]
-    if not is_stated:
+    if not is_stated and size is None:
         raise UsageError(
             f"{path} does not say how a picture becomes its input: name the train_val net that it was made from, put "
             f"{INFO} and {MEAN} beside it, or give --mean (and --scale, --size)"
@@ -248,12 +255,13 @@ def _of_deploy(layer: Any, path: str) -> Preprocessing:
         source = _folder_of_mean(transform)
         form, _ = read_form(source) if source else (None, {})
     if form is None:
-        if crop and not transform.resize_param:
+        if crop and not transform.resize_param and size is None:
             raise UsageError(
                 f"{path} crops pictures, and {INFO} is neither beside it nor beside its mean file, so their size "
                 "before the crop is unknown: give --size HxW"
             )
         form = Form(dims[1], None if transform.resize_param else (dims[2], dims[3]))
+    form = form._replace(size=size or form.size)
     named = os.path.join(folder, fields.get("labels file") or LABELS)
     labels = read_labels(named) if os.path.isfile(named) else labels_beside(transform.mean_file)
     return Preprocessing(form, transform, labels, f'layer "{layer.name}" of {path}')

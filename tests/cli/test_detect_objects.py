@@ -81,8 +81,7 @@ def test_boxes_are_drawn(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["some/a.png"], "give --model FILE and --weights FILE"),
-        ([*MODEL, "net.prototxt"], "cannot be decoded as a picture"),
+        (["some/a.png"], "or --model FILE and --weights FILE"),
         ([*MODEL, "--out", "some", "some/a.png"], "some/a.png is another file of this command"),
         ([*MODEL, "--out", "x", "some/a.png", "./some/a.png"], "several pictures have the same name"),
         ([*MODEL, "--mean", "1,2", "some/a.png"], "2 mean_value"),
@@ -127,7 +126,6 @@ def test_predict_is_another_face_of_it(run: Run) -> None:
     Path("cut.jpg").write_bytes(Path("some/b.jpg").read_bytes()[:200])
     bad = run("predict", "--mean", "104,117,123", *MODEL, "cut.jpg", "some/a.png")
     assert bad.code == 1 and "truncated" in bad.err and "some/a.png" in bad.out
-    assert "truncated" in run("detect-objects", *MODEL, "cut.jpg").fatal
 
 
 def test_predict_shows_the_classes_of_pixels(run: Run) -> None:
