@@ -24,7 +24,7 @@ from fcaffe.model_files import hdf5, npz, read_model
 from fcaffe.model_files.arrays import read_arrays
 from fcaffe.onnx.convert import convert
 from fcaffe.proto import read_net, read_solver, text
-from fcaffe.solvers.snapshot.state_files import read_state
+from fcaffe.solvers.snapshot.files import read_state
 
 READERS: dict[str, Callable[[str], Any]] = {
     "net": read_net,

@@ -27,8 +27,8 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_solver
 from fcaffe.solvers import Solver
 from fcaffe.solvers.learning_rate import SCALES, scale_rate
-from fcaffe.solvers.snapshot.read import restore_newest
 from fcaffe.solvers.snapshot.runs import new_number, newest
+from fcaffe.solvers.snapshot.saving import restore_newest
 from fcaffe.tools.report import PAGE
 
 AUTO = "auto"

@@ -24,7 +24,7 @@ from fcaffe.proto.binary import BLOB, HDF5_MAGIC, MODEL, STATE, binary_class, fi
 from fcaffe.proto.blobs import stored_to_proto
 from fcaffe.proto.text import PROTOTXT, text_of
 from fcaffe.proto.upgrade import upgrade_net, upgrade_solver
-from fcaffe.solvers.snapshot.state_files import State, read_state, write_state
+from fcaffe.solvers.snapshot.files import State, is_hdf5_state, read_state, write_state
 from fcaffe.tools.numpy_files import load_numpy
 
 _NPY_MAGIC = b"\x93NUMPY"
@@ -142,9 +142,7 @@ def _read(path: str) -> Any:
         return StoredBlob((1, *mean.shape), mean[np.newaxis], legacy=True)
     start = file_start(path)
     if start.startswith(HDF5_MAGIC):
-        from fcaffe.solvers.snapshot.hdf5_states import is_state
-
-        return read_state(path) if is_state(path) else read_model(path)
+        return read_state(path) if is_hdf5_state(path) else read_model(path)
     if start.startswith(_NPY_MAGIC):
         return _read_npy(path)
     if start and is_text(start):

@@ -15,7 +15,7 @@ from fcaffe.net.weights import to_model
 from fcaffe.solvers.control import Observer
 from fcaffe.solvers.evaluation import Detections, collectors
 from fcaffe.solvers.run import Run
-from fcaffe.solvers.snapshot.paths import best_path
+from fcaffe.solvers.snapshot.files import best_path
 
 
 class Best(Observer):

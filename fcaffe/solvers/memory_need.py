@@ -52,25 +52,21 @@ class MemoryNeed:
             f"{readable_size(self.activations)} for a batch of {self.batch}"
         )
 
-    def advice(self, available: int) -> str:
-        """The remedy if only this many bytes are available."""
-        if self.fixed >= available:
-            return "the parameters alone do not fit: a larger device or a smaller net is needed"
-        ways = []
-        if fits := (available - self.fixed) * self.batch // max(1, self.activations):
-            ways.append(f"set batch_size to {min(fits, self.batch - 1)} or less, with iter_size to make up for it")
-        if self.can_recompute:
-            ways.append("use --recompute")
-        return " or ".join(ways) or "one sample alone does not fit: a larger device or a smaller net is needed"
-
     def error(self, problem: MemoryError | None, available: int | None) -> NetError:
         """For the user, instead of what an allocation raised, if one was tried. `available`: the bytes that this
         process could have."""
-        message = f"out of memory: {'training' if self.gradients else 'running'} this net takes {self}"
-        if available is None or self.total <= available:
-            of = "" if available is None else f", of {readable_size(available)} that this process can have"
-            return NetError(f"{message}{of}; lower batch_size{', or use --recompute' * self.can_recompute} ({problem})")
-        return NetError(f"{message}, but this process can have {readable_size(available)}: {self.advice(available)}")
+        fits, recomputes, of = self.batch - 1, self.can_recompute, ""
+        if available is not None:
+            of = f", of {readable_size(available)} that this process can have"
+            fits = min(fits, (available - self.fixed) * self.batch // max(1, self.activations))
+            recomputes &= self.fixed < available
+        ways = [f"set batch_size to {fits} or less, with iter_size to make up for it"] if fits > 0 else []
+        ways += ["use --recompute"] if recomputes else []
+        remedy = " or ".join(ways) or "a larger device or a smaller net is needed"
+        what = "training" if self.gradients else "running"
+        return NetError(
+            f"out of memory: {what} this net takes {self}{of}; {remedy}{f' ({problem})' if problem else ''}"
+        )
 
 
 def check_memory(net: Net, histories: int = 0, nets: int = 1) -> MemoryNeed:

@@ -74,18 +74,6 @@ def finetune(net: Net, weights: Iterable[str], tell: bool = False, strict: bool 
         tell_untouched(net, given, ", ".join(paths))
 
 
-def tell_unshared(net: Net, trained: Net, index: int) -> None:
-    """Log the layers of a test net that share by the names of parameters alone with layers of the training net."""
-    names = {spec.name for node in trained.nodes for spec in node.layer.param.param if spec.name}
-    for node in net.nodes:
-        shared = [spec.name for spec in node.layer.param.param if spec.name in names]
-        if shared and node.name not in trained.layer_names:
-            log.warning(
-                f'test net #{index}: layer "{node.name}" does not get the trained "{shared[0]}", since as in Caffe '
-                "these go by the names of layers; give it the name of the training net's layer"
-            )
-
-
 def check_same(workers: Workers, what: str, *messages: Any) -> None:
     """Raise on all workers if the messages differ between them, since their sums would wait forever. Collective."""
     if workers.size == 1:

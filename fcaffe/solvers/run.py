@@ -27,10 +27,10 @@ from fcaffe.solvers.control import Action, Observer
 from fcaffe.solvers.learning_rate import learning_rate
 from fcaffe.solvers.losses import SmoothedLoss
 from fcaffe.solvers.memory_need import check_memory
-from fcaffe.solvers.nets import check_same, finetune, missing_fields, tell_unshared, test_net_params, train_net_param
+from fcaffe.solvers.nets import check_same, finetune, missing_fields, test_net_params, train_net_param
 from fcaffe.solvers.rules import Rule, create_rule
 from fcaffe.solvers.shards import Shards
-from fcaffe.solvers.snapshot.paths import check_layer_names, check_writable
+from fcaffe.solvers.snapshot.files import check_layer_names, check_writable
 from fcaffe.solvers.snapshot.runs import Identity
 from fcaffe.threads import shard_threads
 from fcaffe.timeline import Timeline
@@ -193,7 +193,6 @@ class Run:
                 turns = Turns()
             nets.append(Net(net_param, self._context(inference=self.options.whole_passes, turns=turns)))
             finetune(nets[-1], self.param.weights)
-            tell_unshared(nets[-1], self.net, index)
             nets[-1].debug_info = self.param.debug_info
         check_evaluation(self.param, nets)
         return nets

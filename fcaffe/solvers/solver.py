@@ -14,7 +14,7 @@ from fcaffe.solvers.learning_rate import learning_rate, next_step
 from fcaffe.solvers.memory_need import memory_errors
 from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Options, Run
-from fcaffe.solvers.snapshot.paths import temporary_prefix
+from fcaffe.solvers.snapshot.files import temporary_prefix
 from fcaffe.solvers.update import Update
 from fcaffe.timeline import TEST, UPDATE
 
@@ -167,7 +167,7 @@ class Solver(Run):
 
         Returns the state's path, or "" on workers other than 0.
         """
-        from fcaffe.solvers.snapshot.write import save
+        from fcaffe.solvers.snapshot.saving import save
 
         return save(self, self._before_test, prefix)
 
@@ -185,7 +185,7 @@ class Solver(Run):
 
     def restore(self, path: str) -> None:
         """Go on from a solver state. Raises SnapshotError, and changes nothing, if it is damaged or does not fit."""
-        from fcaffe.solvers.snapshot.read import restore
+        from fcaffe.solvers.snapshot.saving import restore
 
         restore(self, path)
         self._before_test = None

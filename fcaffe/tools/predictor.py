@@ -17,9 +17,8 @@ from fcaffe.errors import FcaffeError, UsageError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import read_net, read_solver
 from fcaffe.solvers.nets import test_net_params, train_net_param
-from fcaffe.solvers.snapshot.paths import best_path
+from fcaffe.solvers.snapshot.files import best_path, read_model_of, read_state
 from fcaffe.solvers.snapshot.runs import models, newest
-from fcaffe.solvers.snapshot.state_files import read_model_of, read_state
 from fcaffe.tools.confusion import probabilities_of
 from fcaffe.tools.deploy import deploy_net, is_source
 from fcaffe.tools.image_sets import pooled

@@ -83,7 +83,7 @@ def test_a_net_that_does_not_fit_is_refused_before_it_runs(run: Run, monkeypatch
     monkeypatch.setattr(memory_need, "obtainable_bytes", lambda xp: 1000)
     fatal = run("train -solver solver.prototxt").fatal
     assert fatal.startswith("out of memory: training this net takes 0.00")
-    assert re.search("can have 0.001 MB: (set batch_size to 1 or less, with iter_size to make|use --recompute)", fatal)
+    assert re.search("can have; (set batch_size to 1 or less, with iter_size to make|use --recompute)", fatal)
     monkeypatch.setattr(memory_need, "obtainable_bytes", lambda xp: 300)
     assert "out of memory: training this net takes" in run("time -model net.prototxt").fatal
     Path("x.caffemodel").write_bytes(b"")

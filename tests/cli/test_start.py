@@ -84,7 +84,7 @@ base_lr: 0.01 lr_policy: "fixed" max_iter: 1 snapshot_after_train: false net_par
 """
 # Modules of Python and others that take long to load, and that a training like this one has no use for.
 UNUSED = {"concurrent", "decimal", "email", "importlib.metadata", "lmdb", "logging", "statistics", "zipfile"}
-UNUSED |= {"h5py", "mpi4py", "numba", "cupy", "cv2", "fcaffe.data", "fcaffe.hdf5", "fcaffe.engines.cuda"}
+UNUSED |= {"h5py", "mpi4py", "numba", "cupy", "cv2", "fcaffe.data", "fcaffe.engines.cuda"}
 MOST = 180  # modules of fcaffe; it had 284 before layers and parts were loaded on demand
 
 

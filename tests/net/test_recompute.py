@@ -173,8 +173,8 @@ def test_need_and_advice():
     assert need.histories == need.gradients and need.batch == 6
     text = str(need.error(MemoryError("no"), need.fixed + need.activations // 2))
     assert "--recompute" in text and "batch_size to 3 or less" in text and "batch of 6" in text
-    assert "parameters alone" in str(need.error(MemoryError("no"), need.parameters))
-    assert "that this process can have; lower batch_size" in str(need.error(MemoryError("no"), 2 * need.total))
+    assert "a larger device or a smaller net" in str(need.error(MemoryError("no"), need.parameters))
+    assert "that this process can have; set batch_size" in str(need.error(MemoryError("no"), 2 * need.total))
     less = MemoryNeed.of(build(residual(), recompute=True), histories=1)
     assert not any("--recompute" in str(less.error(MemoryError("no"), size)) for size in (None, less.fixed, less.total))
 

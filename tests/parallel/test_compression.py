@@ -17,8 +17,8 @@ from fcaffe.errors import FcaffeError, SolverError, UsageError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.solvers import Solver
-from fcaffe.solvers.snapshot import write
-from fcaffe.solvers.snapshot.state_files import read_state
+from fcaffe.solvers.snapshot import saving
+from fcaffe.solvers.snapshot.files import read_state
 from tests.parallel.conftest import needs_mpi, run_ranks
 
 MPI = pytest.importorskip("mpi4py.MPI", reason="needs the extra fcaffe[mpi]")
@@ -263,7 +263,7 @@ def test_residuals_that_protobuf_cannot_hold(
 ) -> None:
     if form == "HDF5":
         pytest.importorskip("h5py", reason="the hdf5 extra (h5py) is not installed")
-    monkeypatch.setattr(write, "LARGEST", 0)  # instead of 2 GiB
+    monkeypatch.setattr(saving, "LARGEST", 0)  # instead of 2 GiB
     solver = solver_with("onebit", more=f'snapshot_prefix: "{tmp_path}/x" snapshot_format: {form}')
     solver.step(1)
     owners = {array.owner for array in read_state(solver.snapshot()).carried}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fcaffe.solvers.snapshot.paths import temporary_prefix
+from fcaffe.solvers.snapshot.files import temporary_prefix
 from fcaffe.solvers.snapshot.runs import Identity
 from tests.parallel.conftest import ROOT, Job, needs_mpi, until
 from tests.parallel.test_drawn_faults import CODES, NET, SOLVER, USER, hit

@@ -20,7 +20,7 @@ from fcaffe.errors import FcaffeError, ProtoError
 from fcaffe.model_files import read_model, write_model
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, read_net, read_solver
-from fcaffe.solvers.snapshot.state_files import read_state
+from fcaffe.solvers.snapshot.files import read_state
 from fcaffe.tools.numpy_files import load_numpy
 from tests.soon import soon
 

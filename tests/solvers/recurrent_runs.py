@@ -19,7 +19,7 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.proto.upgrade import upgrade_solver
 from fcaffe.solvers import Solver
-from fcaffe.solvers.snapshot.paths import paths
+from fcaffe.solvers.snapshot.files import paths
 from tests.watching import watch
 
 NET = """

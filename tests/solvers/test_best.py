@@ -11,7 +11,7 @@ import pytest
 
 from fcaffe.errors import SolverError, UsageError
 from fcaffe.solvers import Action, Solver
-from fcaffe.solvers.snapshot.paths import paths
+from fcaffe.solvers.snapshot.files import paths
 from tests.solvers.recurrent_runs import NET, solver_of, write_records
 from tests.watching import watch
 

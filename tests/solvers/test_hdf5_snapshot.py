@@ -17,8 +17,8 @@ import pytest
 from fcaffe.errors import SnapshotError
 from fcaffe.model_files import read_model
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.solvers.snapshot.read import restore_newest
-from fcaffe.solvers.snapshot.state_files import read_state
+from fcaffe.solvers.snapshot.files import read_state
+from fcaffe.solvers.snapshot.saving import restore_newest
 from tests.solvers.training import INTEROP, assert_near, losses_of, weights_of
 
 h5py = pytest.importorskip("h5py")
@@ -122,7 +122,7 @@ from fcaffe.data.hdf5 import write_rows
 from fcaffe.errors import FcaffeError
 from fcaffe.model_files import Model, StoredLayer, write_model
 from fcaffe.proto import StoredBlob, caffe_pb2 as pb
-from fcaffe.solvers.snapshot.state_files import State, write_state
+from fcaffe.solvers.snapshot.files import State, write_state
 blobs = [StoredBlob((500,), np.ones(500, np.float32)) for _ in range(40)]
 model = Model(pb.NetParameter(), [StoredLayer(pb.LayerParameter(name=f"a{i}"), [b]) for i, b in enumerate(blobs)])
 writes = [

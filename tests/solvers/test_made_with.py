@@ -16,8 +16,8 @@ from fcaffe.model_files import read_model, write_model
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.binary import read_binary
 from fcaffe.solvers import Solver
-from fcaffe.solvers.snapshot.read import restore_newest
-from fcaffe.solvers.snapshot.state_files import State, read_state, write_state
+from fcaffe.solvers.snapshot.files import State, read_state, write_state
+from fcaffe.solvers.snapshot.saving import restore_newest
 from tests.solvers.training import weights_of
 
 NET = """

@@ -17,9 +17,7 @@ from fcaffe.net.layer import Held
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers.control import Action
 from fcaffe.solvers.snapshot.carried import part_of_worker
-from fcaffe.solvers.snapshot.paths import paths
-from fcaffe.solvers.snapshot.state import CarriedArray, State
-from fcaffe.solvers.snapshot.state_files import read_state, write_state
+from fcaffe.solvers.snapshot.files import CarriedArray, State, paths, read_state, write_state
 from tests.solvers.recurrent_runs import NET, Trained, solver_of, write_records
 from tests.watching import watch
 

@@ -14,8 +14,8 @@ from fcaffe.errors import SnapshotError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.binary import read_binary
 from fcaffe.solvers import Solver
-from fcaffe.solvers.snapshot.paths import paths
-from fcaffe.solvers.snapshot.read import restore_newest
+from fcaffe.solvers.snapshot.files import paths
+from fcaffe.solvers.snapshot.saving import restore_newest
 from tests.golden_values import blob_values
 from tests.solvers.training import INTEROP, NOISY, assert_near, losses_of, weights_of
 

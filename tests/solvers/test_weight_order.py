@@ -10,7 +10,7 @@ from fcaffe.proto import parse_text
 from fcaffe.proto.upgrade import upgrade_solver
 from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import Solver
-from fcaffe.solvers.snapshot.state_files import read_state
+from fcaffe.solvers.snapshot.files import read_state
 
 SOLVER = """
 type: "%s" base_lr: 0.01 momentum: 0.9 weight_decay: 0.01 lr_policy: "fixed" max_iter: 9 random_seed: 3

@@ -19,9 +19,8 @@ from fcaffe.output_files import temporary_name
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.text import parse_text
 from fcaffe.solvers.snapshot import runs
-from fcaffe.solvers.snapshot.paths import paths, temporary_prefix
+from fcaffe.solvers.snapshot.files import State, paths, read_state, temporary_prefix, write_state
 from fcaffe.solvers.snapshot.runs import Identity, Written, newest, states, written
-from fcaffe.solvers.snapshot.state_files import State, read_state, write_state
 
 SOLVER = 'net_param {{ layer {{ name: "{net}" type: "Silence" }} }} base_lr: {rate} snapshot: {every} max_iter: {last}'
 COMMAND = "fcaffe train --solver s"
@@ -258,7 +257,7 @@ def test_a_full_disk_at_a_temporary_snapshot_ends_nothing(
             def full(path: str, _: Any, writer: str = writer) -> None:
                 raise SnapshotError(f"cannot write {path}: No space left on device ({writer})")
 
-            patch.setattr(f"fcaffe.solvers.snapshot.write.{writer}", full)
+            patch.setattr(f"fcaffe.solvers.snapshot.saving.{writer}", full)
             solver.save_temporarily()
         assert "no temporary snapshot of iteration 0: cannot write ours_temporary" in capfd.readouterr().err
     solver.step(1)

@@ -16,7 +16,7 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.proto.binary import read_binary
 from fcaffe.proto.text import read_text
-from fcaffe.solvers.snapshot.state_files import read_state
+from fcaffe.solvers.snapshot.files import read_state
 from tests.conftest import GOLDEN
 
 h5py = pytest.importorskip("h5py")

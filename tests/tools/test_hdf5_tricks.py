@@ -15,7 +15,7 @@ from fcaffe.model_files import Model, StoredLayer, read_model, write_model
 from fcaffe.onnx.convert import convert
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.solvers.snapshot.state_files import State, read_state, write_state
+from fcaffe.solvers.snapshot.files import State, read_state, write_state
 
 h5py = pytest.importorskip("h5py")
 

@@ -16,7 +16,7 @@ from fcaffe.net.workers import Workers
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.rng.counter import KEYS
 from fcaffe.solvers.run import Run
-from fcaffe.solvers.snapshot.state import CarriedArray
+from fcaffe.solvers.snapshot.files import CarriedArray
 
 Owner = tuple[str, str]  # of a state: a net ("" for none) and the key of the layer, or the part
 States = dict[Owner, State]  # of one worker

@@ -26,8 +26,7 @@ from fcaffe.errors import OtherRunError, SnapshotError
 from fcaffe.output_files import remove_leftovers
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers.nets import train_net_param
-from fcaffe.solvers.snapshot.paths import paths, temporary_prefix
-from fcaffe.solvers.snapshot.state_files import State, check_whole, read_state
+from fcaffe.solvers.snapshot.files import State, check_whole, paths, read_state, temporary_prefix
 
 
 class Generation(NamedTuple):
