@@ -10,6 +10,6 @@
             origin                 which run has written it, and when
 
 So a run that was stopped and resumed gets the weights of one that was not. Files are written completely or not at all.
-`files` reads and writes states. `runs` tells states of runs apart, and `carried` collects and restores the resume state.
-`saving` does all of this for a Run.
+`files` reads and writes states, `runs` tells states of runs apart, and `carried` collects and restores the resume
+state. `saving` does all of this for a Run.
 """
