@@ -57,6 +57,12 @@ class Net(Graph):
         ends = {*self.input_ids, *self.output_ids}
         return frozenset(blob for i, blob in enumerate(self.blobs) if i in ends or self.blob_loss_weights[i])
 
+    def expose(self, *blobs: Blob) -> None:
+        """Let the values of these blobs outlive whole passes as well."""
+        if not self.outer.issuperset(blobs):
+            self.outer |= {*blobs}
+            vars(self).pop("fused", None)
+
     @functools.cached_property
     def fused(self) -> Program:
         """The program of whole passes if only those run."""

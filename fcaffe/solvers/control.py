@@ -25,6 +25,9 @@ class Observer:
     def test_batch_begins(self) -> None:
         """Called before the forward pass of a test net."""
 
+    def test_batch_ends(self, index: int) -> None:
+        """Called after the forward pass of test net `index`."""
+
     def test_ends(self, index: int, outputs: Sequence[tuple[str, np.ndarray, float]]) -> None:
         """Called on worker 0 with the mean outputs of test net `index`: names, flat values, loss weights."""
 

@@ -38,6 +38,8 @@ def test(run: Run, index: int, asked_to_stop: Callable[[], bool]) -> None:
         for observer in run.observers:
             observer.test_batch_begins()
         loss = net.forward(moment=Moment(TEST + index, run.iteration, batch))
+        for observer in run.observers:
+            observer.test_batch_ends(index)
         mine.append((loss, [run.engine.to_numpy(blob.data).reshape(-1).copy() for _, blob, _ in net.outputs()]))
     net.complete()  # before the weights change
     if turns.size < run.workers.size:  # worker 0 has had all batches, in which layers may have changed weights

@@ -76,11 +76,18 @@ class Confusion:
             if self.scores.shape[:1] == (self.labels.count,) and 1 < classes <= CLASSES:
                 self.classes = classes
         self.pictures = next((blob for node in net.nodes for blob in node.tops if len(blob.shape) == 4), None)
+        if self.classes:
+            net.expose(self.scores, self.labels, *(() if self.pictures is None else (self.pictures,)))
+        self.clear()
+
+    def clear(self) -> None:
         self.counts = np.zeros((self.classes, self.classes), np.int64)
         self.worst: list[Mistake] = []
 
     def add(self) -> None:
         """Count the batch that the net has just run."""
+        if not self.classes:
+            return
         to_numpy = self.net.context.engine.to_numpy
         labels = to_numpy(self.labels.data).reshape(-1).astype(int)
         probabilities = probabilities_of(to_numpy(self.scores.data).reshape(len(labels), self.classes))
@@ -95,7 +102,10 @@ class Confusion:
             self.worst.append(Mistake(probability, int(labels[index]), int(guesses[index]), values))
         self.worst = sorted(self.worst, key=lambda mistake: -mistake.probability)[:WORST]
 
-    def result(self, moment: str) -> Evaluation:
+    def result(self, moment: str) -> Evaluation | None:
+        """The counts; None of a net that gives no scores of classes."""
+        if not self.classes:
+            return None
         records = _records(self.net)
         reads_all = bool(records) and self.counts.sum() % records == 0
         return Evaluation(self.counts, self.worst, moment, labels_of(self.net), reads_all)
@@ -104,8 +114,6 @@ class Confusion:
 def evaluate(net: Net, batches: Iterable[object], moment: str) -> Evaluation | None:
     """Run the net once for each item of `batches`. Returns None if it gives no scores of classes."""
     confusion = Confusion(net)
-    if not confusion.classes:
-        return None
     for _ in batches:
         net.forward()
         confusion.add()

@@ -94,7 +94,7 @@ def score(
     confusion = Confusion(net) if per_class else None
     for batch in range(iterations):
         loss += np.float32(net.forward(moment=Moment(TEST, 0, batch)))
-        if confusion is not None and confusion.classes:
+        if confusion is not None:
             confusion.add()
         for collector, (name, blob, _) in zip(collected, net.outputs(), strict=True):
             values = engine.to_numpy(blob.data).reshape(-1)
@@ -109,8 +109,8 @@ def score(
             log.mean_output(log.weighted(name, value, weight))
         if len(results) == 1:
             found.append((name, results[0]))
-    if confusion is not None and confusion.classes:
-        for line in confusion.result("").lines(GUESSES):
+    if confusion is not None and (evaluation := confusion.result("")):
+        for line in evaluation.lines(GUESSES):
             log.info(line)
     return found
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,19 +13,17 @@ from fcaffe import log
 from fcaffe.engines import Engine
 from fcaffe.errors import FcaffeError
 from fcaffe.log.reader import TrainingLog, read_log
-from fcaffe.net import Context, Net
-from fcaffe.net.weights import load_weights, share_weights
+from fcaffe.net.weights import load_weights
 from fcaffe.proto import read_solver
-from fcaffe.rng import CaffeRandom
 from fcaffe.solvers import Observer, Solver
 from fcaffe.solvers.nets import test_net_params
-from fcaffe.tools.confusion import evaluate
+from fcaffe.tools.confusion import Confusion, evaluate
+from fcaffe.tools.nets import new_net
 from fcaffe.tools.report.numbers import LOSS, RATE, Numbers, beside, key_of
 from fcaffe.tools.report.page import Content, prototxts, write_page
 
 EVERY = 5  # seconds between two pages
 REFRESH = 10  # seconds after which an open page reloads itself
-LONGEST = 30  # seconds of an evaluation, one after each test
 
 
 class Recorder(Observer):
@@ -44,8 +41,8 @@ class Recorder(Observer):
         self._solver_file = solver_file
         self._began = self._written = time.monotonic()
         self._first = solver.iteration
-        self._tested = self._evaluated = 0  # iterations of the last test and of the evaluation
-        self._net: Net | None = None  # a test net of its own
+        self._tested = 0  # iteration of the last test
+        self._confusions = [Confusion(net) for net in solver.test_nets[:1]]
         self._update("The training is about to begin.")
         write_page(path, self.content)
 
@@ -63,8 +60,13 @@ class Recorder(Observer):
         found = [(name, float(value), bool(weight)) for name, values, weight in outputs for value in values]
         for number, (name, value, is_loss) in enumerate(found):
             self.numbers.add(key_of(index, number, is_loss, name), self.solver.iteration, value)
-        if index == 0:
-            self._evaluate()
+        for confusion in self._confusions[index:]:
+            self.content.evaluation = confusion.result(f"at iteration {self._tested:,}")
+            confusion.clear()
+
+    def test_batch_ends(self, index: int) -> None:
+        for confusion in self._confusions[index:]:
+            confusion.add()
 
     def end(self, error: BaseException | None) -> None:
         """Write the last page, with the error that has ended the training."""
@@ -72,8 +74,6 @@ class Recorder(Observer):
         stopped = solver.iteration < last
         took = time.monotonic() - self._began
         if error is None:
-            if not self._is_split:
-                self._evaluate()
             state = "Stopped at" if stopped else "Ended at"
         else:
             state = f"Ended by an error: {error} At" if isinstance(error, Exception) else "Interrupted. At"
@@ -84,8 +84,6 @@ class Recorder(Observer):
         self.content.refresh = 0
         self._write(state)
         self.numbers.close()
-        if self._net is not None:
-            self._net.close()
 
     def _update(self, state: str, left: str = "") -> None:
         """Bring the page's content up to date."""
@@ -97,9 +95,6 @@ class Recorder(Observer):
         if loss := content.log.loss:
             tiles += [("learning rate", f"{solver.rate:.4g}")]
             tiles += [(f"train loss, iteration {max(loss):,}", f"{loss[max(loss)]:.4g}")]
-        if content.evaluation is not None and self._evaluated > self._tested:
-            right = f"{content.evaluation.accuracy:.2%}"
-            tiles += [(f"right in the test net, iteration {self._evaluated:,}", right)]
         for key, (iteration, value) in self.numbers.best.items():
             name = key.rsplit(":", 1)[1]
             if ":0:" in key and 0 <= value <= 1 and iteration < self._tested:
@@ -114,41 +109,6 @@ class Recorder(Observer):
         except FcaffeError as problem:
             log.warning(str(problem))
         self._written = time.monotonic()
-
-    @property
-    def _is_split(self) -> bool:
-        """Whether the workers have split weights: then only a test has them whole, in its net."""
-        parameters = self.solver.net.parameters
-        return parameters.exchanged < parameters.extent
-
-    def _evaluate(self) -> None:
-        """Evaluate the first test net, on as many batches as its tests have or as fit into LONGEST."""
-        param, began = self.solver.param, time.monotonic()
-        if not self.solver.test_nets:
-            return
-        if self._net is None:
-            self._net = _new_net(test_net_params(param)[0][0], self.solver.engine)
-        share_weights(self._net, self.solver.test_nets[0] if self._is_split else self.solver.net)
-        self._evaluated = self.solver.iteration
-        moment = f"at iteration {self._evaluated:,}"
-        self.content.evaluation = evaluate(self._net, self._batches(param.test_iter[0], began), moment)
-
-    def _batches(self, number: int, began: float) -> Iterator[int]:
-        """The indices of the batches to evaluate, as far as LONGEST allows.
-
-        Other observers are told of each batch: one of them watches for a training that hangs.
-        """
-        for batch in range(number):
-            if time.monotonic() - began > LONGEST:
-                return
-            for observer in self.solver.observers:
-                observer.test_batch_begins()
-            yield batch
-
-
-def _new_net(param: Any, engine: Engine) -> Net:
-    with log.quiet():
-        return Net(param, Context(engine, CaffeRandom(0), noise="counter"))
 
 
 def _duration(seconds: float) -> str:
@@ -171,7 +131,9 @@ def write_report(logs: Sequence[str], page: str, solver_file: str, weights: str,
         content.state += f" of {param.max_iter:,}"
         content.prototxts = prototxts(solver_file)
         if weights and (tests := test_net_params(param)):
-            with contextlib.closing(_new_net(tests[0][0], engine)) as net:
+            with log.quiet():
+                net = new_net(tests[0][0], engine)
+            with contextlib.closing(net):
                 load_weights(net, weights)
                 moment = f"with {os.path.basename(weights)}"
                 content.evaluation = evaluate(net, range(param.test_iter[0]), moment)
