@@ -5,16 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
-
-TRAINING, EXCHANGE = range(2)  # threads
-KEPT = 100_000  # the last events that a worker retains for a trace
-KEPT_BY_ALL = 1_000_000
-STRAGGLING, LEAST_LAG = 1.5, 5.0  # times the median, and seconds more than it, from which on a worker is too slow
 
 DATA, FORWARD, BACKWARD, SHARDS, REDUCE, WAIT, UPDATE, TEST, SNAPSHOT, OTHER = KINDS = (
     "data wait",
@@ -31,36 +24,20 @@ DATA, FORWARD, BACKWARD, SHARDS, REDUCE, WAIT, UPDATE, TEST, SNAPSHOT, OTHER = K
 _COLUMNS = f"{'':<16}{'share':>8}{'min':>10}{'median':>10}{'max':>10}"
 
 
-class Event(NamedTuple):
-    """A span of one of the threads; times in seconds of `time.perf_counter`."""
-
-    name: str
-    thread: int
-    begin: float
-    end: float
-    iteration: int
-
-
 class Timeline:
-    """Sums the training thread's time by kind of span, and retains the last `kept` spans as events. That thread has
-    called `begin`; spans of others do not count.
+    """Sums the training thread's time by kind of span. That thread has called `begin`; spans of others do not count.
 
     `seconds` has the exclusive time of each kind: the time of an inner span does not count for the outer one. With a
     span of kind OTHER around everything, the kinds add up to the time since `begin`.
     """
 
-    def __init__(self, kept: int = 0) -> None:
-        self.events: deque[Event] = deque(maxlen=kept)
-        self.dropped = 0
-        self.iteration = 0
+    def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """Reset all times and events."""
+        """Reset all times."""
         self._thread = threading.get_ident()
-        self.events.clear()
         self.seconds = dict.fromkeys(KINDS, 0.0)
-        self.origin = time.perf_counter()
         self._inner = [0.0]  # seconds of the inner spans of each open span
 
     @contextlib.contextmanager
@@ -70,25 +47,13 @@ class Timeline:
             yield
             return
         self._inner.append(0.0)
-        iteration, began = self.iteration, time.perf_counter()
+        began = time.perf_counter()
         try:
             yield
         finally:
-            ended = time.perf_counter()
-            self.seconds[kind] += ended - began - self._inner.pop()
-            self._inner[-1] += ended - began
-            self.add(Event(kind, TRAINING, began, ended, iteration))
-
-    def add(self, event: Event) -> None:
-        """Retain an event of any thread."""
-        if self.events.maxlen:
-            self.dropped += len(self.events) == self.events.maxlen
-            self.events.append(event)
-
-
-def work_of(seconds: dict[str, float]) -> float:
-    """Seconds that a worker has computed."""
-    return seconds[FORWARD] + seconds[BACKWARD]
+            taken = time.perf_counter() - began
+            self.seconds[kind] += taken - self._inner.pop()
+            self._inner[-1] += taken
 
 
 def summarize(everyone: Sequence[dict[str, float]], hosts: Sequence[str]) -> list[str]:
@@ -107,7 +72,7 @@ def summarize(everyone: Sequence[dict[str, float]], hosts: Sequence[str]) -> lis
         values = [seconds[kind] for seconds in everyone]
         share = sum(values) / total
         lines.append(f"{kind:<16}{share:>8.1%}{min(values):>10.2f}{np.median(values):>10.2f}{max(values):>10.2f}")
-    work = [work_of(seconds) for seconds in everyone]
+    work = [seconds[FORWARD] + seconds[BACKWARD] for seconds in everyone]
     slowest, middle = work.index(max(work)), float(np.median(work))
     more = f", {work[slowest] / middle - 1:.1%} more than the median" if middle else ""
     waited = [seconds[WAIT] + seconds[REDUCE] for seconds in everyone]
@@ -117,17 +82,3 @@ def summarize(everyone: Sequence[dict[str, float]], hosts: Sequence[str]) -> lis
         f"others waited {longer:.2f} s longer than it"
     )
     return lines
-
-
-def straggler(work: Sequence[float], hosts: Sequence[str]) -> tuple[int, str] | None:
-    """The rank that took much longer to compute than most others, and a warning; None if none did.
-
-    `work` has the seconds of each worker, over the same iterations.
-    """
-    slowest, middle = work.index(max(work)), float(np.median(work))
-    if len(work) < 3 or work[slowest] < max(STRAGGLING * middle, middle + LEAST_LAG):
-        return None
-    return slowest, (
-        f"rank {slowest} on {hosts[slowest]} computed for {work[slowest] / middle:.1f} times as long as the median "
-        f"worker, {work[slowest]:.0f} s, and the others waited for it: see what else runs on that host, or leave it out"
-    )

@@ -116,6 +116,7 @@ GONE = {
     "drop, and resume it by --snapshot with a larger iter_size at the same rate",
     "calibrate": "fcaffe time --profile measures this machine; write its file by hand (docs/firecaffe.md)",
     "mpi_args": "fcaffe starts the workers itself; for another MPI start them by its own mpirun, without --workers",
+    "trace": "the log ends with each worker's seconds; a profiler such as py-spy shows more",
     "scaling": "train 100 iterations with --workers 1, 2, ..., and compare the seconds at the ends of the logs",
 }
 

@@ -13,7 +13,7 @@ import click
 from fcaffe import log, pycaffe  # noqa: F401 - pycaffe registers the types of layers
 from fcaffe.cli.engine import EngineFlags, TrainingGpus, engine_flags
 from fcaffe.cli.flags import OWN, WORKERS, Flags, command, flag, with_flags
-from fcaffe.cli.progress import TRACE, Heartbeat, Timing, progress_of, recorded
+from fcaffe.cli.progress import Heartbeat, progress_of, recorded, timed
 from fcaffe.cli.signals import Signals
 from fcaffe.cli.workers import LaunchFlags, SharingFlags, order_of_command
 from fcaffe.engines import Engine
@@ -29,6 +29,7 @@ from fcaffe.solvers import Solver
 from fcaffe.solvers.learning_rate import SCALES, scale_rate
 from fcaffe.solvers.snapshot.runs import new_number, newest
 from fcaffe.solvers.snapshot.saving import restore_newest
+from fcaffe.timeline import Timeline
 from fcaffe.tools.report import PAGE
 
 AUTO = "auto"
@@ -74,7 +75,6 @@ class OutputFlags:
 
     report: str = flag("FILE.html", "Write a page about the training, while it goes on.")
     tensorboard: str = flag("DIR", "Write the curves for TensorBoard.")
-    trace: str = flag("FILE", "Write what each worker did when, for chrome://tracing.")
     snapshot_every: float = flag(
         "SECONDS",
         "Also write temporary snapshots; the last two stay until the training has ended well.",
@@ -149,7 +149,6 @@ class Training:
         if flags.weights and flags.snapshot not in ("", AUTO):
             raise UsageError("Give a snapshot to resume training or weights to finetune but not both.")
         check_output(outputs.report, PAGE, flags.solver)
-        check_output(outputs.trace, TRACE, outputs.report)
         self.gpus.check()
         require_inputs(*flags.weights.split(","), flags.snapshot if flags.snapshot != AUTO else "")
         self.sharing.check()
@@ -200,15 +199,15 @@ class Training:
         sharing = self.shared_by(world.size)
         sharing.check_reproducible(solving.rng, world.size, gpu is not None)
         engine = _create_engine(gpu, solving.rng, world, self.engines)
-        timing = Timing(outputs.trace, world)
-        options = sharing.for_solver(world, timing.timeline, engine.xp)
+        timeline = Timeline()
+        options = sharing.for_solver(world, timeline, engine.xp)
         if solving.scale_lr:
             _scale_rate(param, solving.scale_lr, options.get("workers", Workers()))
         solver = Solver(
             param,
             engine,
             solving.rng,
-            timeline=timing.timeline,
+            timeline=timeline,
             recompute=solving.recompute,
             on_nan=solving.on_nan,
             refuses_misfits=True,
@@ -225,7 +224,7 @@ class Training:
             files = recorded(solver, self.flags.solver, outputs.report, outputs.tensorboard)
             with signals, progress_of(solver), files:
                 log.starting_optimization()
-                with timing.of(solver):
+                with timed(solver, world.hosts):
                     solver.solve()
                 log.run_done()
         finally:

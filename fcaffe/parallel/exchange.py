@@ -17,7 +17,7 @@ from fcaffe.parallel.reductions.reduction import Reduction
 from fcaffe.parallel.sizes import bucket_size, cuts
 from fcaffe.parallel.waiting import wait_until
 from fcaffe.parallel.watchdog import Watchdog
-from fcaffe.timeline import EXCHANGE, REDUCE, TRAINING, Event, Timeline
+from fcaffe.timeline import REDUCE, Timeline
 
 
 class ReducingExchange(GradientExchange):
@@ -131,15 +131,15 @@ class ReducingExchange(GradientExchange):
         self.cut.append(4 * (self._end - start))
         self._end = start
         if not self.overlap:
-            self._unfinished.append(partial(sum_bucket, TRAINING))
+            self._unfinished.append(sum_bucket)
         elif self.on_streams:
-            sum_bucket(TRAINING)
+            sum_bucket()
         else:
-            self._unfinished.append(self._lane.submit(sum_bucket, EXCHANGE).result)
+            self._unfinished.append(self._lane.submit(sum_bucket).result)
 
-    def _sum(self, bucket: Array, ready: Any, thread: int) -> None:
-        """Sum a bucket, written after the mark `ready`, in the calling thread, which is `thread` of the timeline."""
-        iteration, began = self.timeline.iteration, time.perf_counter()
+    def _sum(self, bucket: Array, ready: Any) -> None:
+        """Sum a bucket, written after the mark `ready`."""
+        began = time.perf_counter()
         try:
             if self._error is not None:
                 raise self._error
@@ -148,6 +148,4 @@ class ReducingExchange(GradientExchange):
             self._error = error
             raise
         finally:
-            ended = time.perf_counter()
-            self.seconds += ended - began
-            self.timeline.add(Event("reduce", thread, began, ended, iteration))
+            self.seconds += time.perf_counter() - began

@@ -85,7 +85,6 @@ class Solver(Run):
         """
         self.engine.make_current()
         param, last = self.param, self.iteration + iterations
-        self.timeline.iteration = self.iteration
         self.smoothed.begin()
         shown, clock = self.iteration, time.perf_counter()
         while self.iteration < last:
@@ -109,7 +108,6 @@ class Solver(Run):
                 observer.gradients_ready()
             self.apply_update()
             self.iteration += 1
-            self.timeline.iteration = self.iteration
 
             action = self.batches.agreed_action()
             snapshot_due = self._is_due(param.snapshot) or action in (Action.SNAPSHOT, Action.SAVE)

@@ -36,7 +36,6 @@ CONVERT = "convert deploy.caffemodel {}"
 OUTPUTS: dict[str, str | list[tuple[str, str]]] = {
     "train": [
         ("html", "train --solver solver.prototxt --report {}"),
-        ("trace", "train --solver solver.prototxt --trace {}"),
         ("log", "train --solver solver.prototxt --log {}"),
         ("new", "train --solver solver.prototxt --log_dir {}"),
         ("new", "train --solver solver.prototxt --tensorboard {}"),
@@ -107,7 +106,7 @@ OUTPUTS: dict[str, str | list[tuple[str, str]]] = {
     "plan": ALONE,
 }
 CASES = [(kind, line) for outputs in OUTPUTS.values() if outputs is not ALONE for kind, line in outputs]
-NAMES = {"table": "x", "log": "x.txt", "trace": "x.json", "machine": "x.json", "seconds": "x.txt", "new": "x"}
+NAMES = {"table": "x", "log": "x.txt", "machine": "x.json", "seconds": "x.txt", "new": "x"}
 
 
 def test_every_command_is_here() -> None:
@@ -295,8 +294,6 @@ def test_a_page_is_html(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--trace none/trace.json", "cannot write none/trace.json: the folder {}/none does not exist"),
-        ("--trace .", "cannot write .: Is a directory"),
         ("--report none/page.html", "cannot write none/page.html"),
         ("--tensorboard net.prototxt/events", "--tensorboard net.prototxt/events: cannot write there"),
     ],

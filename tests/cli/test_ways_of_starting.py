@@ -60,7 +60,6 @@ SAMPLES = {
     "recompute": Sample("--recompute"),
     "report": Sample("--report page.html"),
     "tensorboard": Sample("--tensorboard events"),
-    "trace": Sample("--trace trace.json"),
     "restarts": Sample("--restarts 2"),
     "workers": Sample("--workers 2"),
     "hosts": Sample("--hosts a:1,b:1"),
