@@ -77,14 +77,11 @@ class Template:
 def read_template(net: str) -> Template:
     """The net of this name among fcaffe's models, or in this prototxt. Raises UsageError."""
     folder = models_folder()
-    known = [
-        path.parent.name
-        for path in sorted(folder.glob(f"*/{TRAIN_VAL}"))
-        if any(layer.type == "SoftmaxWithLoss" for layer in _read(path).layer)
-    ]
-    if net in known:
-        return Template(net, _read(folder / net / TRAIN_VAL), read_solver(str(folder / net / SOLVER)))
+    models = [path.parent.name for path in sorted(folder.glob(f"*/{TRAIN_VAL}"))]
+    if net in models and _classifies(param := _read(folder / net / TRAIN_VAL)):
+        return Template(net, param, read_solver(str(folder / net / SOLVER)))
     if not os.path.exists(net):
+        known = [name for name in models if _classifies(_read(folder / name / TRAIN_VAL))]
         raise UsageError(
             f"--net {net}: there is no such file or net{did_you_mean(net, known)}; known are {', '.join(known)}"
         )
@@ -94,6 +91,10 @@ def read_template(net: str) -> Template:
     return Template(
         name, _read(net), read_solver(solver) if is_beside else pb.SolverParameter(), NOTE.search(text_of(net))
     )
+
+
+def _classifies(param: Any) -> bool:
+    return any(layer.type == "SoftmaxWithLoss" for layer in param.layer)
 
 
 def models_folder() -> Path:

@@ -14,6 +14,7 @@ import pytest
 from fcaffe import log
 from fcaffe.cli import main
 from fcaffe.data import array_to_datum, open_database, write_lmdb
+from fcaffe.tools import profile
 
 NET = """
 name: "small"
@@ -72,6 +73,13 @@ def records(path: str | Path) -> list[tuple[bytes, bytes]]:
     """All records of a database."""
     with contextlib.closing(open_database(str(path))) as database:
         return list(database)
+
+
+@pytest.fixture(autouse=True)
+def small_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`time --profile` measures the machine's peaks by arrays that take no seconds."""
+    monkeypatch.setattr(profile, "SIDE", 64)
+    monkeypatch.setattr(profile, "FLOATS", 1 << 16)
 
 
 @pytest.fixture

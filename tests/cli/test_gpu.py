@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from fcaffe.jobs.hosts import ranks_of_hosts
 from fcaffe.jobs.started import host_name
 from fcaffe.jobs.world import World
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.threads import VARIABLES
 from tests.cli.conftest import SOLVER, Run
 from tests.engines.cuda import stand_in_engine
 from tests.engines.cuda.emulator import has_compiler
@@ -270,14 +272,10 @@ def test_errors_of_the_gpu(run: Run, machine: Machine, monkeypatch: pytest.Monke
 # --- several GPUs -----------------------------------------------------------------------------------------------------
 
 
-def launching(workers: int | None = None, hosts: str = "") -> LaunchFlags:
-    return LaunchFlags(workers=workers, hosts=hosts)
-
-
 @pytest.mark.usefixtures("machine")
 def test_what_is_started() -> None:
     def started(gpu: str = "", number: str = "", **flags: Any) -> Any:
-        plan = launching(**flags).plan(TrainingGpus(gpu, number))
+        plan = LaunchFlags(**flags).plan(TrainingGpus(gpu, number))
         return plan and (plan.workers, plan.hosts)
 
     assert started() is started("0") is started(number="1") is None
@@ -309,42 +307,6 @@ def test_the_gpu_of_a_rank(capsys: pytest.CaptureFixture[str]) -> None:
     assert taken(0) is None
 
 
-SITE = """
-import sys
-sys.path.insert(0, {root!r})
-from fcaffe.cli import engine
-from fcaffe.engines import NumpyEngine
-from fcaffe.engines.cuda import driver
-from tests.engines.cuda import stand_in_engine
-from tests.engines.cuda.emulator import has_compiler
-from tests.engines.cuda.fake_driver import FakeDriver
-
-def gpu_engine(device, *rest):
-    made = NumpyEngine()
-    open(f"took_{{device}}", "w").close()
-    return made
-
-driver.open_library = lambda: FakeDriver(("A", "B"))
-engine.gpu_engine = gpu_engine
-"""
-
-
-@needs_mpi
-@pytest.mark.parametrize(
-    ("flags", "batch"),
-    [("--gpus 2", 4), ("--gpu 0,1", 8)],
-)
-def test_each_worker_takes_its_own(folder: Path, flags: str, batch: int) -> None:
-    (folder / "sitecustomize.py").write_text(SITE.format(root=str(ROOT)))
-    environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "TEST_FOLDER": str(folder)}
-    words = [sys.executable, "-m", "fcaffe", "train", "--solver", "solver.prototxt", *flags.split()]
-    job = Job(words, folder, environment)
-    assert job.wait() == 0, job.text
-    assert sorted(path.name for path in folder.glob("took_*")) == ["took_0", "took_1"]
-    assert job.text.count("Using GPUs 0, 1") == 1 and "GPU 1: B" in job.text
-    assert f"Effective batch: {batch} samples an iteration, over 2 workers" in job.text
-
-
 # --- the engine itself, on its stand-ins ------------------------------------------------------------------------------
 
 
@@ -374,68 +336,79 @@ layer { name: "drop" type: "Dropout" bottom: "conv" top: "conv" }
 """
 NORM = 'layer { name: "bn" type: "BatchNorm" bottom: "conv" top: "conv" }'
 HOSTS = "--hostfile hosts --elastic 1:2 --batch global"
+BY_TWO = "--workers 2"
 WAYS = [  # flags on CPUs, on GPUs, and on both; by how much losses may differ: compression magnifies roundings
-    ("--workers 2 --batch per-worker", "--gpu 0,0", "", 1e-3),
-    ("--workers 2", "--gpus 2", "", 1e-3),
-    ("--workers 2 --reduce ring", "--gpus 2 --reduce staged:ring", "--bn local", 1e-3),
-    ("--workers 2", "--gpus 2", "--compress fp16", 1e-3),
-    ("--workers 2", "--gpus 2", "--compress onebit", 5e-2),
-    ("--workers 2", "--gpus 2", "--compress topk:density=0.1", 5e-2),
+    (f"{BY_TWO} --batch per-worker", "--gpu 0,0", "", 1e-3),
+    ("", "--gpus 2", "", 1e-3),
+    (f"{BY_TWO} --reduce ring", "--gpus 2 --reduce staged:ring", "--bn local", 1e-3),
+    ("", "--gpus 2 --compress fp16", "", 1e-3),
+    (BY_TWO, "--gpus 2", "--compress onebit", 5e-2),
+    (BY_TWO, "--gpus 2", "--compress topk:density=0.1", 5e-2),
     ("", "--gpu 0", "--reproducible 2", 1e-3),
-    ("--workers 2", "--gpus 2", "--reproducible 3", 1e-3),
-    ("", "--gpu 0", HOSTS, 1e-3),
+    ("--reproducible 3", "--gpus 2 --reproducible 3", "", 1e-3),
+    ("", f"--gpu 0 {HOSTS}", "", 1e-3),
 ]
-REFUSED = {
-    "--parallel hybrid": "--parallel hybrid is for engines on CPUs: leave it out on GPUs",
-    "--reproducible 2": "--reproducible 2 cannot give each shard a net of its own, which layers such as BatchNorm",
-}
 
 
-class Trainings:
-    """Trainings of two workers in a folder, on CPUs or on stand-ins for two GPUs."""
+@pytest.fixture
+def train(folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
+    """Train with these layers on CPUs or on stand-ins for two GPUs, in this process if one worker does it."""
+    net = (folder / "net.prototxt").read_text().replace("data_param", "transform_param { scale: 0.01 } data_param")
+    head, ip, tail = net.replace('bottom: "data" top: "ip"', 'bottom: "conv" top: "ip"').partition(
+        'layer {\n  name: "ip"'
+    )
+    (folder / "hosts").write_text("127.0.0.2\n127.0.0.3\n")
 
-    def __init__(self, folder: Path, layers: str) -> None:
-        self.folder = folder
-        (folder / "hosts").write_text("127.0.0.2\n127.0.0.3\n")
-        head, ip, tail = (folder / "net.prototxt").read_text().partition('layer {\n  name: "ip"')
-        head = head.replace("data_param", "transform_param { scale: 0.01 } data_param") + layers
-        tail = tail.replace('bottom: "data" top: "ip"', 'bottom: "conv" top: "ip"')
-        (folder / "net.prototxt").write_text(head + ip + tail)
+    def start(flags: str, layers: str) -> tuple[int, str]:
+        (folder / "net.prototxt").write_text(head + layers + ip + tail)
+        line, on_gpu = f"train --solver solver.prototxt {flags}", "--gpu" in flags
+        if not re.search("workers|gpus|0,0|hostfile", flags):
+            with monkeypatch.context() as patched:
+                for name in VARIABLES:
+                    patched.setenv(name, "1")
+                if on_gpu:
+                    stand_in_engine.install(patched)
+                    patched.setattr(driver, "open_library", FakeDriver)
+                result = run(line)
+            return result.code, result.err
+        path = os.pathsep.join([str(STAND_INS)] * on_gpu + [str(ROOT)])
+        variables = {"PYTHONPATH": path, "TEST_FOLDER": str(folder), "OMP_NUM_THREADS": "1"}
+        job = Job([sys.executable, "-m", "fcaffe", *line.split()], folder, {**os.environ, **variables})
+        return job.wait(), job.text
 
-    def start(self, on_gpu: bool, flags: str) -> Job:
-        path = [str(STAND_INS)] * on_gpu + [str(ROOT)]
-        variables = {"PYTHONPATH": os.pathsep.join(path), "TEST_FOLDER": str(self.folder), "OMP_NUM_THREADS": "1"}
-        words = [sys.executable, "-m", "fcaffe", "train", "--solver", "solver.prototxt", *flags.split()]
-        job = Job(words, self.folder, {**os.environ, **variables})
-        job.wait()
-        return job
-
-    def losses(self, on_gpu: bool, flags: str) -> list[float]:
-        job = self.start(on_gpu, flags)
-        assert job.wait() == 0, job.text
-        assert ("Using GPUs" in job.text) == on_gpu
-        return [float(loss) for loss in re.findall(r"Iteration \d+.*, loss = (\S+)", job.text)]
+    return start
 
 
 @needs_mpi
 @needs_compiler
 @pytest.mark.parametrize(("on_cpus", "on_gpus", "more", "within"), WAYS)
 def test_ways_of_training_give_the_losses_of_cpus(
-    folder: Path, on_cpus: str, on_gpus: str, more: str, within: float
+    train: Callable[..., tuple[int, str]], on_cpus: str, on_gpus: str, more: str, within: float
 ) -> None:
-    trainings = Trainings(folder, LAYERS + NORM * ("--reproducible" not in more))
-    expected = trainings.losses(False, f"{on_cpus} {more} --engine numpy")
-    assert len(expected) == 5
-    assert trainings.losses(True, f"{on_gpus} {more}") == pytest.approx(expected, rel=within)
+    layers = LAYERS + NORM * ("--reproducible" not in on_gpus + more)
+    losses = []
+    for flags in (f"{on_cpus} --engine numpy {more}", f"{on_gpus} {more}"):
+        code, text = train(flags, layers)
+        assert code == 0 and ("Using GPUs" in text) == ("--gpu" in flags), text
+        losses.append([float(loss) for loss in re.findall(r"Iteration \d+.*, loss = (\S+)", text)])
+    assert len(losses[0]) == 5 and losses[1] == pytest.approx(losses[0], rel=within)
 
 
 @needs_mpi
-@pytest.mark.parametrize("flags", REFUSED)
-def test_ways_that_gpus_have_not_are_refused_in_one_line(folder: Path, flags: str) -> None:
-    job = Trainings(folder, LAYERS + NORM).start(True, f"--gpus 2 {flags}")
-    assert job.wait() == 134
-    (line,) = job.fatal
-    assert REFUSED[flags] in line
+@needs_compiler
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        ("--gpus 2 --parallel hybrid", "--parallel hybrid is for engines on CPUs: leave it out on GPUs"),
+        ("--gpu 0 --reproducible 2", "--reproducible 2 cannot give each shard a net of its own, which layers such as"),
+    ],
+)
+def test_ways_that_gpus_have_not_are_refused_in_one_line(
+    train: Callable[..., tuple[int, str]], flags: str, problem: str
+) -> None:
+    code, text = train(flags, LAYERS + NORM)
+    (line,) = re.findall(r"^F\d{4} .*", text, re.MULTILINE)
+    assert code == 134 and problem in line
 
 
 # --- machines without GPUs --------------------------------------------------------------------------------------------
@@ -443,33 +416,31 @@ def test_ways_that_gpus_have_not_are_refused_in_one_line(folder: Path, flags: st
 POISON = "raise RuntimeError('this package was imported')"
 
 
-def fcaffe(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """In a process that finds packages of these names which cannot be imported."""
-    packages = folder / "packages"
-    for name in ("cupy", "cudnn", "cupyx", "ml_dtypes"):
-        (packages / name).mkdir(parents=True, exist_ok=True)
-        (packages / name / "__init__.py").write_text(POISON)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": f"{packages}{os.pathsep}{ROOT}",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    command = [sys.executable, *words] if words[0] == "-c" else [sys.executable, "-m", "fcaffe", *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+ALL_COMMANDS = """
+import sys
+from fcaffe.cli import main
+for line in sys.argv[1:]:
+    print(line, main(line.split()))
+"""
 
 
 def test_cpus_do_without_the_packages(folder: Path) -> None:
-    assert fcaffe(folder, "train", "--solver", "solver.prototxt").returncode == 0
-    assert fcaffe(folder, "time", "--model", "net.prototxt", "--iterations", "1").returncode == 0
+    """Packages of these names are there that cannot be imported."""
+    for name in ("cupy", "cudnn", "cupyx", "ml_dtypes"):
+        (folder / "packages" / name).mkdir(parents=True)
+        (folder / "packages" / name / "__init__.py").write_text(POISON)
     use_solver_mode()
-    result = fcaffe(folder, "train", "--solver", "solver.prototxt")
-    assert result.returncode == 0 and "imported" not in result.stderr
-    assert fcaffe(folder, "-c", "import fcaffe; fcaffe.set_mode_cpu()").returncode == 0
-
-
-@pytest.mark.parametrize("command", ["train --solver solver.prototxt", "time --model net.prototxt", "device_query"])
-def test_what_is_missing_is_told_in_one_line(folder: Path, command: str) -> None:
-    result = fcaffe(folder, *command.split(), "--gpu", "0")
-    lines = [line for line in result.stderr.splitlines() if "Querying" not in line]
-    assert result.returncode == 134 and len(lines) == 1 and lines[0].startswith("F")
-    assert f"--gpu 0: {host_name()} has no GPU (" in lines[0]
+    lines = ["train --solver solver.prototxt", "time --model net.prototxt --iterations 1"]
+    missing = ["train --solver solver.prototxt --gpu 0", "time --model net.prototxt --gpu 0", "device_query --gpu 0"]
+    path = os.pathsep.join([str(folder / "packages"), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-c", "import fcaffe; fcaffe.set_mode_cpu()" + ALL_COMMANDS, *lines, *missing],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.splitlines() == [*(f"{line} 0" for line in lines), *(f"{line} 134" for line in missing)]
+    fatal = [line for line in done.stderr.splitlines() if line.startswith("F")]
+    assert len(fatal) == len(missing) and "imported" not in done.stderr and "Traceback" not in done.stderr
+    assert all(f"--gpu 0: {host_name()} has no GPU (" in line for line in fatal)

@@ -24,10 +24,11 @@ from tests.parallel.conftest import needs_mpi
 TRAIN = "train -solver solver.prototxt"
 SNAPSHOTS = [f"small_iter_{iteration}.{kind}" for iteration in (4, 8) for kind in ("caffemodel", "solverstate")]
 
-# Each case is a process of its own, which ends as a process does; but fcaffe is imported once for all.
+# Each case is a process of its own, which ends as a process does; but what most commands import is imported once.
 FORKED = """
 import os, sys
 import fcaffe.cli
+import fcaffe.cli.convert, fcaffe.cli.lmdb, fcaffe.cli.run_net, fcaffe.cli.summary, fcaffe.cli.train
 for number, line in enumerate(sys.argv[1:]):
     words = line.split()
     if os.fork():

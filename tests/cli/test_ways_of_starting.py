@@ -328,7 +328,7 @@ def test_real_starts(inputs: Path) -> None:
         )
         return done.returncode, done.stderr
 
-    for words in (command, [*command, "--workers", "2"], [MPIEXEC, "-n", "2", *command]):
+    for words in ([*command, "--workers", "2"], [MPIEXEC, "-n", "2", *command]):
         code, err = log_of(*words)
         assert code == 0 and "Reproducible: each batch is computed as 2 shards" in err, err
     code, err = log_of(MPIEXEC, "-n", "2", *command, "--restarts", "1")
