@@ -82,8 +82,12 @@ def part_of_sums(sums: Sums, part: slice) -> Sums:
 
 def copy_into(target: Array, array: Array) -> None:
     """target[...] = array, unless they are the same memory."""
-    if address(array) != address(target):
+    if _address(array) != _address(target):
         target[...] = array
+
+
+def _address(array: Array) -> int:
+    return int(array.data.ptr) if hasattr(array, "get") else address(array)  # as arrays of CuPy have
 
 
 def sum_in_tree_order(rows: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
