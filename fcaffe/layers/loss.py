@@ -37,7 +37,8 @@ class LossLayer(Layer):
     overrides `terms`; or `forward`, which sets `samples` and calls `store`; or both passes.
     """
 
-    traits = Traits(bottoms=2, tops=1, auto_tops=True, labels=(1,))
+    traits = Traits(bottoms=2, tops=1, labels=(1,))
+    automatic_tops = 1
     rule = placements.summed
     gradients: Sequence[Blob] = ()
     learning = 1  # how many bottoms, the first ones, get their gradients from forward

@@ -59,7 +59,6 @@ class Traits:
 
     bottoms: Count = (0, None)  # how many it takes: a number, or a range whose end may be open
     tops: Count = (0, None)
-    auto_tops: bool = False  # the net adds tops that the prototxt leaves out
     half: Half = Half.NONE
     reshapes_by_shape: bool = False  # `reshape` does nothing unless a shape has changed
     shapes_by_values: bool = False  # the shapes of its tops, which are small, depend on the values of its bottoms
@@ -102,6 +101,7 @@ class Layer:
 
     traits: Traits = Traits()
     fork: str | None = None  # the fork of Caffe whose layer this is, a name in fcaffe/proto/forks.py
+    automatic_tops = 0  # the net adds tops up to this number that the prototxt leaves out
     may_be_fused = False  # set by a subclass that rules of rewriting may treat as the class that it derives from
     is_split = True  # each worker has a part of its bottoms, or reads a part of a batch: set by `Graph` from placements
     rule: Any = replicated  # see fcaffe.net.placements; called before `setup` where a batch is split
@@ -165,8 +165,6 @@ class Layer:
         """Those of `blobs` that forward updates: they get no gradient, and the workers may have different ones."""
         return []
 
-    # --- what is carried over from one pass to the next, besides parameters and the run's random stream ---
-
     @property
     def held(self) -> Held:
         """How several workers that train hold the state."""
@@ -198,8 +196,6 @@ class Layer:
     def close(self) -> None:
         """Give back threads and files."""
 
-    # --- what the net calls -------------------------------------------------------------------------------------------
-
     def initialize(self, bottom: list[Blob], top: list[Blob]) -> None:
         """Check the number of blobs, set up, give the tops their shapes and loss weights."""
         self.check_count(len(bottom), self.traits.bottoms, "bottom", "input")
@@ -216,7 +212,12 @@ class Layer:
                     f"does not work in place, for it makes {blob.shape} of {self.bottom_name(index)} {shape}; "
                     "give its top another name"
                 )
-        self._set_loss_weights(top)
+        weights = list(self.param.loss_weight) or [0.0] * len(top)
+        if len(weights) != len(top):
+            raise self.error(
+                f"loss_weight must be given once per top or not at all: {len(weights)} weight(s) for {len(top)} top(s)"
+            )
+        self.loss_weights = weights
 
     def doing(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Call a method of this layer, as all code that runs layers does.
@@ -237,12 +238,6 @@ class Layer:
             where = f" with blobs of the shapes {shapes}" if shapes else ""
             raise self.error(f"fails{where}: {said}") from problem
 
-    def check_gradients(self, propagate_down: list[bool]) -> None:
-        """Before `backward`: raise LayerError if it is asked for a gradient that makes no sense."""
-        for index, down in enumerate(propagate_down):
-            if down and index in self.traits.labels:
-                raise self.error(f"cannot give {self.bottom_name(index)} a gradient; set propagate_down: false for it")
-
     def loss(self, top: list[Blob]) -> float:
         """The weighted sum of those tops that carry a loss, in float32."""
         total = 0.0
@@ -258,8 +253,8 @@ class Layer:
             self.context.workers.once(change, read_now)
 
     def write_once(self, rows: Any) -> None:
-        """Pass an effect of forward on the world, such as lines of a file, to `write`: once, on worker 0, with the
-        `rows` of the batch in their order. The layer needs whole bottoms."""
+        """Pass an effect of forward on the world, such as lines of a file, to `write`: once, on worker 0. The layer
+        needs whole bottoms."""
         if not self.context.may_change():
             return
         workers = self.context.workers
@@ -268,7 +263,7 @@ class Layer:
             self.write(everyones)
 
     def write(self, everyones: list[Any]) -> None:
-        """Do what `write_once` asks for. The rows are in parts, whose order is that of the samples."""
+        """Write rows, in parts in the order of the samples."""
         raise NotImplementedError
 
     def copy_from_first(self, blob: Blob) -> None:
@@ -303,7 +298,7 @@ class Layer:
     def add_blob(
         self, *shape: int, channels_last: bool = False, filler: Any = None, placement: Placement = REPLICATE
     ) -> Blob:
-        """Append a parameter blob of this shape, zeroed or filled; of a Shard only this worker's part."""
+        """Append a parameter of this shape, zeroed or filled; of a Shard only this worker's part."""
         whole = blob = Blob(self.xp, shape, channels_last)
         random = self.context.random
         if isinstance(placement, Shard):
@@ -338,7 +333,7 @@ class Layer:
         return workers.sum(float(count))
 
     def refuse_split(self, what: str) -> None:
-        """NetError if workers split the batch; `what` says what of this layer they cannot split."""
+        """NetError if workers split the batch; `what` says what they cannot split."""
         workers = self.context.workers
         if workers.size > 1 and not workers.per_worker:
             raise self.error(f"{what}, {workers.splitting}")
@@ -368,14 +363,6 @@ class Layer:
             return
         wanted = f"{low}" if low == high else f"at least {low}" if high is None else f"{low} to {high}"
         raise self.error(f"takes {wanted} {side} blob(s) as {role}, not {given}")
-
-    def _set_loss_weights(self, top: list[Blob]) -> None:
-        weights = list(self.param.loss_weight) or [0.0] * len(top)
-        if len(weights) != len(top):
-            raise self.error(
-                f"loss_weight must be given once per top or not at all: {len(weights)} weight(s) for {len(top)} top(s)"
-            )
-        self.loss_weights = weights
 
 
 def is_layer(layer: Layer, kind: type[Kind]) -> TypeGuard[Kind]:

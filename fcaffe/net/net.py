@@ -18,6 +18,7 @@ from fcaffe.net.build.graph import Graph
 from fcaffe.net.context import Context
 from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.node import Hooks, Node
+from fcaffe.net.parameters import spec_of
 from fcaffe.net.placements import Shard
 from fcaffe.net.run.arena import START, Arena, Memory, memory_of
 from fcaffe.net.run.program import Program
@@ -151,7 +152,7 @@ class Net(Graph):
         return loss
 
     def _start_on_device(self, nodes: list[Node]) -> Pending:
-        """Layers that bring data from the host run first; the rest is recorded by the engine."""
+        """Layers that bring data from the host run first. The engine records the rest."""
         for node in nodes:
             if node.layer.traits.reads_host:
                 node.forward()
@@ -159,7 +160,7 @@ class Net(Graph):
         return self.context.engine.read_later(self._loss)
 
     def _forward_on_device(self, nodes: list[Node]) -> None:
-        """All layers except the readers; the losses are added up in an array."""
+        """All layers except the readers."""
         self.arena.move(START)
         self._loss[...] = 0
         for node in nodes:
@@ -200,7 +201,8 @@ class Net(Graph):
             work()
         else:
             self._repeat(f"{'' if clear else 'adding '}{'lone ' if exchange is None else ''}backward", work)
-            self.parameters.mark_written()
+            for storage in clear:
+                storage.is_clear = False  # also if the engine has run a recorded pass
         if self.debug_info:
             self.parameters.debug()
 
@@ -238,7 +240,7 @@ class Net(Graph):
         for blob_id, blob in zip(node.top_ids, node.tops, strict=True):
             log.debug_top(node.name, self.blob_names[blob_id], self._mean_magnitude(blob.data))
         for index, blob in enumerate(node.layer.blobs):
-            name = self.parameters.display_name(node.layer, index)
+            name = spec_of(node.layer, index).name or str(index)
             log.debug_param(node.name, name, self._mean_magnitude(blob.data, blob))
 
     def _debug_backward(self, node: Node) -> None:
@@ -306,7 +308,7 @@ class Net(Graph):
 
     @silent_arithmetic
     def explain(self) -> None:
-        """After an asynchronous engine has computed a NaN: repeat the pass, and raise the error that a layer finds."""
+        """After an asynchronous engine has computed a NaN: repeat the pass, and raise a layer's error."""
         context = self.context
         if not context.engine.asynchronous:
             return

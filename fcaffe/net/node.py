@@ -1,12 +1,11 @@
 """Node: a layer, its blobs, and the gradients that backward computes for it.
 
 A layer in place overwrites its bottom. If its backward reads the bottom as it was, as that of BatchNorm does, `before`
-is a blob for those values, with the gradient of the bottom. The graph, whose blobs are Caffe's, copies them:
+is a blob for those values, with the gradient of the bottom. The graph, whose blobs are Caffe's, copies them; in a
+program each of them has a single writer:
 
     graph      conv: data -> x    norm: x -> x, copies x to x' first    scale: x -> x, copies x to x" first
     program    conv: data -> x'   norm: x' -> x"                        scale: x" -> x
-
-In a program each of these blobs has a single writer (see `fcaffe.net.run.rewrite`).
 """
 
 from __future__ import annotations
@@ -60,8 +59,7 @@ class Node:
 
     @functools.cached_property
     def derived(self) -> Derived | None:
-        """What is derived from the weights of nets for inference and for scripts. Others change them in each pass, and
-        a plugin's layer may do so in forward."""
+        """What is derived from weights. Nets that train change them in each pass, and a plugin's layer may do so."""
         context, sources = self.layer.context, [blob for layer in self.layer.layers for blob in layer.blobs]
         serves = context.inference or (context.on_demand and not context.trains)
         if not (serves and sources and self.is_ours) or context.engine.asynchronous:
@@ -90,10 +88,8 @@ class Node:
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether `forward_again` writes the same bits as `forward`: whatever cannot be shown to do so does not.
-
-        Layers that read data or run user code do not, nor those that take values from other workers.
-        """
+        """Whether `forward_again` writes the same bits as `forward`. Layers that read data or run user code do not, nor
+        those that take values from other workers."""
         if not (self.is_ours and self.bottoms) or self.layer.type == "Redistribute":
             return False
         traits = self.layer.traits
@@ -106,15 +102,17 @@ class Node:
 
     def backward(self) -> None:
         """Run the layer's backward, unless it has no gradient to write. User code runs anyway, as in Caffe."""
-        self.layer.check_gradients(self.bottom_need_backward)
-        down = list(self.bottom_need_backward)
+        layer, down = self.layer, list(self.bottom_need_backward)
+        for index in range(len(self.bottoms)):
+            if down[index] and index in layer.traits.labels:
+                name = layer.bottom_name(index)
+                raise layer.error(f"cannot give {name} a gradient; set propagate_down: false for it")
         for index, blob in enumerate(self.bottoms):
-            if down[index] and index in self.layer.traits.constants:
+            if down[index] and index in layer.traits.constants:
                 down[index], blob.diff[...] = False, 0
-        learns = any(any(layer.param_propagate_down) for layer in self.layer.layers)
-        if not (learns or any(down) or self.layer.traits.runs_user_code):
-            return
-        self.layer.doing(self.layer.backward, self.tops, down, self.saved_bottoms)
+        learns = any(any(one.param_propagate_down) for one in layer.layers)
+        if learns or any(down) or layer.traits.runs_user_code:
+            layer.doing(layer.backward, self.tops, down, self.saved_bottoms)
 
     def _read(self) -> list[Blob]:
         """The bottoms that forward reads. If backward reads the first one as it is now, it is copied."""

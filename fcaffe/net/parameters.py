@@ -64,7 +64,7 @@ class Parameters:
 
     def append(self, layer: Layer, index: int) -> None:
         """Add blob `index` of a layer, as an owner or as a sharer of a name that an earlier layer owns."""
-        spec = _spec(layer, index)
+        spec = spec_of(layer, index)
         owner = self._named.get(spec.name) if spec.name else None
         blob = layer.blobs[index]
         lr_mult = spec.lr_mult if spec.HasField("lr_mult") else None
@@ -139,11 +139,6 @@ class Parameters:
         """The gradients that have been cleared, and not written or read since."""
         return [p.blob.diff_storage for p in self.owned if p.blob.diff_storage.is_clear]
 
-    def mark_written(self) -> None:
-        """Gradients that were cleared have been written, by a pass that an engine had recorded."""
-        for parameter in self.owned:
-            parameter.blob.diff_storage.is_clear = False
-
     def final_offsets(self, nodes: Sequence[Sequence[Layer]]) -> list[int]:
         """For nodes of these layers, the offset from which on the flat gradients are final after the node's
         backward."""
@@ -157,10 +152,6 @@ class Parameters:
             offsets.append(offset)
         return offsets[::-1]
 
-    def display_name(self, layer: Layer, index: int) -> str:
-        """The shared name, or the index."""
-        return _spec(layer, index).name or str(index)
-
     def debug(self) -> None:
         """Log the norms of all data and diffs."""
         sums = np.zeros(4)
@@ -171,7 +162,8 @@ class Parameters:
         log.debug_all_params((sums[0], sums[1]), (sums[2] ** 0.5, sums[3] ** 0.5))
 
 
-def _spec(layer: Layer, index: int) -> Any:
+def spec_of(layer: Layer, index: int) -> Any:
+    """The ParamSpec of blob `index` of a layer."""
     return layer.param.param[index] if index < len(layer.param.param) else pb.ParamSpec()
 
 

@@ -107,11 +107,8 @@ class Graph:
             self._append_bottom(node, param, index)
         for index in range(len(param.top)):
             self._append_top(node, param, index)
-        if layer.traits.auto_tops:
-            tops = layer.traits.tops
-            needed = tops if isinstance(tops, int) else tops[0]
-            for index in range(len(param.top), needed):
-                self._append_top(node, param, index)
+        for index in range(len(param.top), layer.automatic_tops):
+            self._append_top(node, param, index)
         for index, blob in enumerate(node.tops if placements else ()):
             blob.placement = placements[min(index, len(placements) - 1)]
         if reader:
