@@ -57,7 +57,7 @@ class Context:
     changes: int = field(default=0, init=False)  # see `may_change`
     explains: bool = field(default=False, init=False)  # layers raise errors for which they would wait for a device
     saves_for_backward: bool = field(default=True, init=False)  # whether the present forward pass does
-    _computes_again: bool = field(default=False, init=False)
+    computes_again: bool = field(default=False, init=False)  # layers compute values of the present pass again
     _unnumbered: int = field(default=0, init=False)  # passes without a moment
 
     def __post_init__(self) -> None:
@@ -112,28 +112,20 @@ class Context:
         return values / values.dtype.type(self.workers.size) if isinstance(shard, Replicate) else values
 
     @contextlib.contextmanager
-    def without_others(self) -> Iterator[None]:
-        """In its body this worker runs layers without the others, so sums are over its own values."""
-        before, self.workers = self.workers, self.workers.single
+    def temporarily(self, **values: Any) -> Iterator[None]:
+        """In its body these attributes have these values, such as `workers.single`, with sums over own values."""
+        before = {name: getattr(self, name) for name in values}
+        vars(self).update(values)
         try:
             yield
         finally:
-            self.workers = before
-
-    @contextlib.contextmanager
-    def second_computation(self) -> Iterator[None]:
-        """In its body layers compute values of the present pass again: see `may_change`."""
-        before, self._computes_again = self._computes_again, True
-        try:
-            yield
-        finally:
-            self._computes_again = before
+            vars(self).update(before)
 
     def may_change(self) -> bool:
         """Whether forward may draw numbers, change a state or write a file now. It may not in a second computation, for
         which a layer keeps what it has drawn. Counts the calls."""
         self.changes += 1
-        return not self._computes_again
+        return not self.computes_again
 
     def begin_pass(self, moment: Moment | None = None) -> None:
         """Set what the noise of the next pass depends on, and the first sample that this worker computes. Each net

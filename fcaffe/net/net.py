@@ -312,20 +312,16 @@ class Net(Graph):
         context = self.context
         if not context.engine.asynchronous:
             return
-        context.explains = True
-        try:
-            with context.without_others():
-                for node in self._recomputed():
-                    if node.is_repeatable and node.tops:
-                        node.forward_again()
-        finally:
-            context.explains = False
+        with context.temporarily(explains=True, workers=context.workers.single):
+            for node in self._recomputed():
+                if node.is_repeatable and node.tops:
+                    node.forward_again()
 
     @silent_arithmetic
     def first_bad_blob(self) -> str | None:
         """The first parameter or blob of the last forward pass that is not finite, in words, or None."""
         engine = self.context.engine
-        with self.context.without_others():  # each worker searches by itself
+        with self.context.temporarily(workers=self.context.workers.single):  # each worker searches by itself
             for node in self._recomputed():
                 for index, blob in enumerate(node.layer.blobs):
                     if not engine.is_finite(blob.data):

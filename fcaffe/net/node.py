@@ -77,7 +77,7 @@ class Node:
 
     def forward_again(self) -> None:
         """Write the tops, and what is saved for backward, a second time in the present pass, and nothing else."""
-        with self.layer.context.second_computation():
+        with self.layer.context.temporarily(computes_again=True):
             self.layer.doing(self.layer.forward, self._read(), self.tops)
 
     @property

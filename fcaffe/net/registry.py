@@ -21,22 +21,19 @@ Creates = Callable[[Any, Context], Layer]  # a class of layers, or a function th
 
 _registry: dict[str, Creates] = {}
 _modules: dict[str, list[str]] = {}  # the modules to load for a type that was declared
-_of_tools: set[str] = set()
 
 LayerClass = TypeVar("LayerClass", bound=Callable[[Any, Context], Layer])
 
 
-def register(layer_type: str, of_tool: bool = False) -> Any:
+def register(layer_type: str) -> Any:
     """Decorator of the class for `type: "layer_type"`, or of a function of (param, context) that chooses one by the
-    fields of `param`. A type `of_tool` is for nets that one of fcaffe's tools builds; a prototxt cannot have it."""
+    fields of `param`."""
 
     def add(cls: LayerClass) -> LayerClass:
         other: Any = _registry.get(layer_type) or _modules.get(layer_type, [cls.__module__])[0]
         if other != cls.__module__:
             raise ValueError(f"layer type {layer_type} is registered twice: {other} and {cls}")
         _registry[layer_type] = cls
-        if of_tool:
-            _of_tools.add(layer_type)
         return cls
 
     return add
@@ -55,7 +52,7 @@ def declare(package: str, modules: Mapping[str, str]) -> None:
 
 def layer_types() -> list[str]:
     """All type names that a prototxt may have, in alphabetical order."""
-    return sorted((_registry.keys() | _modules.keys()) - _of_tools)
+    return sorted(_registry.keys() | _modules.keys())
 
 
 def registered(layer_type: str) -> Creates | None:

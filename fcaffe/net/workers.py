@@ -21,7 +21,6 @@ class Workers:
     rank: int = 0
     size: int = 1
     in_shards: bool = False  # a pass is over one shard of the batch; see Shards
-    is_first: bool = True  # whether this pass is the first among the concurrent passes of this worker
     sums_on_streams: bool = False  # the host waits for no sum of an array of float32 on a GPU
     per_worker: bool = False  # each has a whole batch, so the global batch is `size` times as large
     passes: int = 1  # number of passes in which this worker computes its part of a batch

@@ -53,7 +53,7 @@ class Shards(Workers):
         return getattr(self._passes, "shard", self.own[0])
 
     @property
-    def is_first(self) -> bool:  # type: ignore[override]
+    def is_first(self) -> bool:
         return self.rank == self.own[0]
 
     def run_shards_in_step(self) -> None:

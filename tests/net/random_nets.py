@@ -43,18 +43,17 @@ class RandomNet:
     """The text of a net that this seed stands for. Blobs that nobody reads in the end go to losses, to a Silence, or
     are outputs."""
 
-    def __init__(self, seed: int, size: int = 0, batch: int = BATCH, fed: bool = False) -> None:
-        """`size` is the images' height and width, 6 to 8 unless given. A net that is `fed` has Input layers in place of
-        data, whose first axis may change from pass to pass unless it has a `fixed_batch`; `inputs` has their names and
-        what they hold."""
+    def __init__(self, seed: int, fed: bool = False) -> None:
+        """A net that is `fed` has Input layers in place of data, whose first axis may change from pass to pass unless
+        it has a `fixed_batch`; `inputs` has their names and what they hold."""
         self.random = random.Random(seed)
-        self.batch, self.fed, self.fixed_batch = batch, fed, False
+        self.batch, self.fed, self.fixed_batch = BATCH, fed, False
         self.inputs: dict[str, str] = {}
         self.layers: list[str] = []
         self.shapes: dict[str, Shape] = {}  # of blobs that may be read
         self.unread: set[str] = set()
         self.numbers: dict[str, int] = {}
-        size = size or self.random.choice([6, 7, 8])
+        size = self.random.choice([6, 7, 8])
         self._source("x", "images", 'type: "gaussian"', f"dim: 3 dim: {size} dim: {size}")
         self._source("label", "labels", f'type: "uniform" min: 0 max: {CLASSES - 0.01}')
         self._made("x", (3, size, size))
@@ -332,22 +331,13 @@ class RandomNet:
         if kind == "Reduction":
             self._write(name, kind, [blob], [name], "reduction_param { operation: SUMSQ } loss_weight: 0.1")
             return
-        filler = 'weight_filler { type: "xavier" } bias_filler { type: "uniform" min: -0.1 max: 0.1 }'
-        score = self._name("ip")
-        self._write(score, "InnerProduct", [blob], [score], f"inner_product_param {{ num_output: {CLASSES} {filler} }}")
+        score = self._scores(blob)
         if self.random.random() < 0.3:
-            hidden, score = score, self._name("ip")
+            hidden = score
             self._write(self._name("relu"), "ReLU", [hidden], [hidden])
-            self._write(
-                score, "InnerProduct", [hidden], [score], f"inner_product_param {{ num_output: {CLASSES} {filler} }}"
-            )
+            score = self._scores(hidden)
         if kind == "EuclideanLoss":
-            other = self._name("ip")
-            source = self._pick()
-            self._write(
-                other, "InnerProduct", [source], [other], f"inner_product_param {{ num_output: {CLASSES} {filler} }}"
-            )
-            self._write(name, kind, [score, other], [name], weight)
+            self._write(name, kind, [score, self._scores(self._pick())], [name], weight)
         elif kind == "HingeLoss":
             self._write(name, kind, [score, "label"], [name], weight)
         else:
@@ -355,6 +345,14 @@ class RandomNet:
         if self.random.random() < 0.3:
             accuracy = self._name("accuracy")
             self._write(accuracy, "Accuracy", [score, "label"], [accuracy])
+
+    def _scores(self, bottom: str) -> str:
+        top, filler = (
+            self._name("ip"),
+            'weight_filler { type: "xavier" } bias_filler { type: "uniform" min: -0.1 max: 0.1 }',
+        )
+        self._write(top, "InnerProduct", [bottom], [top], f"inner_product_param {{ num_output: {CLASSES} {filler} }}")
+        return top
 
     # --- text ---------------------------------------------------------------------------------------------------------
 

@@ -46,8 +46,8 @@ def feed(net: Net, random_net: RandomNet, batch: int, seed: int) -> None:
     net.reshape()
 
 
-def compare(seed: int, batches: list[int], **settings: int) -> None:
-    made, used = RandomNet(seed, fed=True, **settings), engine()
+def compare(seed: int, batches: list[int]) -> None:
+    made, used = RandomNet(seed, fed=True), engine()
     whole, plain = net_of(made.text, True, used), net_of(made.text, False, used)
     for number, batch in enumerate([made.batch] * 4 if made.fixed_batch else batches):
         for net in whole, plain:

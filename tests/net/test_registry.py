@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fcaffe import pycaffe  # noqa: F401 - declares all types
-from fcaffe.net import Layer, layer_types, register
+from fcaffe.net import Layer, layer_types, register, registry
 from fcaffe.net.registry import _modules, registered
 
 ROOT = Path(__file__).parents[2]
@@ -68,10 +68,12 @@ def test_forks_are_known_without_pycaffe() -> None:
     assert done.stdout == "Pooling Permute\n"
 
 
-def test_a_plugin_registers_a_type_of_its_own() -> None:
-    @register("OfThisTest", of_tool=True)
+def test_a_plugin_registers_a_type_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
+
+    @register("OfThisTest")
     class OfThisTest(Layer):
         pass
 
-    assert registered("OfThisTest") is OfThisTest and "OfThisTest" not in layer_types()
+    assert registered("OfThisTest") is OfThisTest and "OfThisTest" in layer_types()
     assert registered("Nothing") is None
