@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-import zipfile
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,10 +13,10 @@ from fcaffe import log
 from fcaffe.cli.engine import GpuFlags, gpu_flags
 from fcaffe.cli.flags import OWN, command, flag, with_flags
 from fcaffe.cli.summary import rates
-from fcaffe.cli.table import print_table, say
+from fcaffe.cli.table import say
 from fcaffe.deep_compression import pruning
 from fcaffe.errors import UsageError
-from fcaffe.model_files import Model, read_model, write_model
+from fcaffe.model_files import read_model, write_model
 from fcaffe.onnx.convert import target_kind
 from fcaffe.output_files import check_output
 from fcaffe.proto import read_solver
@@ -57,7 +54,7 @@ class DeepFlags:
 @command(
     example="compress lenet.caffemodel lenet.dcmodel --solver lenet_solver.prototxt --density 0.33,ip1=0.08 --bits 5",
     help="Write the model WEIGHTS as OUT.dcmodel, by Deep Compression: small weights become 0, others share few "
-    "values, and Huffman codes store them. With --solver the net trains between the steps.",
+    "values, and entropy codes store them. With --solver the net trains between the steps.",
 )
 @click.argument("weights")
 @click.argument("out", metavar="OUT.dcmodel")
@@ -99,26 +96,9 @@ def compress(weights: str, out: str, flags: DeepFlags, engines: GpuFlags) -> int
         if training is not None:
             model = training.step(model, "with shared weights", flags.tune, pruning.Shared, wanted)
     write_model(out, model)
-    _print_sizes(out, model, wanted)
-    if training is not None:
-        rows = [(what, *(f"{value:.4f}" for _, value in scores)) for what, scores in training.scores]
-        print_table("Test nets", ("", *(name for name, _ in training.scores[0][1])), rows, numbers_from=1)
     before, after = os.path.getsize(weights), os.path.getsize(out)
     say(f"{out}: {after} bytes, {before / after:.1f} times fewer than the {before} of {weights}")
     return 0
-
-
-def _print_sizes(path: str, model: Model, wanted: dict[str, pruning.Aim]) -> None:
-    """Print what the layers' weights have become, and their bytes in the file."""
-    packed = Counter[str]()
-    with zipfile.ZipFile(path) as archive:
-        for info in archive.infolist():
-            packed[re.sub(r"(\.(book|gaps|codes))?\.npy$", "", info.filename)] += info.compress_size
-    rows = []
-    for name, size, nonzero, kinds in pruning.weight_counts(model, wanted):
-        share = f"{100 * nonzero / max(size, 1):.1f} %"
-        rows.append((name, share, str(kinds), str(4 * size), str(packed[f"{name}/0"])))
-    print_table(path, ("weights of", "not 0", "values", "bytes before", "after"), rows, numbers_from=1)
 
 
 def _by_layer(flag: str, words: Sequence[str], wanted: str, fits: Callable[[float], bool]) -> dict[str, float]:

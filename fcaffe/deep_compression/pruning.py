@@ -139,15 +139,6 @@ def _weights(layer: StoredLayer) -> np.ndarray:
     return np.ascontiguousarray(values, np.float32)
 
 
-def weight_counts(model: Model, wanted: Mapping[str, Aim]) -> Iterator[tuple[str, int, int, int]]:
-    """Yields for each layer its name, and the numbers of weights, non-zero weights, and different non-zero weights."""
-    for layer in model.layers:
-        if layer.name in wanted:
-            weights = _weights(layer)
-            values = weights[weights != 0]
-            yield layer.name, weights.size, values.size, len(np.unique(values))
-
-
 class Masked(Observer):
     """Sets the gradients of weights that are 0 to 0, so that the weights stay 0.
 
@@ -187,13 +178,9 @@ Constraint = type[Masked | Shared]
 
 
 class Retraining:
-    """Trains models with a solver's net and data, at a constant learning rate, and tests them by its test nets.
-
-    `scores` has the outputs of each test (name, value), behind its description.
-    """
+    """Trains models with a solver's net and data, at a constant learning rate, and tests them by its test nets."""
 
     def __init__(self, param: Any, engine: Engine, rate: float) -> None:
-        self.scores: list[tuple[str, list[tuple[str, float]]]] = []
         self._param, self._engine = param, engine
         own = pb.SolverParameter()
         own.CopyFrom(param)
@@ -206,7 +193,6 @@ class Retraining:
     def test(self, model: Model, what: str) -> None:
         """Score the model by the solver's test nets, and log the outputs."""
         scores = model_scores(self._param, model, self._engine)
-        self.scores.append((what, scores))
         log.info(f"{what}: {', '.join(f'{name} = {value:.4f}' for name, value in scores)}")
 
     def step(

@@ -75,16 +75,13 @@ class DetectionFiles:
         """The content of each file by the end of its name."""
         if self.param.output_format == "COCO":
             return {".json": self._coco()}
-        if self.param.output_format == "ILSVRC":
-            return {
-                ".txt": "".join(f"{image} {label} {_numbers(score, box)}" for image, label, score, box in self.found)
-            }
-        return {
-            f"{name}.txt": "".join(
-                f"{image} {_numbers(score, box)}" for image, at, score, box in self.found if at == label
-            )
-            for label, name in self.names.items()
-        }
+        by_class = self.param.output_format == "VOC"
+        lines: dict[str, list[str]] = {f"{name}.txt": [] for name in self.names.values()} if by_class else {".txt": []}
+        for image, label, score, (x, y, width, height) in self.found:
+            name, start = (f"{self.names[label]}.txt", image) if by_class else (".txt", f"{image} {label}")
+            corners = f"{int(x)} {int(y)} {int(x) + int(width)} {int(y) + int(height)}"
+            lines[name].append(f"{start} {score:g} {corners}\n")
+        return {name: "".join(found) for name, found in lines.items()}
 
     def _coco(self) -> str:
         """The list of objects, in the spaces of Boost's writer. Names that are numbers get no quotes."""
@@ -106,12 +103,6 @@ def checked_resize(param: Any) -> Any:
     if param.HasField("resize_param") and not (param.resize_param.height and param.resize_param.width):
         raise DataError("resize_param needs the height and the width of the net's input")
     return param.resize_param
-
-
-def _numbers(score: float, box: list[float]) -> str:
-    """The score and the corners of a box of x, y, width and height, as the end of a line."""
-    x, y, width, height = map(int, box)
-    return f"{score:g} {x} {y} {x + width} {y + height}\n"
 
 
 def _number(text: str) -> int | float | str:

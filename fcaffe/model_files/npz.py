@@ -2,7 +2,7 @@
 
 A .npz without "net", such as one that a user wrote by NumPy, gives layers with names and blobs.
 
-A .dcmodel is such a file, which is packed, and in which the arrays <name>.book, <name>.gaps and <name>.codes may stand
+A .dcmodel is such a file, packed by LZMA, in which the arrays <name>.book, <name>.gaps and <name>.codes may stand
 for an array of few different numbers, many of them 0 (S. Han, H. Mao, W. Dally, "Deep Compression", 2016, sections 2, 3
 and 5). That is lossless: the array comes back bit for bit. A gap is the number of zeros before a number, whose code is
 its index in the book. For a run of zeros that a gap cannot hold, the paper inserts a number that is 0. Here a special
@@ -66,12 +66,15 @@ def write(path: str | os.PathLike[str], model: Model) -> None:
             arrays |= {f"{name}{part}": array for part, array in zip(_PARTS, parts, strict=True)}
     if impossible := [layer.name for layer in model.layers if "\0" in layer.name]:
         raise SnapshotError(f'a .npz cannot hold a layer with the name "{impossible[0]}"; give it another')
-    with replacing(path, "model", SnapshotError) as temporary, open(temporary, "wb") as file:
-        (np.savez_compressed if packs else np.savez)(file, **arrays)  # type: ignore[arg-type]
+    kind = zipfile.ZIP_LZMA if packs else zipfile.ZIP_STORED
+    with replacing(path, "model", SnapshotError) as temporary, zipfile.ZipFile(temporary, "w", kind) as archive:
+        for key, array in arrays.items():
+            with archive.open(f"{key}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
 
 
 def encode(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """The book, gaps and codes of a float array; None if it has more than MOST_NUMBERS different numbers."""
+    """The book, gaps and codes of a float array; None if they are not shorter, or the book too long."""
     if values.dtype.kind != "f":
         return None
     bits = np.ascontiguousarray(values).reshape(-1).view(f"u{values.dtype.itemsize}")  # so -0 and NaN are coded as well
@@ -83,7 +86,8 @@ def encode(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray] | No
     ends = np.cumsum(zeros // ZEROS + 1)
     gaps = np.full(ends[-1] if len(ends) else 0, ZEROS, np.uint8)
     gaps[ends - 1] = zeros % ZEROS
-    return book.view(values.dtype), gaps, codes.astype(np.uint8 if len(book) <= 256 else np.uint16)
+    parts = book.view(values.dtype), gaps, codes.astype(np.uint8 if len(book) <= 256 else np.uint16)
+    return parts if sum(part.nbytes for part in parts) < values.nbytes else None
 
 
 def decode(book: np.ndarray, gaps: np.ndarray, codes: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 The classes are created from caffe.desc, the compiled proto/caffe.proto, in a private descriptor pool. So another
 `caffe_pb2` can be imported in the same process: protobuf refuses two files that define one name in its default pool.
-Any protobuf from 4.21 on works, whereas generated code refuses runtimes older than itself.
+Any newer protobuf works, whereas generated code refuses runtimes older than itself.
 """
 
 from pathlib import Path
@@ -16,15 +16,6 @@ from fcaffe.proto.wire import key, read_varint
 _pool = descriptor_pool.DescriptorPool()
 
 
-def _message_class(descriptor: Any) -> Any:
-    if hasattr(message_factory, "GetMessageClass"):
-        made = message_factory.GetMessageClass(descriptor)
-    else:  # protobuf 4.21
-        made = message_factory.MessageFactory(_pool).GetPrototype(descriptor)  # type: ignore[attr-defined]
-    made.__module__ = __name__  # messages can then be pickled
-    return made
-
-
 def _load() -> dict[str, Any]:
     """The messages, enums and enum values at the top level of caffe.proto, by name."""
     compiled = Path(__file__).with_name("caffe.desc").read_bytes()
@@ -34,7 +25,8 @@ def _load() -> dict[str, Any]:
     described = _pool.FindFileByName("caffe.proto")
     names: dict[str, Any] = {"DESCRIPTOR": described}
     for name, message in described.message_types_by_name.items():
-        names[name] = _message_class(message)
+        names[name] = message_factory.GetMessageClass(message)
+        names[name].__module__ = __name__  # messages can then be pickled
     for name, enum in described.enum_types_by_name.items():
         names[name] = EnumTypeWrapper(enum)
         names.update((value.name, value.number) for value in enum.values)

@@ -21,31 +21,31 @@ def sparse(size: int, density: float, kinds: int, dtype: type = np.float32, seed
     return np.where(rng.random(size) < density, book[rng.integers(0, kinds, size)], dtype(0))
 
 
+def comes_back(values: np.ndarray) -> bool:
+    """Whether the array has codes, from which it comes back bit for bit."""
+    coded = encode(values)
+    assert coded is None or decode(*coded, values.shape).tobytes() == values.tobytes()
+    return coded is not None
+
+
 @pytest.mark.parametrize("kinds", [1, 2, 3, 300])
 @pytest.mark.parametrize("density", [0, 0.002, 0.08, 0.5, 1])
 @pytest.mark.parametrize("size", [0, 1, 2, 511, 9000])
 def test_sparse_arrays_come_back(size: int, density: float, kinds: int) -> None:
-    for dtype in (np.float16, np.float32, np.float64):
-        values = sparse(size, density, kinds, dtype)
-        coded = encode(values)
-        assert coded is not None
-        assert decode(*coded, values.shape).tobytes() == values.tobytes()
+    coded = [comes_back(sparse(size, density, kinds, dtype)) for dtype in (np.float16, np.float32, np.float64)]
+    assert all(coded) or size < 9000 or density > 0.08
 
 
 @pytest.mark.parametrize("zeros", [0, 1, ZEROS - 1, ZEROS, ZEROS + 1, 2 * ZEROS - 1, 2 * ZEROS, 5000])
 def test_zeros_of_any_number_in_a_row(zeros: int) -> None:
     values = np.zeros(2 * zeros + 2, np.float32)
     values[[zeros, -1]] = -0.0, np.nan  # neither is 0, and both are what they were
-    coded = encode(values)
-    assert coded is not None
-    assert decode(*coded, values.shape).tobytes() == values.tobytes()
+    assert comes_back(values) == (zeros > 0)
 
 
 def test_an_array_of_too_many_kinds_has_no_codes() -> None:
-    most = np.arange(1, MOST_NUMBERS + 1, dtype=np.float32)
-    coded = encode(most)
-    assert coded is not None and np.array_equal(decode(*coded, most.shape), most)
-    assert encode(np.arange(1, MOST_NUMBERS + 2, dtype=np.float32)) is None
+    for count in (MOST_NUMBERS, MOST_NUMBERS + 1):
+        assert comes_back(np.arange(8 * MOST_NUMBERS, dtype=np.float32) % (count + 1)) == (count == MOST_NUMBERS)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_the_format_is_what_the_documentation_says(model: Model, tmp_path: Path)
     with zipfile.ZipFile(tmp_path / "x.dcmodel") as archive:
         packed = sum(info.compress_size for info in archive.infolist() if info.filename.startswith("ip/0"))
     numbers = np.count_nonzero(np.asarray(model.layers[1].blobs[0].data))
-    assert 8 * packed / numbers < 11.5, "5 bits for one of 32 values, and the entropy of the gaps, 5.03 bits"
+    assert 8 * packed / numbers < 10.6, "5 bits for one of 32 values, and the entropy of the gaps, 5.03 bits"
     with np.load(tmp_path / "x.dcmodel") as file:
         net = pb.NetParameter.FromString(file["net"].tobytes())
         for layer, stored in zip(net.layer, model.layers, strict=True):
