@@ -67,7 +67,7 @@ REFUSED = [
         for kind, fields, message in [
             ("ROIPooling", "roi_pooling_param { pooled_h: 2 pooled_w: 2 spatial_scale: -1 }", "spatial_scale above 0"),
             ("PSROIPooling", "psroi_pooling_param { output_dim: 2 group_size: 2 spatial_scale: 1 }", "= 8 channels"),
-            ("ROIAlign", "roi_align_param { pooled_h: 1 pooled_w: 1 sampling_ratio: 1000 }", "sampling_ratio"),
+            ("ROIAlign", "roi_align_param { pooled_h: 1 pooled_w: 1 sampling_ratio: 1000 }", "must be at most 256"),
             ("ROIAlign", "roi_align_param { pooled_h: 1 pooled_w: 1 } roi_pooling_param {}", "of the MS-CNN "),
         ]
     ),

@@ -225,14 +225,12 @@ def test_merge_bn_leaves_no_batch_norm(body: str, tmp_path: Path) -> None:
     assert largest_difference(made, path) <= 1e-5
 
 
-@pytest.mark.parametrize(
-    "name", sorted({path.parent.name for path in MODELS.glob("*/deploy.prototxt")} - {"crnn_digits", "vgg19"})
-)
+@pytest.mark.parametrize("name", sorted({path.parent.name for path in MODELS.glob("*/deploy.prototxt")} - {"vgg19"}))
 def test_models_there_and_back(name: str, tmp_path: Path) -> None:
     """With images of an odd size, and by ONNX Runtime as well.
 
-    SSD without the layers that choose its boxes, and with Permute, a layer of a fork.
-    A CRNN differs, and VGG-19 has the layers of VGG-16.
+    SSD without the layers that choose its boxes, and with Permute, a layer of a fork. A CRNN has other layers
+    afterwards. VGG-19 has those of VGG-16.
     """
     text = (MODELS / name / "deploy.prototxt").read_text().replace("num_output: 4096", "num_output: 32")
     param = parse_text(text, pb.NetParameter)
@@ -250,7 +248,7 @@ def test_models_there_and_back(name: str, tmp_path: Path) -> None:
     made.net.state.phase = pb.TEST
     back, inputs = deploy_net(made.net, made.model), random_inputs(net)
     named = [[node.name for node in one.nodes if node.layer.type != "Split"] for one in (net, back)]
-    assert named[0] == named[1]
+    assert (named[0] == named[1]) == (name != "crnn_digits")
     ours = run_net(net, inputs)
     for theirs, allowed in (run_net(back, inputs), 1e-6), (run_onnx(tmp_path / "net.onnx", inputs), 1e-4):
         assert ours.keys() == theirs.keys()
