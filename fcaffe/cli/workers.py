@@ -196,7 +196,7 @@ class SharingFlags:
     )
     compress: str = flag(
         "NAME",
-        "Send gradients compressed: fp16, bf16, onebit, threshold:tau=X or topk:density=X,warmup=N.",
+        "Send gradients compressed: fp16, bf16, onebit or topk:density=X,warmup=N.",
         needs=[SEVERAL],
     )
     bucket_mb: float | None = flag(

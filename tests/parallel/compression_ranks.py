@@ -16,7 +16,7 @@ from fcaffe.parallel.compression.sixteen_bit import SixteenBit
 from fcaffe.parallel.reductions.reduction import cut
 
 COMM = MPI.COMM_WORLD
-SCHEMES = ["fp16", "bf16", "onebit:chunk=100", "threshold:tau=0.5", "topk:density=0.01,warmup=2"]
+SCHEMES = ["fp16", "bf16", "onebit:chunk=100", "topk:density=0.01,warmup=2"]
 
 
 def check_sums(scheme: str, count: int) -> None:
@@ -84,8 +84,6 @@ def expected_bytes(scheme: str, sent: np.ndarray, iteration: int) -> int:
         return 0
     if name == "onebit":
         return others * (math.ceil(n / 8) + 8 * math.ceil(n / 100))
-    if name == "threshold":
-        return others * (4 + 4 * np.count_nonzero(sent))
     if name == "topk":
         return others * 8 * math.ceil(n * [0.25, 0.0625, 0.01][iteration])
     own = cut(sent, COMM.size)[COMM.rank].size

@@ -30,8 +30,8 @@ from fcaffe.parallel.exchange import ReducingExchange  # noqa: E402
 
 ALONE = MPI.COMM_SELF
 EXACT = ["fp16", "bf16", "topk:density=0.3,warmup=0", "topk:density=1"]
-ROUNDED = ["onebit:chunk=7", "onebit", "threshold:tau=0.01", "threshold:tau=50"]
-SCHEMES = ["fp16", "bf16", "onebit:chunk=7", "threshold:tau=0.01", "topk:density=0.2,warmup=0"]
+ROUNDED = ["onebit:chunk=7", "onebit"]
+SCHEMES = ["fp16", "bf16", "onebit:chunk=7", "topk:density=0.2,warmup=0"]
 
 
 def gradients(largest: float) -> Any:
@@ -143,14 +143,6 @@ def test_onebit_sends_the_means_of_both_signs() -> None:
     buffer[...] = [1, -2, 3, -6, 5, 0]
     compression.sum(buffer)
     assert buffer.tolist() == [2, -4, 2, -4, 2.5, 2.5]
-
-
-def test_threshold_sends_tau() -> None:
-    compression = make_compression("threshold:tau=0.5", ALONE)
-    buffer = compression.allocate(4)
-    buffer[...] = [2, -0.75, 0.5, 0.25]
-    compression.sum(buffer)
-    assert buffer.tolist() == [0.5, -0.5, 0, 0] and compression.residual.tolist() == [1.5, -0.25, 0.5, 0.25]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -276,7 +268,7 @@ def test_residuals_that_protobuf_cannot_hold(
     [
         (
             "gzip",
-            "unknown scheme 'gzip'; known ones: fp16, bf16, onebit:chunk=512, threshold:tau=0.01",
+            "unknown scheme 'gzip'; known ones: fp16, bf16, onebit:chunk=512, topk:density=0.001,warmup=500",
         ),
         ("", "unknown scheme ''"),
         ("fp16:tau=1", "'tau=1' is no option=value that fp16 knows; it takes no options"),
@@ -285,7 +277,6 @@ def test_residuals_that_protobuf_cannot_hold(
         ("topk:warmup=many", "warmup must be a whole number, not 'many'"),
         ("topk:density=2", "density is a part of the gradients, more than 0 and up to 1, not 2"),
         ("topk:warmup=-1", "warmup is a number of iterations, 0 or more"),
-        ("threshold:tau=nan", "tau is a size of gradients"),
         ("onebit:chunk=0", "chunk is a number of gradients, 1 or more, not 0"),
     ],
 )

@@ -12,13 +12,12 @@ from fcaffe.errors import UsageError
 from fcaffe.parallel.compression.compression import Compression, OnDevice
 from fcaffe.parallel.compression.onebit import OneBit
 from fcaffe.parallel.compression.sixteen_bit import Bf16, Fp16
-from fcaffe.parallel.compression.threshold import Threshold
 from fcaffe.parallel.compression.topk import TopK
 from fcaffe.parallel.reductions.reduction import Reduction
 
 __all__ = ["Compression", "compressions", "make_compression", "parse_compression", "register"]
 
-_SCHEMES: dict[str, type[Compression]] = {scheme.name: scheme for scheme in (Fp16, Bf16, OneBit, Threshold, TopK)}
+_SCHEMES: dict[str, type[Compression]] = {scheme.name: scheme for scheme in (Fp16, Bf16, OneBit, TopK)}
 
 
 def compressions() -> list[str]:
