@@ -13,7 +13,7 @@ from google.protobuf import text_format
 
 from fcaffe.cli import main
 from fcaffe.engines import NumpyEngine
-from fcaffe.errors import FcaffeError, NetError, SolverError, UsageError
+from fcaffe.errors import FcaffeError, NetError, SolverError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.solvers import Solver
 from fcaffe.threads import VARIABLES
@@ -34,9 +34,6 @@ layer {{ name: "ip" type: "InnerProduct" bottom: "conv" top: "ip"
         inner_product_param {{ num_output: 3 weight_filler {{ type: "xavier" }} }} }}
 {more}
 layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" loss_param {{ {loss} }} }}
-"""
-HDF5_DATA = """
-layer { name: "data" type: "HDF5Data" top: "data" top: "label" hdf5_data_param { source: "list" batch_size: 18 } }
 """
 SOLVER = """
 net: "net.prototxt" base_lr: 0.05 momentum: 0.9 weight_decay: 0.001 lr_policy: "fixed" clip_gradients: 1 iter_size: 2
@@ -136,15 +133,10 @@ def test_several_threads_are_refused(
     assert "set OPENBLAS_NUM_THREADS=1" in capsys.readouterr().err
 
 
-def make_solver(
-    shards: int, more: str = "", loss: str = "", noise: str = "counter", reader: str = "Data", **options: bool
-) -> Solver:
+def make_solver(shards: int, more: str = "", loss: str = "", **options: bool) -> Solver:
     param = text_format.Parse(SOLVER, pb.SolverParameter())
-    net = NET.format(more=more, loss=loss)
-    if reader == "HDF5Data":
-        net = HDF5_DATA + net[net.index('layer { name: "conv"') :]
-    Path("net.prototxt").write_text(net)
-    return Solver(param, NumpyEngine(), noise, shards=shards, **options)
+    Path("net.prototxt").write_text(NET.format(more=more, loss=loss))
+    return Solver(param, NumpyEngine(), "counter", shards=shards, **options)
 
 
 def test_a_layer_whose_values_come_from_elsewhere(folder: Path) -> None:
@@ -185,21 +177,12 @@ NORMALIZED = (
 )
 
 
-@pytest.mark.parametrize(
-    ("reader", "more", "loss"), [("Data", "", ""), ("HDF5Data", "", ""), ("Data", NORMALIZED, "ignore_label: 1")]
-)
-def test_shards_are_the_batch(folder: Path, reader: str, more: str, loss: str) -> None:
-    """To rounding they give what the whole batch gives, whoever reads it."""
-    if reader == "HDF5Data":
-        h5py = pytest.importorskip("h5py")
-        random = np.random.default_rng(1)
-        with h5py.File("rows.h5", "w") as file:
-            file["data"] = random.standard_normal((25, 2, 10, 10), np.float32)
-            file["label"] = random.integers(0, 3, 25).astype(np.float32)
-        Path("list").write_text("rows.h5")
+@pytest.mark.parametrize(("more", "loss"), [("", ""), (NORMALIZED, "ignore_label: 1")])
+def test_shards_are_the_batch(folder: Path, more: str, loss: str) -> None:
+    """To rounding they give what the whole batch gives, with random crops and masks."""
     weights = []
     for shards in (0, 1, 4):
-        solver = make_solver(shards, more, loss, reader=reader)
+        solver = make_solver(shards, more, loss)
         solver.step(4)
         weights.append(solver.data.copy())
         solver.close()
@@ -209,13 +192,6 @@ def test_shards_are_the_batch(folder: Path, reader: str, more: str, loss: str) -
     if more:
         mean = next(layer.blobs[0].data for layer in solver.net.layers if layer.name == "norm")
         assert abs(mean).max() > 0
-
-
-def test_what_else_is_refused(folder: Path) -> None:
-    with pytest.raises(SolverError, match="--rng counter"):
-        make_solver(4, noise="caffe")
-    with pytest.raises(UsageError, match="at most 18"):
-        make_solver(32)
 
 
 def test_a_loss_that_is_no_number_names_its_shard_s_blob(folder: Path) -> None:

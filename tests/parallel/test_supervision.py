@@ -90,21 +90,6 @@ def test_a_relative_python_path_is_that_of_the_launcher(
 
 
 @needs_mpi
-def test_lines_like_fatal_ones_end_nothing(start: Start, user: Callable[[str], None]) -> None:
-    """Nor do they hide an error that comes later."""
-    user("""
-if self.calls == 2:
-    print("F1122 10:00:00.123456   417 guard.py:7] a library's own words", file=sys.stderr, flush=True)
-if self.calls == 200 and self.rank == "1":
-    raise ValueError("no good")
-""")
-    job = start("--workers", "2", solver="long.prototxt")
-    assert job.wait() == 134
-    assert job.text.count("a library's own words") >= 2
-    assert "ValueError: no good" in job.fatal[-1] and job.fatal[-1].startswith("rank 1 on ")
-
-
-@needs_mpi
 @pytest.mark.parametrize(
     ("flags", "under"),
     [(["--workers", "2"], []), ([], [MPIEXEC, "-n", "2"])],
