@@ -79,62 +79,6 @@ def test_proposals_that_are_no_numbers_are_dropped():
     assert np.isfinite(regions).all() and set(regions[:, 0]) == {1}
 
 
-HARD_REGIONS = """force_backward: true
-layer { name: "in" type: "Input" top: "scores" top: "boxes" top: "rois" top: "labels" top: "targets" top: "weights"
-  input_param { shape { dim: 6 dim: 3 dim: 1 dim: 1 } shape { dim: 6 dim: 8 dim: 1 dim: 1 } shape { dim: 6 dim: 5 }
-    shape { dim: 6 dim: 1 dim: 1 dim: 1 } shape { dim: 6 dim: 8 dim: 1 dim: 1 }
-    shape { dim: 6 dim: 8 dim: 1 dim: 1 } } }
-layer { name: "each_score" type: "SoftmaxWithLossOHEM" bottom: "scores" bottom: "labels"
-  top: "a" top: "b" top: "each_score" loss_weight: 0 loss_weight: 0 loss_weight: 0
-  propagate_down: false propagate_down: false }
-layer { name: "each_box" type: "SmoothL1LossOHEM" bottom: "boxes" bottom: "targets" bottom: "weights"
-  top: "c" top: "each_box" loss_weight: 0 loss_weight: 0
-  propagate_down: false propagate_down: false propagate_down: false }
-layer { name: "each" type: "Eltwise" bottom: "each_score" bottom: "each_box" top: "each"
-  propagate_down: false propagate_down: false }
-layer { name: "hard" type: "BoxAnnotatorOHEM" bottom: "rois" bottom: "each" bottom: "labels" bottom: "weights"
-  top: "hard_labels" top: "hard_weights" box_annotator_ohem_param { roi_per_img: 4 ignore_label: -1 }
-  propagate_down: false propagate_down: false propagate_down: false propagate_down: false }
-layer { name: "silence" type: "Silence" bottom: "a" bottom: "b" bottom: "c" }
-layer { name: "loss" type: "SoftmaxWithLossOHEM" bottom: "scores" bottom: "hard_labels" top: "loss"
-  loss_param { ignore_label: -1 } propagate_down: true propagate_down: false }
-layer { name: "box_loss" type: "SmoothL1LossOHEM" bottom: "boxes" bottom: "targets" bottom: "hard_weights"
-  top: "box_loss" loss_weight: 1 loss_param { normalization: PRE_FIXED pre_fixed_normalizer: 5 }
-  propagate_down: true propagate_down: false propagate_down: false }"""
-
-
-def test_only_hard_regions_have_a_gradient():
-    """R-FCN's losses: the four regions with the highest loss are trained."""
-    net, random = make_net(HARD_REGIONS, "TRAIN"), np.random.default_rng(4)
-    for name in ("scores", "boxes", "targets"):
-        net.blob(name).data[...] = random.normal(0, 1, net.blob(name).shape)
-    net.blob("labels").data[:, 0, 0, 0] = [0, 1, 2, 0, 1, 2]
-    net.blob("weights").data[...] = 1
-    net.forward()
-    net.backward()
-    losses = net.blob("each").data.reshape(-1)
-    hard = losses > np.sort(losses)[1]
-    assert hard.sum() == 4
-    for name in ("scores", "boxes"):
-        np.testing.assert_array_equal(net.blob(name).diff.reshape(6, -1).any(axis=1), hard)
-    assert net.blob("box_loss").data == pytest.approx(net.blob("each_box").data.reshape(-1)[hard].sum() / 5, rel=1e-6)
-    assert net.blob("loss").data == pytest.approx(net.blob("each_score").data.reshape(-1)[hard].mean(), rel=1e-6)
-
-
-def test_proposals_send_zeros_down():
-    learns = PROPOSAL.replace('top: "scores"', 'top: "given"').replace(
-        'layer { name: "proposal"',
-        'layer { name: "learns" type: "Scale" bottom: "given" top: "scores" } layer { name: "proposal"',
-    )
-    net = make_net(f'{learns} layer {{ name: "sum" type: "Reduction" bottom: "rois" top: "sum" loss_weight: 1 }}')
-    net.blob("sizes").data[...] = [24, 32, 1]
-    net.blob("given").data[...] = np.random.default_rng(1).random((2, 4, 3, 4))
-    net.forward()
-    net.blob("scores").diff[...] = 7
-    net.backward()
-    assert not net.blob("scores").diff.any()
-
-
 def test_roi_pooling_without_regions_and_of_one_turned_round():
     net = make_net("force_backward: true " + REGIONS.format(type="ROIPooling", param=POOLINGS["ROIPooling"]))
     net.blob("rois").data[...] = [[0, 4, 3, 1, 1], [0, 1, 1, 3, 3], [1, 0, 0, 2, 2]]  # the first from right to left

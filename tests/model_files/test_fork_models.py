@@ -13,6 +13,7 @@ from fcaffe.net import Net
 from fcaffe.net.weights import load_weights, to_model
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.proto.wire import key, varint
 from tests.conftest import GOLDEN
 
 pytest.importorskip("h5py")
@@ -30,15 +31,7 @@ def field(number: int, content: bytes | int) -> bytes:
     """A field of any number on the wire, such as a fork has."""
     if isinstance(content, int):
         return varint(number << 3) + varint(content)
-    return varint(number << 3 | 2) + varint(len(content)) + content
-
-
-def varint(value: int) -> bytes:
-    out = b""
-    while value > 0x7F:
-        out += bytes([value & 0x7F | 0x80])
-        value >>= 7
-    return out + bytes([value])
+    return key(number) + varint(len(content)) + content
 
 
 LAYER = {

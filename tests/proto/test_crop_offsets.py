@@ -42,11 +42,6 @@ def vgg() -> list[str]:
     return [*layers, conv("fc6", "pool5", "kernel_size: 7"), conv("score", "fc6", "kernel_size: 1")]
 
 
-def test_fcn_32s() -> None:
-    up = conv("up", "score", "kernel_size: 64 stride: 32", "DECONVOLUTION")
-    assert offsets("\n".join([*vgg(), up, crop("crop", "up", "data")])) == {"crop": [19, 19]}
-
-
 def test_fcn_8s() -> None:
     """Each crop counts for those behind it."""
     text = [
@@ -65,13 +60,12 @@ def test_fcn_8s() -> None:
     assert offsets("\n".join(text)) == {"score-pool4c": [5, 5], "score-pool3c": [9, 9], "upscore": [31, 31]}
 
 
-def test_dilated_kernels_reach_further() -> None:
-    assert offsets(conv("a", "data", "kernel_size: 3 dilation: 2 pad: 4") + crop("c", "a", "data")) == {"c": [2, 2]}
-
-
-def test_height_and_width_may_differ() -> None:
-    text = conv("a", "data", "kernel_h: 3 kernel_w: 1 pad_h: 4 pad_w: 2") + crop("c", "a", "data")
-    assert offsets(text) == {"c": [3, 2]}
+def test_dilated_kernels_reach_further_and_height_and_width_may_differ() -> None:
+    for fields, expected in (
+        ("kernel_size: 3 dilation: 2 pad: 4", [2, 2]),
+        ("kernel_h: 3 kernel_w: 1 pad_h: 4 pad_w: 2", [3, 2]),
+    ):
+        assert offsets(conv("a", "data", fields) + crop("c", "a", "data")) == {"c": expected}
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from fcaffe.errors import FcaffeError, ProtoError
 from fcaffe.model_files import read_model, write_model
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, read_net, read_solver
+from fcaffe.proto.wire import key, varint
 from fcaffe.solvers.snapshot.files import read_state
 from fcaffe.tools.numpy_files import load_numpy
 from tests.soon import soon
@@ -105,12 +106,8 @@ def test_random_bytes(content: bytes, start: bytes) -> None:
 # --- absurd sizes -----------------------------------------------------------------------------------------------------
 
 
-def varint(value: int) -> bytes:
-    return bytes([value]) if value < 0x80 else bytes([value & 0x7F | 0x80]) + varint(value >> 7)
-
-
 def field(number: int, content: bytes, length: int | None = None) -> bytes:
-    return varint(number << 3 | 2) + varint(len(content) if length is None else length) + content
+    return key(number) + varint(len(content) if length is None else length) + content
 
 
 def shaped(*dims: int) -> bytes:

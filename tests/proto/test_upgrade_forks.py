@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -66,26 +65,6 @@ def test_forks_notations_of_windows_over_three_axes_become_one_number_an_axis(ki
         numbers = [list(getattr(p, f"{field}{own}")) for field in ("kernel_size", "stride", "pad")]
         assert (net.layer[0].type, numbers) == (kind, [[1, 3, 2], [1, 2, 2], [0, 1, 1]])
         assert net_is_current(net) and len(p.ListFields()) == 3
-
-
-@pytest.mark.parametrize("ceil_mode", ["true", "false"])
-def test_the_size_of_a_pooling_is_rounded_as_said(ceil_mode: str, tmp_path: Path) -> None:
-    """Down it is PyTorch's size, which DenseNets were made for."""
-    path = tmp_path / "net.prototxt"
-    for size, kernel, stride, pad in product(range(7, 13), (2, 3), (2, 3), (0, 1)):
-        path.write_text(
-            f'layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ dim: [1, 1, {size}, {size}] }} }} }}'
-            'layer { name: "it" type: "Pooling" bottom: "x" top: "it" pooling_param { '
-            f"kernel_size: {kernel} stride: {stride} pad: {pad} ceil_mode: {ceil_mode} }} }}"
-        )
-        free = size + 2 * pad - kernel
-        if ceil_mode == "false":
-            expected = free // stride + 1
-        else:
-            expected = -(-free // stride) + 1
-            if pad and (expected - 1) * stride >= size + pad:
-                expected -= 1
-        assert summarize(str(path), pb.TEST).layers[1].top_shapes == [(1, 1, expected, expected)]
 
 
 def test_ceil_mode_and_round_mode_say_the_same(tmp_path: Path) -> None:
