@@ -95,13 +95,7 @@ def _block(made: Made) -> tuple[int, Shape]:
 def combined(step: Step, x: Operand, y: Operand, kind: str, sign: float = 1) -> Value:
     """The product of blobs and constants for the kind Scale, and x + sign * y for the kind Bias."""
     if isinstance(x, Value) and isinstance(y, Value) and x.shape == y.shape:
-        if kind == "Scale":
-            return step.product(x, y)
-        for images, other in ((x, y), (y, x)) if sign == 1 and len(x.shape) == 4 and step.takes("Axpy", 3) else ():
-            bottoms = images.maker.bottoms if images.maker.kind == "Scale" else []
-            if [one.shape for one in bottoms[1:]] == [x.shape[:2]]:  # a factor for each channel
-                return step.layer("Axpy", step.reshape(bottoms[1], (*x.shape[:2], 1, 1)), bottoms[0], other)
-        return step.sum(x, y, coefficients=(1, sign))
+        return step.product(x, y) if kind == "Scale" else step.sum(x, y, coefficients=(1, sign))
     if sign != 1:
         y = step.power(y, scale=sign) if isinstance(y, Value) else y * np.float32(sign)
     if not isinstance(x, Value):
@@ -111,7 +105,7 @@ def combined(step: Step, x: Operand, y: Operand, kind: str, sign: float = 1) -> 
 
 
 def arithmetic(step: Step) -> Value:
-    found = gelu_behind(step) or _normalized(step) or _response_normalized(step)
+    found = gelu_behind(step) or _normalized(step)
     if found is not None:
         step.seen.update(range(len(step.node.inputs)))
         return found
@@ -142,35 +136,6 @@ def _normalized(step: Step) -> Value | None:
         return None
     p = {"across_spatial": False, "channel_shared": True, "eps": eps}
     return step.layer_if_taken("Normalize", step.x, blobs=[np.ones(())], norm_param=p)
-
-
-_RESPONSE = ("Div", "x", ("Pow", ("Add", ("Mul", "mean", "alpha"), "k"), "beta"))
-
-
-def _response_normalized(step: Step) -> Value | None:
-    """LRN for nn.LocalResponseNorm, whose mean is a pooling of the squares along the channels."""
-    found = match(step, _RESPONSE, step.node.outputs[0], {})
-    numbers = {field: number_of(step, found[field]) for field in ("alpha", "k", "beta")} if found else {}
-    x, y = (step.net.known[found[name]] if found else None for name in ("x", "mean"))
-    if None in numbers.values() or not isinstance(x, Value) or not isinstance(y, Value) or len(x.shape) != 4:
-        return None
-    pooling = _behind_reshapes(y)
-    size = pooling.param.pooling_param.kernel_h
-    window = {"pool": "AVE", "kernel_h": size, "kernel_w": 1, "pad_h": size // 2, "pad_w": 0}
-    if size % 2 == 0 or pooling.param.pooling_param != pb.PoolingParameter(**window):
-        return None
-    squares = _behind_reshapes(pooling.bottoms[0])
-    product = pb.EltwiseParameter(operation=pb.EltwiseParameter.PROD)
-    planes = (x.shape[0], 1, x.shape[1], math.prod(x.shape[2:]))
-    if pooling.bottoms[0].shape != planes or squares.bottoms != [x, x] or squares.param.eltwise_param != product:
-        return None
-    return step.layer("LRN", x, lrn_param={"local_size": size, **numbers})
-
-
-def _behind_reshapes(x: Value) -> Made:
-    while x.maker.kind in ("Reshape", "Flatten"):
-        x = x.maker.bottoms[0]
-    return x.maker
 
 
 def total(step: Step) -> Value:

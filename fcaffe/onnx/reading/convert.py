@@ -24,8 +24,6 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.merge_bn import merge_bn
 from fcaffe.tools.target import Target, read_target
 
-MANY = 500  # layers of a net of ordinary operators
-
 
 @dataclass(frozen=True)
 class Converted:
@@ -79,11 +77,6 @@ def from_onnx(
     if merge:
         merged = merge_bn(made.net, made.model)
         made = replace(made, net=merged.net, model=merged.model)
-    if len(made.net.layer) > max(MANY, 10 * len(source.nodes)):
-        log.warning(
-            f"{path}: {len(source.nodes)} operators have become {len(made.net.layer)} layers, as adaptive pooling "
-            "to a size that does not divide the map does; export for another input size, or with another pooling"
-        )
     return made
 
 

@@ -8,9 +8,8 @@ import numpy as np
 
 from fcaffe.onnx.reading.arithmetic import combined
 from fcaffe.onnx.reading.graph import Step, Value
-from fcaffe.onnx.reading.pooling import log_of_sum
+from fcaffe.onnx.reading.pooling import log_of_sum, moved_behind
 from fcaffe.onnx.reading.reorder import permuted
-from fcaffe.onnx.writing.shape import REDUCTIONS
 
 NOTHING = 1e-18  # of a variance: it keeps 0 / 0 from being no number
 
@@ -67,7 +66,7 @@ def normalization(step: Step) -> list[Value]:
     p = {"axis": axis, "num_axes": blobs[0].ndim, "bias_term": len(blobs) > 1}
     tops = [step.layer("Scale", y, blobs=blobs, scale_param=p)]
     if step.is_read(1) or step.is_read(2):
-        mean = {"operation": REDUCTIONS["ReduceMean"], "axis": 2}
+        mean = {"operation": "MEAN", "axis": 2}
         flat = step.reshape(x, (x.shape[0], rows, math.prod(x.shape[1:]) // rows))
         tops += [step.layer("Reduction", flat, reduction_param=mean), inverse]
         tops = [step.reshape(top, one.shape or top.shape) for top, one in zip(tops, step.outputs, strict=False)]
@@ -76,14 +75,13 @@ def normalization(step: Step) -> list[Value]:
 
 def mean_variance(step: Step) -> Value:
     """MeanVarianceNormalization, whose reduced axes are moved behind the others."""
-    x = step.x
-    axes = sorted({step.axis(axis, x.shape) for axis in step.attribute("axes")})
+    x, axes = step.x, sorted({step.axis(axis, step.x.shape) for axis in step.attribute("axes")})
     kept = [axis for axis in range(len(x.shape)) if axis not in axes]
-    y = permuted(step, x, [*kept, *axes])
-    images = y.shape[0] if kept else 1
+    moved = moved_behind(step, x, axes)
+    images = moved.shape[0] if kept else 1
     rows = math.prod(x.shape[axis] for axis in kept) // images
-    y, _ = standardised(step, step.reshape(y, (images, math.prod(y.shape) // images)), rows, NOTHING)
-    y = step.reshape(y, tuple(x.shape[axis] for axis in (*kept, *axes)))
+    flat = step.reshape(moved, (images, math.prod(x.shape) // images))
+    y = step.reshape(standardised(step, flat, rows, NOTHING)[0], moved.shape)
     return permuted(step, y, [[*kept, *axes].index(axis) for axis in range(len(x.shape))])
 
 

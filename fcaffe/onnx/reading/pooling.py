@@ -18,7 +18,6 @@ from fcaffe.onnx.reading.arithmetic import combined, with_constant
 from fcaffe.onnx.reading.convolution import each, padding
 from fcaffe.onnx.reading.graph import Step, Value, sizes
 from fcaffe.onnx.reading.reorder import chosen, padded, permuted, weighted, windowed
-from fcaffe.onnx.writing.shape import REDUCTIONS
 
 
 class Window(NamedTuple):
@@ -31,14 +30,10 @@ class Window(NamedTuple):
     end: int = 0
     outputs: int = 1
 
-    @property
-    def pooled(self) -> bool:
-        return self[1:5] != (1, 1, 0, 0)
-
     def lengths(self, before: int, behind: int) -> np.ndarray:
         """The length of each window within the axis and this much of the padding at both ends."""
         start = np.arange(self.outputs) * self.stride - self.begin
-        return np.minimum(start + self.kernel, self.size + behind) - np.maximum(start, -before)
+        return np.minimum(start + self.kernel, self.size + behind) - np.maximum(start, -before, dtype=np.float64)
 
 
 def pooling(step: Step) -> Value:
@@ -53,55 +48,53 @@ def pooling(step: Step) -> Value:
     if x.unpadded is not None and step.op == "AveragePool" and not any((*begins, *ends)):
         counted, (x, begins, ends) = True, x.unpadded
     given = zip(x.shape[2:], kernel, strides, begins, ends, step.shape[2:], strict=True)
-    windows = [Window(*one) for one in given]
-    if any(one.kernel > one.begin + one.size + one.end for one in windows):
+    windows = {axis: Window(*one) for axis, one in enumerate(given, 2)}
+    if any(one.kernel > one.begin + one.size + one.end for one in windows.values()):
         raise step.error(f"its windows {kernel} are larger than its input {x.shape} with the padding")
-    several = axes == 3 and sum(one.pooled for one in windows) > 1
+    sliding = {axis: one for axis, one in windows.items() if one[1:5] != (1, 1, 0, 0)}
+    several = axes == 3 and len(sliding) > 1
     if axes == 2 or (several and step.takes("Pooling", pooling_param={"kernel_size_3d": [1]})):
-        return _over(step, x, windows, counted)
-    for axis, window in enumerate(windows, 2):
+        return _over(step, x, [*windows.values()], counted)
+    for axis, window in sliding.items():
         rest = math.prod(x.shape[axis + 1 :])
         planes = step.reshape(x, (x.shape[0], math.prod(x.shape[1:axis]), window.size, rest))
-        y = _over(step, planes, [window, Window(rest, outputs=rest)], counted) if window.pooled else planes
+        y = _over(step, planes, [window, Window(rest, outputs=rest)], counted)
         x = step.reshape(y, (*x.shape[:axis], window.outputs, *x.shape[axis + 1 :]))
     return x
 
 
 def _over(step: Step, x: Value, windows: list[Window], counted: bool) -> Value:
     """The pooling of images; `counted` if areas include the padding."""
-    maximum = step.op == "MaxPool"
-    _, kernel, strides, begins, ends, _ = (list(one) for one in zip(*windows, strict=True))
-    p = {"pool": "MAX" if maximum else "AVE", **sizes("kernel", kernel), **sizes("stride", strides)}
-    areas = _areas([one.lengths(one.begin * counted, one.end * counted) for one in windows])
+    maximum, outer = step.op == "MaxPool", functools.partial(functools.reduce, np.multiply.outer)
+    areas = [one.lengths(one.begin * counted, one.end * counted) for one in windows]
     y = None
     if all(one.begin < one.kernel <= one.size + 2 * one.begin for one in windows):
-        y = _pooled(step, x, {**p, **sizes("pad", begins)}, windows)
+        y = _pooled(step, x, windows)
     if y is None:
-        x = padded(step, x, [0, 0, *begins], [0, 0, *ends], -FLT_MAX if maximum else 0)
+        begins, ends = ([0, 0, *(one[side] for one in windows)] for side in (3, 4))
+        x = padded(step, x, begins, ends, -FLT_MAX if maximum else 0)
         windows = [one._replace(size=one.size + one.begin + one.end, begin=0, end=0) for one in windows]
-        y = _pooled(step, x, p, windows)
+        y = _pooled(step, x, windows)
     if y is None:
         raise step.refuse(f"Caffe's windows do not give {step.shape[2:]} outputs", "pad symmetrically")
-    if not maximum:
-        step.net.take(areas.size)
-        own = _areas([one.lengths(one.begin, one.begin) for one in windows])  # which Caffe divides by
-        if (own != areas).any():
-            y = with_constant(step, y, np.float32(own / np.maximum(areas, 1)), "Scale")
-    return y
+    if maximum:
+        return y
+    step.net.take(math.prod(one.outputs for one in windows))
+    factors = outer([one.lengths(one.begin, one.begin) for one in windows]) / np.maximum(outer(areas), 1)
+    return y if (factors == 1).all() else with_constant(step, y, np.float32(factors), "Scale")
 
 
-def _areas(lengths: list[np.ndarray]) -> np.ndarray:
-    return functools.reduce(np.multiply.outer, lengths).astype(np.float64)
-
-
-def _pooled(step: Step, x: Value, p: dict[str, Any], windows: list[Window]) -> Value | None:
+def _pooled(step: Step, x: Value, windows: list[Window]) -> Value | None:
     """A Pooling with so many windows, rounded up or down, or None if Caffe has none.
 
     If the target's toolchain cannot round down, the last row and column are dropped.
     """
-    one = {name: value[0] for name, value in p.items() if isinstance(value, list) and len(value) == 1}
-    p = {f"{name}_3d" if isinstance(value, list) else name: value for name, value in p.items() if name not in one} | one
-    rounding, counts = step.net.target.rounding, tuple(one.outputs for one in windows)
+    _, kernel, strides, pads, _, counts = zip(*windows, strict=True)
+    p: dict[str, Any] = {"pool": "MAX" if step.op == "MaxPool" else "AVE"}
+    for name, value in (sizes("kernel", kernel) | sizes("stride", strides) | sizes("pad", pads)).items():
+        single = not isinstance(value, list) or len(value) == 1
+        p[name if single else f"{name}_3d"] = value[0] if isinstance(value, list) and single else value
+    rounding = step.net.target.rounding
     for mode in ({}, {"round_mode": "FLOOR"}) if rounding else ({},):
         y = step.layer("Pooling", x, pooling_param={**p, **mode})
         if y.shape[2:] == counts:
@@ -120,28 +113,19 @@ def reduction(step: Step) -> Value:
     step.attribute("keepdims")  # which the shape that onnx infers follows
     if operator.startswith("Global"):
         given, operator = list(range(2, len(x.shape))), "ReduceMax" if "Max" in operator else "ReduceMean"
-    if not given and step.attribute("noop_with_empty_axes", 0):
-        return _behind_sum(step, _before_sum(step, x, operator), operator)
-    axes = sorted({step.axis(axis, x.shape) for axis in given or range(len(x.shape))})
+    without = [] if step.attribute("noop_with_empty_axes", 0) else range(len(x.shape))
+    axes = sorted({step.axis(axis, x.shape) for axis in given or without})
     if operator in ("ReduceMax", "ReduceMin"):
         sign = -1 if operator == "ReduceMin" else 1
         return step.power(_largest(step, step.power(x, scale=sign), axes), scale=sign)
     if operator == "ReduceLogSumExp":
         largest = _largest(step, x, axes)
         return step.sum(largest, log_of_sum(step, x, axes)[1])
-    return _behind_sum(step, _summed(step, x, axes, operator), operator)
-
-
-_SUMS = {"ReduceL2": "ReduceSumSquare", "ReduceLogSum": "ReduceSum"}  # which a function of the sum follows
-
-
-def _before_sum(step: Step, x: Value, operator: str) -> Value:
     if operator == "ReduceL1":
-        return step.layer("AbsVal", x)
-    return step.power(x, power=2) if operator in ("ReduceL2", "ReduceSumSquare") else x
-
-
-def _behind_sum(step: Step, y: Value, operator: str) -> Value:
+        x = step.layer("AbsVal", x)
+    elif operator in ("ReduceL2", "ReduceSumSquare"):
+        x = step.power(x, power=2)
+    y = _summed(step, x, axes, operator == "ReduceMean")
     if operator == "ReduceLogSum":
         return step.layer("Log", y)
     return step.power(y, power=0.5) if operator == "ReduceL2" else y
@@ -151,30 +135,34 @@ def log_of_sum(step: Step, x: Value, axes: list[int]) -> tuple[Value, Value]:
     """x - max, and the logarithm of the sum of exp(x - max), over axes, which have the length 1 in the second."""
     largest = _largest(step, x, axes)
     less = combined(step, x, largest, "Bias", -1)
-    total = _summed(step, step.layer("Exp", less), axes, "ReduceSum")
+    total = _summed(step, step.layer("Exp", less), axes)
     return less, step.layer("Log", step.reshape(total, largest.shape))
 
 
-def _summed(step: Step, x: Value, axes: list[int], operator: str) -> Value:
-    """The sums, by a convolution with equal weights where they are over the channels of images."""
-    if len(x.shape) == 4 and axes == [2, 3] and operator == "ReduceMean":
+def _summed(step: Step, x: Value, axes: list[int], mean: bool = False) -> Value:
+    """The sums or means, by a convolution with equal weights where they are over the channels of images."""
+    if len(x.shape) == 4 and axes == [2, 3] and mean:
         return step.layer("Pooling", x, pooling_param={"pool": "AVE", "global_pooling": True})
-    if len(x.shape) != 4 or axes != [1]:
-        kept = [axis for axis in range(len(x.shape)) if axis not in axes]
-        p = {"operation": REDUCTIONS[_SUMS.get(operator, operator)], "axis": len(kept)}
-        return step.layer("Reduction", permuted(step, x, [*kept, *axes]), reduction_param=p)
-    x = _before_sum(step, x, operator)
-    return weighted(step, x, 1, np.full((1, x.shape[1]), 1 / x.shape[1] if operator == "ReduceMean" else 1))
+    if len(x.shape) == 4 and axes == [1]:
+        return weighted(step, x, 1, np.full((1, x.shape[1]), 1 / x.shape[1] if mean else 1))
+    if not axes:
+        return x
+    p = {"operation": "MEAN" if mean else "SUM", "axis": len(x.shape) - len(axes)}
+    return step.layer("Reduction", moved_behind(step, x, axes), reduction_param=p)
+
+
+def moved_behind(step: Step, x: Value, axes: list[int]) -> Value:
+    """x with these axes behind the others."""
+    return permuted(step, x, [*(axis for axis in range(len(x.shape)) if axis not in axes), *axes])
 
 
 def _largest(step: Step, x: Value, axes: list[int]) -> Value:
     """The maxima over axes, which then have the length 1, by a pooling of images (N, kept, 1, reduced)."""
     one = tuple(1 if axis in axes else n for axis, n in enumerate(x.shape))
     if len(x.shape) != 4 or axes != [2, 3]:
-        kept = [axis for axis in range(len(x.shape)) if axis not in axes]
-        x = permuted(step, x, [*kept, *axes])
-        images, rows = x.shape[0] if kept else 1, math.prod(x.shape[: len(kept)])
-        x = step.reshape(x, (images, rows // images, 1, math.prod(x.shape[len(kept) :])))
+        images = math.prod(one[:1])
+        shape = images, math.prod(one) // images, 1, math.prod(x.shape[axis] for axis in axes)
+        x = step.reshape(moved_behind(step, x, axes), shape)
     return step.reshape(step.layer("Pooling", x, pooling_param={"pool": "MAX", "global_pooling": True}), one)
 
 
