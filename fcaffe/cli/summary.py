@@ -25,7 +25,7 @@ from fcaffe.proto.binary import file_start, is_text
 from fcaffe.proto.text import read_text
 from fcaffe.shown import shown
 from fcaffe.solvers.learning_rate import learning_rate, warm_up_end
-from fcaffe.tools.summary import COLUMNS, OF_WORKERS, Summary, model_to_json, shape_text, total_params
+from fcaffe.tools.summary import COLUMNS, Summary, model_to_json, shape_text, total_params
 from fcaffe.tools.summary import summarize as summary_of
 from fcaffe.tools.target import misfits_of_file, read_target
 
@@ -40,8 +40,6 @@ class SummaryFlags:
     level: int = flag("N", "Level of the net, for its include and exclude rules.", default=0)
     stage: str = flag("NAME,...", "Stages of the net, for its include and exclude rules.")
     input_shape: str = flag("C,H,W", "Shape of the records of a data set that is missing.", "--input-shape")
-    workers: int = flag("N", "Show the share of the first of N workers, and what they send.", default=1, least=1)
-    parallel: str = flag(["data", "hybrid"], "As --parallel of train (data).", default="data")
     as_json: bool = flag(None, "Print JSON.", "--json", default=False)
     target: str | None = flag(
         "NAME|FILE", "Only name the layers that this toolchain does not read, if any.", default=None
@@ -69,9 +67,8 @@ def summary(net: str, flags: SummaryFlags) -> int:
     made: Model | Summary
     with log.quiet():
         if is_net:
-            shape, split_below = numbers_of_shape(flags.input_shape), float(flags.parallel == "hybrid")
-            phase = phase_number(flags.phase)
-            made = summary_of(net, phase, flags.level, flags.stages, shape, flags.workers, split_below)
+            shape, phase = numbers_of_shape(flags.input_shape), phase_number(flags.phase)
+            made = summary_of(net, phase, flags.level, flags.stages, shape)
         else:
             made = read_model(net)
     if flags.as_json:
@@ -95,20 +92,14 @@ def _check(net: str, flags: SummaryFlags) -> int:
 
 
 def _print(made: Summary) -> None:
-    columns = COLUMNS + OF_WORKERS if made.workers > 1 else COLUMNS
-    rows = [layer.cells()[: len(columns)] for layer in made.layers]
-    print_table(f"{made.name or 'net'} ({made.phase})", columns, rows, numbers_from=3)
+    rows = [layer.cells() for layer in made.layers]
+    print_table(f"{made.name or 'net'} ({made.phase})", COLUMNS, rows, numbers_from=3)
     say(f"Parameters      {made.total_params:,}")
     of_channels = f"; {made.channel_macs:,} of them BatchNorm, Scale and Bias" if made.channel_macs else ""
     say(f"Multiply-adds   {made.macs:,} (one batch forward{of_channels})")
     say(f"Memory          {made.memory_bytes:,} bytes (Caffe's 'Memory required for data')")
     if made.memory_bytes > (free := obtainable_bytes(np) or made.memory_bytes):
         say(f"                which do not fit into the {free:,} bytes that this machine has free: lower batch_size")
-    if made.workers > 1:
-        blobs, gradients = made.bytes_sent
-        say(f"Sent            {gradients:,} bytes for gradients, {blobs:,} for blobs (each of {made.workers} workers)")
-        if made.own_params:
-            say(f"Split           {made.own_params:,} parameters that this worker alone has")
     types: dict[str, set[str]] = {}
     for layer in made.layers:
         if layer.fork:

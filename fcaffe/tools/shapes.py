@@ -58,15 +58,12 @@ def hollow_net(
     path: str,
     input_shape: Sequence[int] | None = None,
     whole_passes: bool = False,
-    workers: int = 1,
-    split_below: float = 0.0,
 ) -> tuple[Net, dict[str, str]]:
     """The net of filtered parameters, which cannot run, and the type of each layer that an Input replaces.
 
     An Input replaces a layer whose files are missing. The shape of its records is `input_shape` (C, H, W), or else the
     layer's crop, or else the shape of the same blob in a deploy.prototxt in the folder of the net's file `path`. Raises
-    NetError without any of these. `whole_passes` and `split_below` are those of Context. Of several `workers` the net
-    is that of the first.
+    NetError without any of these. `whole_passes` is that of Context.
     """
     stood_in = {}
     for layer in param.layer:
@@ -81,9 +78,7 @@ def hollow_net(
                 f'layer "{layer.name}": {source or "its source"} does not exist; '
                 f"records of {' x '.join(map(str, shape))} are assumed ({origin})"
             )
-    context = hollow_context(whole_passes)
-    context.workers.size, context.split_below = workers, split_below
-    return Net(param, context), stood_in
+    return Net(param, hollow_context(whole_passes)), stood_in
 
 
 def hollow_context(whole_passes: bool = False) -> Context:

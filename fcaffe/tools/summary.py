@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from fcaffe.layers.batch_norm import BatchNorm
@@ -12,22 +12,19 @@ from fcaffe.layers.scale import Broadcasting
 from fcaffe.model_files import Model
 from fcaffe.net import Net
 from fcaffe.net.build.filter import filter_net
-from fcaffe.net.build.redistribute import Redistribute
 from fcaffe.net.node import Node
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.nets import read_net_for
 from fcaffe.tools.shapes import Shape, hollow_net
 
 COLUMNS = ("layer", "type", "top shapes", "parameters", "multiply-adds", "bytes of tops")
-OF_WORKERS = ("placement", "bytes sent")  # further columns
 
 
 @dataclass(frozen=True)
 class LayerSummary:
     """One layer. `macs` are its `multiply_adds`; `top_bytes` is its part of Caffe's memory figure.
 
-    `fork` is the fork of Caffe whose layer it is, if it is not BVLC Caffe's. With several workers the shapes are those
-    of the first; `placements` are those of the tops, and each worker sends `bytes_sent` in a forward and backward pass.
+    `fork` is the fork of Caffe whose layer it is, if it is not BVLC Caffe's.
     """
 
     name: str
@@ -38,8 +35,6 @@ class LayerSummary:
     params: list[Shape]
     macs: int
     fork: str | None = None
-    placements: list[str] = field(default_factory=list)
-    bytes_sent: int = 0
 
     @property
     def param_count(self) -> int:
@@ -53,17 +48,15 @@ class LayerSummary:
         """The layer as a row of a table with COLUMNS. Numbers are empty instead of 0."""
         texts = [shape_text(shape) for shape in self.top_shapes]
         shapes = f"{len(texts)} of {texts[0]}" if len(texts) > 1 and len(set(texts)) == 1 else ", ".join(texts)
-        numbers = (self.param_count, self.macs, self.top_bytes, self.bytes_sent)
-        *first, sent = (f"{number:,}" if number else "" for number in numbers)
-        return (self.name, self.type, shapes, *first, ", ".join(dict.fromkeys(self.placements)), sent)
+        numbers = (self.param_count, self.macs, self.top_bytes)
+        return (self.name, self.type, shapes, *(f"{number:,}" if number else "" for number in numbers))
 
 
 @dataclass(frozen=True)
 class Summary:
     """A net. Shared parameters count once; macs and bytes are those of one batch.
 
-    `channel_macs` is the part of `macs` in BatchNorm, Scale and Bias, which most published figures omit. Each worker
-    has `own_params` of split parameters to itself, and the gradients of the `exchanged_params` are summed.
+    `channel_macs` is the part of `macs` in BatchNorm, Scale and Bias, which most published figures omit.
     """
 
     name: str
@@ -73,15 +66,6 @@ class Summary:
     macs: int
     channel_macs: int
     memory_bytes: int
-    workers: int = 1
-    own_params: int = 0
-    exchanged_params: int = 0
-
-    @property
-    def bytes_sent(self) -> tuple[int, int]:
-        """What each worker sends in an iteration: for placements, and at least for the sums of gradients."""
-        gradients = 8 * self.exchanged_params * (self.workers - 1) // self.workers
-        return sum(layer.bytes_sent for layer in self.layers), gradients
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -90,7 +74,6 @@ class Summary:
             "layers": [
                 {"name": layer.name, "type": layer.type, "bottoms": layer.bottoms, "tops": layer.tops}
                 | ({"fork": layer.fork} if layer.fork else {})
-                | ({"placements": layer.placements, "bytes_sent": layer.bytes_sent} if self.workers > 1 else {})
                 for layer in self.layers
             ],
             "blobs": {
@@ -139,21 +122,17 @@ def summarize(
     level: int = 0,
     stages: Sequence[str] = (),
     input_shape: Sequence[int] | None = None,
-    workers: int = 1,
-    split_below: float = 0.0,
 ) -> Summary:
     """The summary of the net of a prototxt. Its data sets need not exist (see `hollow_net`)."""
     param = filter_net(read_net_for(path, phase, level, stages))
-    net, stood_in = hollow_net(param, path, input_shape, workers=workers, split_below=split_below)
+    net, stood_in = hollow_net(param, path, input_shape)
     layers = _layer_summaries(net, stood_in)
     net.close()
     return Summary(
         name=net.name,
         phase=pb.Phase.Name(phase),
         layers=layers,
-        total_params=sum(math.prod(net.context.whole_shape(one.blob)) for one in net.parameters.owned),
-        own_params=sum(one.blob.count for one in net.parameters.owned if one.is_split),
-        exchanged_params=net.parameters.exchanged,
+        total_params=net.parameters.count,
         macs=sum(layer.macs for layer in layers),
         channel_macs=sum(
             layer.macs
@@ -161,7 +140,6 @@ def summarize(
             if isinstance(node.layer, BatchNorm | Broadcasting)
         ),
         memory_bytes=net.memory_bytes,
-        workers=workers,
     )
 
 
@@ -176,8 +154,6 @@ def _layer_summaries(net: Net, stood_in: Mapping[str, str]) -> list[LayerSummary
             params=[blob.shape for blob in node.layer.blobs],
             macs=multiply_adds(node),
             fork=node.layer.fork,
-            placements=[str(blob.placement) for blob in node.tops],
-            bytes_sent=node.layer.bytes_sent(node.bottoms) if isinstance(node.layer, Redistribute) else 0,
         )
         for node in net.nodes
     ]

@@ -10,11 +10,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fcaffe.errors import UsageError
+from fcaffe.net import Net
+from fcaffe.net.build.filter import filter_net
+from fcaffe.net.build.redistribute import Redistribute
 from fcaffe.plan.machine import DEVICES, FCAFFE, MACHINES, TITAN
 from fcaffe.plan.prediction import Prediction
 from fcaffe.plan.reductions import COMPARED, sum_of
 from fcaffe.plan.work import work_of_net
-from fcaffe.tools.summary import summarize
+from fcaffe.proto import caffe_pb2 as pb
+from fcaffe.tools.nets import read_net_for
+from fcaffe.tools.shapes import READERS, hollow_context, replace_reader
 from tests.plan.conftest import ROOT, work_of
 from tests.soon import soon
 
@@ -105,12 +110,19 @@ def test_memory_counts_what_fcaffe_allocates(googlenet):
     assert plan.memory(plan.row(16, "ring"))["activations"] == 2 * need["activations"]
 
 
-def test_split_weights_move_what_the_summary_says():
+def test_split_weights_move_what_the_graph_moves():
     for name, workers in itertools.product(["alexnet", "vgg16", "googlenet", "lenet"], [2, 4]):
         work = work_of_net(f"{ROOT}/models/{name}/train_val.prototxt")
-        shown, split = summarize(work.path, workers=workers, split_below=1), work.split(workers, work.batch)
-        assert shown.bytes_sent[0] == pytest.approx(2 * (workers - 1) / workers * sum(split.blobs), rel=1e-3)
-        assert (shown.bytes_sent[1], split.own) == (8 * split.parameters * (workers - 1) // workers, shown.own_params)
+        param, context = filter_net(read_net_for(work.path, pb.TRAIN)), hollow_context()
+        for layer in param.layer:
+            if layer.type in READERS:
+                replace_reader(layer, "Input", work.path, None)
+        context.workers.size, context.split_below = workers, 1
+        net, split = Net(param, context), work.split(workers, work.batch)
+        sent = sum(one.layer.bytes_sent(one.bottoms) for one in net.nodes if isinstance(one.layer, Redistribute))
+        assert sent == pytest.approx(2 * (workers - 1) / workers * sum(split.blobs), rel=1e-3)
+        own = sum(one.blob.count for one in net.parameters.owned if one.is_split)
+        assert (net.parameters.exchanged, own) == (split.parameters, split.own)
 
 
 def test_a_type_of_numbers_that_a_device_lacks_is_refused(nin):

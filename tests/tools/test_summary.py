@@ -55,22 +55,6 @@ def test_sums_and_shapes(net: Callable[[str], str]) -> None:
     json.dumps(made)
 
 
-def test_a_share_of_several_workers(net: Callable[[str], str]) -> None:
-    path = Path(net("transform_param { crop_size: 6 }"))
-    mixing = (
-        'layer { name: "mix" type: "Softmax" bottom: "a" top: "a" softmax_param { axis: 0 } }\nlayer { name: "loss"'
-    )
-    path.write_text(path.read_text().replace('layer { name: "loss"', mixing))
-    made = summarize(str(path), workers=3).to_json()
-    assert made["blobs"]["data"] == [2, 3, 6, 6] and made["blobs"]["b"] == [2, 5]
-    placements = {layer["name"]: (layer["placements"], layer["bytes_sent"]) for layer in made["layers"]}
-    assert placements["data"] == (["Shard(0)", "Shard(0)"], 0)
-    assert placements["mix_a_replicate"] == (["Replicate"], 2 * (4 * 20 * 2 // 3))
-    assert placements["mix"] == (["Replicate"], 0)
-    assert placements["loss_a_shard(0)"] == (["Shard(0)"], 0)
-    assert placements["loss"] == (["Partial"], 0)
-
-
 @pytest.mark.parametrize(
     ("transform", "shape", "expected"),
     [
