@@ -20,7 +20,7 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.text import parse_text
 from fcaffe.solvers.snapshot import runs
 from fcaffe.solvers.snapshot.files import State, paths, read_state, temporary_prefix, write_state
-from fcaffe.solvers.snapshot.runs import Identity, Written, newest, states, written
+from fcaffe.solvers.snapshot.runs import Identity, newest, states, written
 
 SOLVER = 'net_param {{ layer {{ name: "{net}" type: "Silence" }} }} base_lr: {rate} snapshot: {every} max_iter: {last}'
 COMMAND = "fcaffe train --solver s"
@@ -35,7 +35,7 @@ def save(run: Identity | None, iteration: int, prefix: str = "run") -> str:
     if run is not None:
         prefix = run.prefix_for(prefix, iteration, hdf5=False)
     model, path = paths(prefix, iteration)
-    resume = pb.ResumeState(origin=run.origin(solver_param())) if run is not None else None
+    resume = pb.ResumeState(origin=run.origin()) if run is not None else None
     write_state(path, State(iteration, 0, model, [], resume))
     write_model(model, Model(pb.NetParameter(), [StoredLayer(pb.LayerParameter(name="a"))]))
     return path
@@ -195,7 +195,7 @@ def test_a_finished_run_is_replaced_as_in_caffe(capfd: pytest.CaptureFixture[str
     run = Identity("run")
     begin(run, net="other", rate=2)
     (line,) = re.findall(r"^W.*$", capfd.readouterr().err, re.MULTILINE)
-    assert "another net" in line and "another solver" in line and "came to iteration 40" in line
+    assert "came to iteration 40" in line
     assert save(run, 10) == "run_iter_10.solverstate"
     assert newest("run", lambda path: None) == "run_iter_10.solverstate"
 
@@ -244,7 +244,6 @@ def test_states_are_told_apart_and_models_are_not(interop: Any) -> None:
         files.append((Path("ours_iter_1.caffemodel").read_bytes(), states("ours")) if solver.snapshot() else None)
     (one, (a,)), (two, (b,)) = files
     assert one == two and a.generations != b.generations and a.time < b.time
-    assert (a.net, a.solver) == (b.net, b.solver) and isinstance(a, Written) and a.net and a.solver
 
 
 def test_a_full_disk_at_a_temporary_snapshot_ends_nothing(

@@ -16,7 +16,6 @@ import glob
 import os
 import re
 import time
-import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -25,7 +24,6 @@ from fcaffe import log
 from fcaffe.errors import OtherRunError, SnapshotError
 from fcaffe.output_files import remove_leftovers
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.solvers.nets import train_net_param
 from fcaffe.solvers.snapshot.files import State, check_whole, paths, read_state, temporary_prefix
 
 
@@ -46,8 +44,6 @@ class Written(NamedTuple):
     iteration: int
     time: int
     generations: Generations
-    net: int
-    solver: int
 
     @property
     def run(self) -> int:
@@ -66,7 +62,7 @@ def written(path: str, state: State) -> Written:
     origin = state.resume.origin if state.resume is not None else pb.Origin()
     generations = tuple(Generation(one.id, one.iteration) for one in origin.generation)
     when = origin.time if generations else os.stat(path).st_mtime_ns
-    return Written(path, state.iteration, when, generations, origin.net, origin.solver)
+    return Written(path, state.iteration, when, generations)
 
 
 def states(prefix: str, tell: bool = False) -> list[Written]:
@@ -146,16 +142,13 @@ class Identity:
         self.generations = (*state.generations, Generation(new_number() if known else self.job, state.iteration))
         self._time, self._has_written = state.time, False
 
-    def origin(self, solver: Any) -> Any:
-        """The Origin message for a state that is written now, of a run with these solver parameters."""
+    def origin(self) -> Any:
+        """The Origin message for a state that is written now."""
         if not self._has_written:
             self._has_written, self._time = True, max(self._time, *(state.time for state in states(self.prefix)), 0)
         self._time = max(time.time_ns(), self._time + 1)
         return pb.Origin(
-            generation=[pb.Generation(id=one.id, iteration=one.iteration) for one in self.generations],
-            time=self._time,
-            net=_fingerprint(train_net_param(solver)[0]),
-            solver=_fingerprint(solver),
+            generation=[pb.Generation(id=one.id, iteration=one.iteration) for one in self.generations], time=self._time
         )
 
     def own(self) -> list[Written]:
@@ -189,24 +182,17 @@ class Identity:
             is_due = solver.snapshot and state.iteration % solver.snapshot == 0
             if is_due and os.path.realpath(state.path) == os.path.realpath(names[1]):
                 raise OtherRunError(
-                    f"{' and '.join(names)} are of another run, {self._described(latest[state.run], solver)}, and this "
-                    f"training would replace them at iteration {state.iteration}: go on from the other run with "
-                    f"{command} --snapshot {latest[state.run].path}, or remove {self.prefix}_iter_*, or set another "
-                    "snapshot_prefix"
+                    f"{' and '.join(names)} are of another run, which came to iteration {latest[state.run].iteration}, "
+                    f"and this training would replace them at iteration {state.iteration}: go on from the other run "
+                    f"with {command} --snapshot {latest[state.run].path}, or remove {self.prefix}_iter_*, or set "
+                    "another snapshot_prefix"
                 )
         last, more = next(iter(latest.values())), len(others) - 1
         which = f"{last.path} and {more} more under this prefix are" if more else f"{last.path} is"
         log.warning(
-            f"{which} of another run, {self._described(last, solver)}. This training begins anew; {command} --snapshot "
-            f"{last.path} goes on from the other run"
+            f"{which} of another run, which came to iteration {last.iteration}. This training begins anew; {command} "
+            f"--snapshot {last.path} goes on from the other run"
         )
-
-    def _described(self, state: Written, solver: Any) -> str:
-        if not state.generations:
-            return f"which came to iteration {state.iteration}"
-        nets = "this net" if state.net == _fingerprint(train_net_param(solver)[0]) else "another net"
-        equal = "this" if state.solver == _fingerprint(solver) else "another"
-        return f"of {nets} with {equal} solver, which came to iteration {state.iteration}"
 
     def prefix_for(self, prefix: str, iteration: int, hdf5: bool) -> str:
         """The prefix for a snapshot: this one, or a longer one if another run has written the file of that name.
@@ -249,10 +235,6 @@ def _is_whole(path: str) -> bool:
     except SnapshotError:
         return False
     return True
-
-
-def _fingerprint(message: Any) -> int:
-    return zlib.crc32(message.SerializeToString(deterministic=True))
 
 
 def _files(prefix: str, kind: str) -> list[str]:

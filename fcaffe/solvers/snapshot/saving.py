@@ -71,7 +71,7 @@ def _write(run: Run, prefix: str, resume: Any, arrays: list[CarriedArray]) -> st
         raise problem
     if not is_writer:
         return ""
-    resume.origin.CopyFrom(run.identity.origin(run.param))
+    resume.origin.CopyFrom(run.identity.origin())
     if not hdf5 and size_of(state) > LARGEST - SLACK:
         state.carried = [array for array in arrays if (array.net, array.owner) != carried.EXCHANGE]
         log.warning(
@@ -203,7 +203,6 @@ _NAMES = {
     "engine": "engine",
     "compression": "--compress",
     "shards": "--reproducible",
-    "grown_batch": "--grow-batch",
 }
 
 
