@@ -73,7 +73,7 @@ def _fcaffe(sums: str, net: str, batch: int, answers: Any) -> None:
         layer.type = "SplitInput"
     world = join(0)
 
-    @register("SplitInput", of_tool=True)
+    @register("SplitInput")
     class SplitInput(Layer):
         """An Input whose batch the workers split."""
 
