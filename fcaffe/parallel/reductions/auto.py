@@ -51,26 +51,14 @@ class Auto(Reduction):
     def add_up(self, buffer: np.ndarray) -> None:
         self._reduction(4 * buffer.shape[-1]).sum(buffer)
 
-    @property
-    def messages(self) -> int:
-        return sum(reduction.messages for reduction in self.picked.values())
-
-    @property
-    def bytes_sent(self) -> int:
-        return sum(reduction.bytes_sent for reduction in self.picked.values())
-
-    def close(self) -> None:
-        for reduction in self.picked.values():
-            reduction.close()
-        super().close()
-
     def _reduction(self, nbytes: int) -> Reduction:
         """The reduction for buffers of so many bytes, created at its first use."""
         name, _ = self.pick(nbytes)
         if name not in self.picked:
-            self.picked[name] = create_on_host(name, self.comm)
+            self.picked[name] = reduction = create_on_host(name, self.comm)
+            self.parts.append(reduction)
             if self._order and self.ranks > 1:
-                self.picked[name].keep_to_tree(*self._order)
+                reduction.keep_to_tree(*self._order)
         return self.picked[name]
 
 

@@ -39,6 +39,7 @@ class Hierarchical(Reduction):
         peers = cast(MPI.Intracomm, self.comm.Split(stream, self.hosts.index))
         self.between = create_on_host(between if stream < self.streams and peers.size > 1 else "null", peers)
         peers.Free()
+        self.parts.append(self.between)
         self.counted = self.between.counted
         self.tree: Tree | None = None  # of a plain sum
         self.nodes: list[list[Node]] = []  # of each rank of this host
@@ -49,19 +50,10 @@ class Hierarchical(Reduction):
         if self.between.ranks > 1:
             self.between.keep_to_tree(tree, joined)
 
-    @property
-    def messages(self) -> int:
-        return self.between.messages
-
-    @property
-    def bytes_sent(self) -> int:
-        return self.between.bytes_sent
-
     def allocate(self, count: int) -> np.ndarray:
         return self.memory.allocate(count).own
 
     def close(self) -> None:
-        self.between.close()
         self.memory.close()
         self.hosts.close()
         super().close()

@@ -37,6 +37,7 @@ class Reduction:
         self.ranks = comm.size
         self.xp = xp
         self.wire = Wire(self.comm)
+        self.parts: list[Reduction] = []  # other reductions that send in its place, which it closes
         self._scratch: Array = xp.empty(0, np.float32)
 
     def add_up(self, buffer: Array) -> None:
@@ -89,11 +90,11 @@ class Reduction:
     @property
     def messages(self) -> int:
         """Number of messages of this rank so far; one sent and one received at the same time count as one."""
-        return self.wire.messages
+        return self.wire.messages + sum(part.messages for part in self.parts)
 
     @property
     def bytes_sent(self) -> int:
-        return self.wire.bytes_sent
+        return self.wire.bytes_sent + sum(part.bytes_sent for part in self.parts)
 
     def summary(self) -> str:
         """What has been sent, for the log; empty if that is nothing, or not known."""
@@ -101,6 +102,8 @@ class Reduction:
 
     def close(self) -> None:
         """Free what was allocated, buffers too. Collective."""
+        for part in self.parts:
+            part.close()
         self.comm.Free()
 
     def scratch(self, count: int) -> Array:

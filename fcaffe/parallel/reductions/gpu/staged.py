@@ -28,6 +28,7 @@ class Staged(DeviceReduction):
         self.name = f"{self.name}:{another}" if isinstance(another, str) else another.name
         super().__init__(comm, xp)
         self.another = create_on_host(another, comm) if isinstance(another, str) else another
+        self.parts.append(self.another)
         self.counted = self.another.counted
         self.compression = self.another.compression
         self.applies_momentum = self.another.applies_momentum
@@ -60,14 +61,6 @@ class Staged(DeviceReduction):
         way = runtime.memcpyDeviceToHost if to_host else runtime.memcpyHostToDevice
         runtime.memcpyAsync(to, source, host.nbytes, way, self.stream.ptr)
 
-    @property
-    def messages(self) -> int:
-        return self.another.messages
-
-    @property
-    def bytes_sent(self) -> int:
-        return self.another.bytes_sent
-
     def keep_to_tree(self, tree: Tree, nodes: Sequence[list[Node]]) -> None:
         self.another.keep_to_tree(tree, nodes)
 
@@ -85,5 +78,4 @@ class Staged(DeviceReduction):
 
     def close(self) -> None:
         self.stream.synchronize()
-        self.another.close()
         super().close()
