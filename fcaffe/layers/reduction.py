@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from fcaffe.engines.channels import channels_last, is_channels_last
 from fcaffe.layers.c_order import rows_of
 from fcaffe.net import ALL_BOTTOMS, Array, Blob, Layer, Traits, register
 from fcaffe.net.arithmetic import sign
@@ -45,12 +44,6 @@ class Reduction(Layer):
         operation, x = self.param.reduction_param.operation, bottom[0].data
         if operation == ASUM:
             x = abs(x)
-        if self.axis <= 1 < x.ndim:  # whole samples, whose values may be added in any order
-            last = channels_last(x) if is_channels_last(x) else x
-            rows = last.reshape(*last.shape[:2], math.prod(last.shape[2:]))
-            sums = self.engine.row_sums(rows, rows if operation == SUMSQ else None).sum(axis=1)
-            top[0].data[...] = self.coeff * (sums if self.axis else sums.sum())
-            return
         if operation == SUMSQ:
             x = x * x
         top[0].data[...] = self.coeff * x.sum(axis=tuple(range(self.axis, x.ndim)), dtype=self.xp.float64)

@@ -31,11 +31,7 @@ class Split(Layer):
         pass
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
-        dx = bottom[0].diff
-        if len(top) == 1:
-            self.engine.copy(top[0].diff, dx)
-            return
-        self.engine.weighted_sum([blob.diff for blob in top], [1.0] * len(top), dx)
+        self.engine.weighted_sum([blob.diff for blob in top], [1.0] * len(top), bottom[0].diff)
 
 
 @register("Silence")

@@ -36,8 +36,8 @@ def each(condition=lambda example: True):
 class Case:
     """A layer of this type between blobs that hold reproducible values."""
 
-    def __init__(self, kind: str, example: Example, in_place: bool = False):
-        self.context = Context(shared_engine(), CaffeRandom(5))
+    def __init__(self, kind: str, example: Example, in_place: bool = False, seed: int = 5):
+        self.context = Context(shared_engine(), CaffeRandom(seed), seed=7)
         param = parse_text(example.text, pb.LayerParameter)
         param.name, param.type, param.phase = "it", kind, pb.Phase.Value(example.phase)
         param.bottom.extend(f"x{index}" for index in range(len(example.bottoms)))

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import given, settings
@@ -21,6 +20,7 @@ from fcaffe.proto import parse_text
 from fcaffe.rng import CaffeRandom
 from fcaffe.tools.shapes import _Hollow
 from tests.layers.examples import EXAMPLES, Example
+from tests.layers.test_contract import bottom_values
 from tests.soon import soon
 
 ROOM = 1 << 28  # bytes that arrays may have
@@ -90,13 +90,7 @@ def run(param: Any, example: Example, engine: Engine, whole: bool) -> None:
     """Build the net; with `whole`, and unless it is large, run it forward and backward too."""
     net = Net(param, Context(engine, CaffeRandom(1), noise="counter"))
     if whole and sum(blob.count for node in net.nodes for blob in (*node.tops, *node.layer.blobs)) < FEW:
-        for index, shape in enumerate(example.bottoms):
-            values = np.cos(np.arange(math.prod(shape))).reshape(shape)
-            values = np.abs(values) + 0.1 if example.positive else values
-            if index in example.labels:
-                values = np.arange(values.size).reshape(shape) % example.labels[index]
-            if index in example.values:
-                values = np.resize(example.values[index], shape)
+        for index, values in enumerate(bottom_values(example)):
             net.blob(f"x{index}").data[...] = values
         net.forward()
         net.backward()

@@ -15,6 +15,7 @@ from fcaffe.proto import parse_text
 from fcaffe.rng import CaffeRandom
 from tests.cases import each_of
 from tests.layers.examples import EXAMPLES, Example
+from tests.layers.test_contract import bottom_values
 
 # Layer types of Caffe whose Backward_cpu does not ask for propagate_down, or whose bottom and top share memory.
 IGNORE = {"BatchNorm", "Flatten", "Im2col", "LRN", "LSTM", "LSTMUnit", "MVN", "RNN", "Reshape", "Softmax"}
@@ -54,13 +55,7 @@ def gradients(kind: str, example: Example, down: bool, one: bool = False) -> lis
         square.loss_weight.append(1)
         square.reduction_param.operation = pb.ReductionParameter.SUMSQ
     made = Net(net, Context(NumpyEngine(), CaffeRandom(1), noise="counter"))
-    random = np.random.default_rng(1)
-    for index, shape in enumerate(example.bottoms[: len(layer.bottom)]):
-        values = random.uniform(0.5, 1.5, shape)
-        if index in example.labels:
-            values = np.arange(values.size).reshape(shape) % example.labels[index]
-        if index in example.values:
-            values = np.resize(example.values[index], shape)
+    for index, values in enumerate(bottom_values(example)[: len(layer.bottom)]):
         made.blob(f"in{index}" if index in learning else f"x{index}").data[...] = values
     made.forward()
     made.backward()

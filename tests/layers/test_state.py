@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,18 +16,16 @@ import fcaffe.layers  # noqa: F401 - registers all types
 from fcaffe.data import array_to_datum
 from fcaffe.data.backends import write_database
 from fcaffe.data.images import encode_image
-from fcaffe.net import Blob, Context, layer_types
+from fcaffe.net import layer_types
 from fcaffe.net.layer import State
-from fcaffe.net.registry import create_layer, follows_batches
+from fcaffe.net.registry import follows_batches
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text
-from fcaffe.rng import CaffeRandom
 from fcaffe.rng.counter import TRAINING, Moment
 from tests.cases import each_of
 from tests.conftest import GOLDEN
-from tests.engine_choice import host, shared_engine
+from tests.engine_choice import host
 from tests.layers.examples import EXAMPLES, IMAGES, Example
-from tests.layers.test_contract import bottom_values, values
+from tests.layers.test_contract import Case, bottom_values, values
 
 pytestmark = pytest.mark.usefixtures("on_each_engine")
 
@@ -60,25 +57,15 @@ WITHOUT_TOPS = {"HDF5Output"}  # which writes one pass, and refuses a second
 Carried = tuple[list[np.ndarray], State, bytes]  # parameters, state, random stream
 
 
-class Run:
+class Run(Case):
     """A layer and its blobs, passed through again and again with other bottoms each time."""
 
     def __init__(self, kind: str, example: Example, seed: int = 5) -> None:
-        self.example = example
-        self.context = Context(shared_engine(), CaffeRandom(seed), seed=7)
-        param = parse_text(example.text, pb.LayerParameter)
-        param.name, param.type, param.phase = "it", kind, pb.Phase.Value(example.phase)
-        param.bottom.extend(f"x{index}" for index in range(len(example.bottoms)))
-        self.layer: Any = create_layer(param, self.context)
-        xp = self.context.engine.xp
-        self.bottom = [Blob(xp, shape, channels_last=True) for shape in example.bottoms]
-        self.top = [Blob(xp, (), channels_last=True) for _ in range(example.tops)]
-        self.write_bottoms(0)
-        self.layer.initialize(self.bottom, self.top)
+        super().__init__(kind, example, seed=seed)
         if kind == "MemoryData":
             self.layer.reset(values((6, 1, 2, 3), 1), np.arange(6))
 
-    def write_bottoms(self, number: int) -> None:
+    def write_batch(self, number: int) -> None:
         for index, (blob, array) in enumerate(zip(self.bottom, bottom_values(self.example), strict=True)):
             if index not in self.example.values:
                 array = np.roll(array.reshape(-1), number).reshape(array.shape)
@@ -90,7 +77,7 @@ class Run:
         """Everything that comes out of passes number `first` and so on, gradients and parameters included."""
         found = []
         for number in range(first, first + passes):
-            self.write_bottoms(number)
+            self.write_batch(number)
             self.context.begin_pass(Moment(TRAINING, number))
             self.layer.reshape(self.bottom, self.top)
             self.layer.forward(self.bottom, self.top)
@@ -100,10 +87,9 @@ class Run:
             if self.example.has_gradient and self.bottom:
                 for index, top in enumerate(self.top):
                     top.diff[...] = top.xp.asarray(values(top.shape, index + number))
-                given = {*self.example.labels, *self.example.constants}
-                down = [index not in given for index in range(len(self.bottom))]
-                self.layer.backward(self.top, down, self.bottom)
-                found += [host(blob.diff) for blob, wanted in zip(self.bottom, down, strict=True) if wanted]
+                self.layer.backward(self.top, self.propagate_down, self.bottom)
+                asked = zip(self.bottom, self.propagate_down, strict=True)
+                found += [host(blob.diff) for blob, wanted in asked if wanted]
             found += [host(array) for blob in self.layer.blobs for array in (blob.data, blob.diff)]
         return found
 

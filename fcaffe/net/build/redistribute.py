@@ -53,13 +53,8 @@ class Redistribute(Layer):
         if not isinstance(self.source, Replicate):
             workers.run_shards_in_step()
         top[0].reshape(*self.context.own_shape(whole, self.target))
-        does = {Shard: "is gathered", Partial: "is summed", Replicate: "is cut"}[type(self.source)]
-        if isinstance(self.source, Shard) and isinstance(self.target, Shard):
-            does = "is transposed"
-        log.info(
-            f'{self.bottom_name(0)} {does} for layer "{self.reader.name}" ({self.reader.type}), from {self.source} to '
-            f"{self.target}: each worker sends {self.bytes_sent(bottom):,} bytes a pass"
-        )
+        change = f'{self.bottom_name(0)} for layer "{self.reader.name}", from {self.source} to {self.target}'
+        log.info(f"{change}: each worker sends {self.bytes_sent(bottom):,} bytes a pass")
 
     def bytes_sent(self, bottom: list[Blob]) -> int:
         """What each worker sends to the others in one pass, forward and backward."""
