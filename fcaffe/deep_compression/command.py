@@ -21,12 +21,16 @@ from fcaffe.onnx.convert import target_kind
 from fcaffe.output_files import check_output
 from fcaffe.proto import read_solver
 
-_DEFAULT = "a tenth of max_iter"
+ROUNDS = 2  # steps in which the densities fall
 
 
 @dataclass(frozen=True)
 class DeepFlags:
-    solver: str = flag("FILE", "Train the net of this solver between the steps, and test it by its test nets.")
+    solver: str = flag(
+        "FILE",
+        "Train the net of this solver for a tenth of max_iter after each step, at the rate that it has half-way to "
+        "max_iter, and test it by its test nets.",
+    )
     density: Sequence[str] = flag(
         "[LAYER=]SHARE,...",
         "Share of the weights that are not made 0 (convolutions 0.33, inner products 0.06).",
@@ -38,16 +42,6 @@ class DeepFlags:
         "Let the weights of a layer have 2^N values that are not 0 (convolutions 6, inner products 5).",
         default=(),
         multiple=True,
-    )
-    rounds: int = flag("N", "Steps in which densities fall (2).", default=2, least=1)
-    retrain: int | None = flag(
-        "N", f"With --solver: iterations after each of these steps ({_DEFAULT}).", default=None, type=int, least=0
-    )
-    tune: int | None = flag(
-        "N", f"With --solver: iterations with weights that share values ({_DEFAULT}).", default=None, type=int, least=0
-    )
-    rate: float | None = flag(
-        "R", "With --solver: the learning rate (the solver's, half-way to max_iter).", default=None, type=float
     )
 
 
@@ -64,8 +58,6 @@ def compress(weights: str, out: str, flags: DeepFlags, engines: GpuFlags) -> int
     if not out.endswith(".dcmodel"):
         raise UsageError(f"compress writes a .dcmodel, not {out}")
     check_output(out, target_kind(out), weights)
-    if not flags.solver and (flags.retrain or flags.tune or flags.rate is not None):
-        raise UsageError("--retrain, --tune and --rate are for --solver, by which the net trains on")
     densities = _by_layer("--density", flags.density, "a share from 0 to 1", lambda share: 0 <= share <= 1)
     bits = _by_layer(
         "--bits",
@@ -81,20 +73,19 @@ def compress(weights: str, out: str, flags: DeepFlags, engines: GpuFlags) -> int
         if flags.solver:
             with log.quiet():
                 solver = read_solver(flags.solver)
-            # The solver's rate half-way to max_iter: its first, larger ones would undo the training before.
+            # Its first, larger rates would undo the training before.
             first_half = [rate for iteration, rate in rates(solver) if iteration <= solver.max_iter // 2]
             half_way = first_half[-1] if first_half else float(solver.base_lr)
-            training = pruning.Retraining(solver, engines.chosen(), half_way if flags.rate is None else flags.rate)
+            training = pruning.Retraining(solver, engines.chosen(), half_way)
             stack.callback(training.close)
             training.test(model, "as it was")
-        for step in range(flags.rounds):
-            model = pruning.pruned(model, wanted, (step + 1) / flags.rounds)
+        for step in range(1, ROUNDS + 1):
+            model = pruning.pruned(model, wanted, step / ROUNDS)
             if training is not None:
-                what = f"pruned, step {step + 1} of {flags.rounds}"
-                model = training.step(model, what, flags.retrain, pruning.Masked, wanted)
+                model = training.step(model, f"pruned, step {step} of {ROUNDS}", pruning.Masked, wanted)
         model = pruning.shared(model, wanted)
         if training is not None:
-            model = training.step(model, "with shared weights", flags.tune, pruning.Shared, wanted)
+            model = training.step(model, "with shared weights", pruning.Shared, wanted)
     write_model(out, model)
     before, after = os.path.getsize(weights), os.path.getsize(out)
     say(f"{out}: {after} bytes, {before / after:.1f} times fewer than the {before} of {weights}")

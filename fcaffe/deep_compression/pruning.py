@@ -195,14 +195,12 @@ class Retraining:
         scores = model_scores(self._param, model, self._engine)
         log.info(f"{what}: {', '.join(f'{name} = {value:.4f}' for name, value in scores)}")
 
-    def step(
-        self, model: Model, what: str, iterations: int | None, constraint: Constraint, layers: Collection[str]
-    ) -> Model:
-        """Test a model, train it as `train` does, for a tenth of max_iter without `iterations`, and test it again."""
+    def step(self, model: Model, what: str, constraint: Constraint, layers: Collection[str]) -> Model:
+        """Test a model, train it as `train` does for a tenth of max_iter, and test it again."""
         self.test(model, what)
-        if count := max(1, self._param.max_iter // 10) if iterations is None else iterations:
-            model = self.train(model, count, constraint, layers)
-            self.test(model, f"after {count} iterations")
+        count = max(1, self._param.max_iter // 10)
+        model = self.train(model, count, constraint, layers)
+        self.test(model, f"after {count} iterations")
         return model
 
     def train(self, model: Model, iterations: int, constraint: Constraint, layers: Collection[str]) -> Model:
