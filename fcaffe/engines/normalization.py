@@ -57,19 +57,19 @@ class PlainNormalization(PlainElementwise):
         self.for_each(work, [tuple(channels_last(each[piece]) for each in arrays) for piece in _pieces(x)])
 
     def lrn_backward(
-        self, x: Array, y: Array, memory: Array, dy: Array, dx: Array, size: int, alpha: float, beta: float, k: float
+        self, x: Array, memory: Array, dy: Array, dx: Array, size: int, alpha: float, beta: float, k: float
     ) -> None:
         """dx = dy * scale^-beta - 2 alpha beta / size * x * sum over the window of dy * y / scale."""
 
-        def work(x: Array, y: Array, scale: Array, dy: Array, dx: Array) -> None:
-            sums = self._window_sums(dy / scale, y, size)[..., : x.shape[-1]]
+        def work(x: Array, scale: Array, dy: Array, dx: Array) -> None:
+            gain = self._power(scale.copy(), -beta)
+            sums = self._window_sums(dy / scale, x * gain, size)[..., : x.shape[-1]]
             sums *= self.xp.float32(2 * alpha * beta / size)
             sums *= x
-            gain = self._power(scale.copy(), -beta)
             gain *= dy
             self.xp.subtract(gain, sums, out=dx)
 
-        arrays = x, y, memory, dy, dx
+        arrays = x, memory, dy, dx
         self.for_each(work, [tuple(channels_last(each[piece]) for each in arrays) for piece in _pieces(x)])
 
     def _window_sums(self, a: Array, b: Array, size: int) -> Array:

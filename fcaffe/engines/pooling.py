@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 from fcaffe.engines.channels import channels_last
@@ -10,26 +12,45 @@ from fcaffe.engines.elementwise import FLT_MAX, FLT_MIN, PlainElementwise
 from fcaffe.engines.memory import Array
 from fcaffe.engines.windows import Windows, add_windows, pad_channels_last
 
+Label = Callable[[tuple[int, ...]], Any]  # of an element of the windows, one number or one for each window
+
 
 class PlainPooling(PlainElementwise):
     """x (N, C, spatial...), y (N, C, output_size...). `mask` (N, C, output_size...) holds the index of each
     maximum in its plane, the spatial axes of one channel. A mask of float32 is exact up to 2^24 only, as in Caffe.
 
-    `memory`, four bytes a value of the same shape, is what max_pool_forward saves for max_pool_backward; each engine
+    `memory`, of y's shape and type `pool_memory`, is what max_pool_forward saves for max_pool_backward; each engine
     chooses its contents.
     """
 
+    def pool_memory(self, windows: Windows) -> str:
+        """The dtype of `memory`."""
+        return "uint8" if windows.size < 256 else "int32"
+
     def max_pool_forward(self, x: Array, y: Array, memory: Array | None, windows: Windows) -> None:
         """y = the largest values; -FLT_MAX where no element is inside. `memory` None: there is no backward pass."""
-        indices = self.xp.empty_like(y, dtype="int32") if memory is None else memory.view(self.xp.int32)
-        self.max_pool_with_indices(x, y, indices, windows)
+        if memory is None:
+            memory = self.xp.empty_like(y, dtype=self.pool_memory(windows))
+        numbers = itertools.count(1)
+        self._max_pool(x, y, memory, windows, lambda offset: next(numbers))
 
     def max_pool_backward(self, dy: Array, memory: Array, dx: Array, windows: Windows) -> None:
-        """dx = each dy at the index of its maximum; the gradients of windows with the same maximum add up."""
-        self.index_backward(dy, memory.view(self.xp.int32), dx, windows)
+        """dx = each dy at its maximum; the gradients of windows with the same maximum add up."""
+        numbers = itertools.count(1)
+        self._to_maxima(dy, memory, dx, windows, lambda offset: next(numbers))
 
     def max_pool_with_indices(self, x: Array, y: Array, mask: Array, windows: Windows) -> None:
         """y = the first of the largest values in row order; mask -1 and y -FLT_MAX where no element is inside."""
+        index = self._plane_indices(y.shape[2:], x.shape[2:], windows, mask.dtype)
+        self._max_pool(x, y, mask, windows, lambda offset: index(offset) + 1)
+        mask -= 1
+
+    def index_backward(self, dy: Array, mask: Array, dx: Array, windows: Windows) -> None:
+        """dx = each dy at the index that `mask` holds for its window; gradients at the same index add up."""
+        self._to_maxima(dy, mask, dx, windows, self._plane_indices(dy.shape[2:], dx.shape[2:], windows, mask.dtype))
+
+    def _max_pool(self, x: Array, y: Array, mask: Array, windows: Windows, label: Label) -> None:
+        """mask = the label of each maximum, from 1 on; 0 where no element is inside."""
         best, where = channels_last(y), channels_last(mask)
         output_size = best.shape[1:-1]
         padded = pad_channels_last(self.xp, channels_last(x), windows, output_size, -FLT_MAX)
@@ -39,20 +60,16 @@ class PlainPooling(PlainElementwise):
             element = padded[windows.shifted(offset, output_size)]
             larger = element > best
             self.xp.fmax(best, element, out=best)  # a NaN is never larger
-            # Offsets come in row order, so the newest index of a window is also its highest.
-            index = self._plane_index(offset, output_size, x.shape[2:], windows, where.dtype) + 1
-            self.xp.maximum(where, index * larger, out=where)
-        where -= 1
+            # Offsets come in row order, so the newest label of a window is also its highest.
+            self.xp.maximum(where, larger.astype(where.dtype) * label(offset), out=where)
 
-    def index_backward(self, dy: Array, mask: Array, dx: Array, windows: Windows) -> None:
-        """dx = each dy at the index that `mask` holds for its window; gradients at the same index add up."""
+    def _to_maxima(self, dy: Array, mask: Array, dx: Array, windows: Windows, label: Label) -> None:
         dy, where, out = channels_last(dy), channels_last(mask), channels_last(dx)
-        output_size, size = dy.shape[1:-1], out.shape[1:-1]
 
         def part(offset: tuple[int, ...]) -> Array:
-            return self.xp.where(where == self._plane_index(offset, output_size, size, windows, where.dtype), dy, 0)
+            return self.xp.where(where == label(offset), dy, 0)
 
-        add_windows(self.xp, out, windows, output_size, part)
+        add_windows(self.xp, out, windows, dy.shape[1:-1], part)
 
     def scatter_to_plane(self, dy: Array, mask: Array, dx: Array) -> None:
         """dx = dy added up at the indices in `mask`; indices outside the plane are ignored."""
@@ -92,10 +109,11 @@ class PlainPooling(PlainElementwise):
         where[...] = -1
         best[...] = 0
         running = self.xp.zeros_like(best)
+        index_of = self._plane_indices(output_size, x.shape[2:], windows, where.dtype)
         for offset in windows.offsets():
             element = padded[windows.shifted(offset, output_size)]
             running += element
-            index = self._plane_index(offset, output_size, x.shape[2:], windows, where.dtype)
+            index = index_of(offset)
             picked = (where < 0) & (running >= threshold) & (index >= 0)
             self.xp.copyto(best, element, where=picked)
             self.xp.copyto(where, index, where=picked)
@@ -126,12 +144,16 @@ class PlainPooling(PlainElementwise):
 
         add_windows(self.xp, out, windows, output_size, part)
 
-    def _plane_index(
-        self, offset: tuple[int, ...], output_size: tuple[int, ...], size: tuple[int, ...], windows: Windows, dtype: Any
-    ) -> Array:
-        """(output_size..., 1): the index in the plane of element `offset` of every window; -1 outside the plane."""
-        index = self.xp.zeros((), "int64")
-        for o, n, s, p, e in zip(output_size, size, windows.stride, windows.pad, offset, strict=True):
-            index, along = index[..., None], self.xp.arange(o) * s - p + e
-            index = self.xp.where((index >= 0) & (along >= 0) & (along < n), index * n + along, -1)
-        return index[..., None].astype(dtype)
+    def _plane_indices(
+        self, output_size: tuple[int, ...], size: tuple[int, ...], windows: Windows, dtype: Any
+    ) -> Label:
+        """Labels (output_size..., 1): the index in the plane of an element of every window; -1 outside the plane."""
+
+        def index_of(offset: tuple[int, ...]) -> Array:
+            index = self.xp.zeros((), "int64")
+            for o, n, s, p, e in zip(output_size, size, windows.stride, windows.pad, offset, strict=True):
+                index, along = index[..., None], self.xp.arange(o) * s - p + e
+                index = self.xp.where((index >= 0) & (along >= 0) & (along < n), index * n + along, -1)
+            return index[..., None].astype(dtype)
+
+        return index_of

@@ -46,7 +46,7 @@ class LRN(Layer):
         return self._across_channels
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        return [*bottom, *(top if self._across_channels else []), self.scale]
+        return [*bottom, self.scale]
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.lrn_param
@@ -63,10 +63,10 @@ class LRN(Layer):
 
     def backward(self, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]) -> None:
         p = self.param.lrn_param
-        x, y, dy, dx = bottom[0].data, top[0].data, top[0].diff, bottom[0].diff
+        x, dy, dx = bottom[0].data, top[0].diff, bottom[0].diff
         scale = self.scale.data
         if self._across_channels:
-            self.engine.lrn_backward(x, y, scale, dy, dx, p.local_size, p.alpha, p.beta, p.k)
+            self.engine.lrn_backward(x, scale, dy, dx, p.local_size, p.alpha, p.beta, p.k)
             return
         gain, spread = scale ** self.xp.float32(-p.beta), self.xp.empty_like(x)
         self.engine.average_pool_backward(dy * x * (gain / scale), spread, self.windows)

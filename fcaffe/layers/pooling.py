@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from fcaffe.engines.windows import Windows
-from fcaffe.net import Array, Blob, Half, Layer, Traits, register
+from fcaffe.net import Blob, Half, Layer, Traits, register
 from fcaffe.net.noise import Noise
 from fcaffe.net.placements import Placements, by_sample, first_axis, with_noise
 from fcaffe.proto import caffe_pb2 as pb
@@ -41,9 +41,11 @@ class Pooling(Layer):
         if len(top) == 2 and self.method != MAX:
             raise self.error("only MAX pooling has a second top")
         self.windows = self._stated_windows(bottom[0])
-        self.memory = Blob(self.xp, (), channels_last=True)
         takes_one = self.method == MAX or (self.method == STOCHASTIC and self.phase == pb.TRAIN)
         self.own_indices = len(top) == 1 and takes_one  # in `memory`
+        is_steady = self.method == MAX and not p.global_pooling
+        dtype = self.engine.pool_memory(self.windows) if is_steady else "int32"
+        self.memory = Blob(self.xp, (), channels_last=True, dtype=dtype)
         self.leaves_out_pad = self.method == AVE and any(self.windows.pad) and not p.avg_include_pad
         if self.method == STOCHASTIC and self.phase == pb.TRAIN:  # the host draws the random numbers
             self.noise, self.traits = Noise(self, bottom[0]), replace(self.traits, needs_host=True)
@@ -105,7 +107,7 @@ class Pooling(Layer):
         elif self.noise:
             if self.context.may_change():
                 self.dice = self.engine.from_numpy(self.noise.uniform(y.shape))
-            self.engine.stochastic_pool_forward(x, y, self._indices(), self.dice, self.windows)
+            self.engine.stochastic_pool_forward(x, y, self.memory.data, self.dice, self.windows)
         else:
             self.engine.stochastic_pool_test(x, y, self.windows)
 
@@ -118,13 +120,9 @@ class Pooling(Layer):
         elif self.method == MAX:
             self.engine.max_pool_backward(dy, self.memory.data, dx, self.windows)
         elif self.noise:
-            self.engine.index_backward(dy, self._indices(), dx, self.windows)
+            self.engine.index_backward(dy, self.memory.data, dx, self.windows)
         else:
             self.engine.stochastic_pool_test_backward(bottom[0].data, top[0].data, dy, dx, self.windows)
-
-    def _indices(self) -> Array:
-        """`memory` as indices in the plane."""
-        return self.memory.data.view(self.xp.int32)
 
     def _gain(self, axis: int, n: int, count: int) -> np.ndarray:
         """For each window along an axis its length with padding over that without."""

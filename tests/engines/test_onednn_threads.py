@@ -118,7 +118,7 @@ def poolings(engine, random):
     x = images(random, n, c, size, size)
     found = []
     places = windows.convolved((size, size))
-    y, memory, dx = images(random, n, c, *places), np.zeros((2 * n, c, *places), np.float32), np.zeros_like(x)
+    y, memory, dx = images(random, n, c, *places), np.zeros((n, c, *places), np.uint8), np.zeros_like(x)
     engine.max_pool_forward(x, y, memory, windows)
     engine.max_pool_backward(y, memory, dx, windows)
     found += [y.copy(), dx.copy()]
@@ -144,7 +144,7 @@ def values(engine, random):
     take(engine.copy, np.ascontiguousarray(a), y)
     memory = np.zeros((2 * n, *a.shape[1:]), np.float32)
     take(engine.lrn_forward, a, y, memory, 5, 1e-4, 0.75, 1.0)
-    take(engine.lrn_backward, a, found[-1], memory, b, y, 5, 1e-4, 0.75, 1.0)
+    take(engine.lrn_backward, a, memory, b, y, 5, 1e-4, 0.75, 1.0)
     take(engine.scale_channels, a, y, a[0, :, 0, 0].copy(), b[0, :, 0, 0].copy())
     return found
 

@@ -192,7 +192,7 @@ def test_pooling(engine: Any, geometry: Any, channels: int) -> None:
     x.reshape(-1)[5::11], x.reshape(-1)[3::17] = np.nan, -np.inf
 
     def largest(e: Any, x: Any, dy: Any, y: Any, forgetful: Any, dx: Any) -> None:
-        memory = e.xp.empty(dy.shape, np.float32)
+        memory = e.xp.empty(dy.shape, e.pool_memory(windows))
         e.max_pool_forward(x, y, memory, windows)
         e.max_pool_forward(x, forgetful, None, windows)
         e.max_pool_backward(dy, memory, dx, windows)
@@ -220,7 +220,7 @@ def test_lrn(engine: Any, channels: int, size: int, beta: float) -> None:
         memory = e.xp.empty((2 * e.lrn_memory, *shape[1:]), np.float32)
         e.lrn_forward(x, y, memory, *numbers)
         e.lrn_forward(x, forgetful, None, *numbers)
-        e.lrn_backward(x, y, memory, dy, dx, *numbers)
+        e.lrn_backward(x, memory, dy, dx, *numbers)
 
     check(engine, [drawn(*shape) * 3, drawn(*shape, seed=2)], [shape] * 3, call, 2)
 

@@ -33,7 +33,7 @@ class Normalization(Operands, PlainNormalization):
         self._lrn("lrn_forward", [x], y, size, alpha / size, beta, k)
 
     def lrn_backward(
-        self, x: Array, y: Array, memory: Array, dy: Array, dx: Array, size: int, alpha: float, beta: float, k: float
+        self, x: Array, memory: Array, dy: Array, dx: Array, size: int, alpha: float, beta: float, k: float
     ) -> None:
         self._lrn("lrn_backward", [x, dy], dx, size, alpha / size, beta, k, 2 * alpha * beta / size)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fcaffe.engines.cuda.kernels import THREADS, blocks_for
 from fcaffe.engines.cuda.operands import FLOAT, INT, LIMITS, NULL, Operands, common_type, pack_of
-from fcaffe.engines.limits import or_plain, require
+from fcaffe.engines.limits import or_plain
 from fcaffe.engines.memory import Array
 from fcaffe.engines.pooling import PlainPooling
 from fcaffe.engines.windows import Windows
@@ -21,10 +21,18 @@ LARGEST = 2**31 - 1
 class Pooling(Operands, PlainPooling):
     """x (N, C, H, W), y (N, C, output_size...). Kernels have 32-bit indices. Array code pools over other axes."""
 
+    def pool_memory(self, windows: Windows) -> str:
+        return "int32"
+
     @or_plain
     def max_pool_forward(self, x: Array, y: Array, memory: Array | None, windows: Windows) -> None:
-        require(memory is None)  # else max_pool_with_indices computes it
-        self._pool("max_pool_forward", x, y, windows, NULL)
+        if memory is None:
+            self._pool("max_pool_forward", x, y, windows, NULL)
+        else:
+            self.max_pool_with_indices(x, y, memory, windows)
+
+    def max_pool_backward(self, dy: Array, memory: Array, dx: Array, windows: Windows) -> None:
+        self.index_backward(dy, memory, dx, windows)
 
     @or_plain
     def max_pool_with_indices(self, x: Array, y: Array, mask: Array, windows: Windows) -> None:

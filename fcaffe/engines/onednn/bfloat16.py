@@ -82,6 +82,7 @@ for operator in (  # on activations or their gradients
     *(NumpyEngine.convolution_backward_weights, NumpyEngine.lrn_forward, NumpyEngine.lrn_backward),
     *(NumpyEngine.inner_product_forward, NumpyEngine.inner_product_backward_data),
     *(NumpyEngine.inner_product_backward_weights, NumpyEngine.max_pool_with_indices, NumpyEngine.index_backward),
+    *(NumpyEngine.max_pool_forward, NumpyEngine.max_pool_backward),
     *(NumpyEngine.relu_forward, NumpyEngine.relu_backward),
     *(NumpyEngine.scale_channels, NumpyEngine.scale_channels_backward),
     *(NumpyEngine.softmax_forward, NumpyEngine.softmax_backward),

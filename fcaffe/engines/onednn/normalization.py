@@ -134,7 +134,7 @@ class Normalization(Operations, PlainNormalization):
 
     @or_plain
     def lrn_backward(
-        self, x: Array, y: Array, memory: Array, dy: Array, dx: Array, size: int, alpha: float, beta: float, k: float
+        self, x: Array, memory: Array, dy: Array, dx: Array, size: int, alpha: float, beta: float, k: float
     ) -> None:
         def build() -> Operation:
             library = self.library

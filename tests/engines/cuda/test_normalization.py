@@ -35,8 +35,8 @@ def test_lrn_beyond_the_channels(cuda_engine: Engines) -> None:
     dx_there = blank(x.shape)
     with np.errstate(divide="ignore"):
         PLAIN.lrn_forward(x.astype(np.float64), y, scale, 5, 1.0, 0.75, 0.0)
-    PLAIN.lrn_backward(x.astype(np.float64), y, scale, x, dx, 5, 1.0, 0.75, 0.0)
-    engine.lrn_backward(on_device(x), on_device(y), None, on_device(x), dx_there, 5, 1.0, 0.75, 0.0)
+    PLAIN.lrn_backward(x.astype(np.float64), scale, x, dx, 5, 1.0, 0.75, 0.0)
+    engine.lrn_backward(on_device(x), None, on_device(x), dx_there, 5, 1.0, 0.75, 0.0)
     assert_near(dx_there, dx)
 
 
