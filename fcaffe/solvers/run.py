@@ -29,7 +29,7 @@ from fcaffe.solvers.losses import SmoothedLoss
 from fcaffe.solvers.memory_need import check_memory
 from fcaffe.solvers.nets import check_same, finetune, missing_fields, test_net_params, train_net_param
 from fcaffe.solvers.rules import Rule, create_rule
-from fcaffe.solvers.shards import Shards
+from fcaffe.solvers.shards import Shards, twin_of, why_no_twins
 from fcaffe.solvers.snapshot.files import check_layer_names, check_writable
 from fcaffe.solvers.snapshot.runs import Identity
 from fcaffe.threads import shard_threads
@@ -166,8 +166,6 @@ class Run:
 
     def _twins(self, net: Net, net_param: Any, shards: Shards) -> list[Net]:
         """Further training nets, for the threads that compute shards beside this one."""
-        from fcaffe.solvers.twin import twin_of, why_no_twins
-
         if problem := why_no_twins(net, shards.in_step):
             if shards.in_step:
                 raise SolverError(

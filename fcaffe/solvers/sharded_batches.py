@@ -16,8 +16,7 @@ from fcaffe.net.blob import Array
 from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.net import Net
 from fcaffe.share import split_batch
-from fcaffe.solvers.batches import Batches
-from fcaffe.solvers.nan_policy import NanPolicy
+from fcaffe.solvers.batches import Batches, NanPolicy
 from fcaffe.solvers.run import Run
 from fcaffe.solvers.shards import Shards
 from fcaffe.solvers.trust_ratio import BLOCK, blocks_of

@@ -8,11 +8,10 @@ from typing import Any
 from fcaffe import log
 from fcaffe.engines import Engine
 from fcaffe.errors import SnapshotError
-from fcaffe.solvers.batches import Batches
+from fcaffe.solvers.batches import Batches, NanPolicy
 from fcaffe.solvers.control import Action, agree
 from fcaffe.solvers.learning_rate import learning_rate, next_step
 from fcaffe.solvers.memory_need import memory_errors
-from fcaffe.solvers.nan_policy import NanPolicy
 from fcaffe.solvers.run import Options, Run
 from fcaffe.solvers.snapshot.files import temporary_prefix
 from fcaffe.solvers.update import Update

@@ -57,7 +57,6 @@ def test_a_run_that_was_killed_goes_on(
         assert log.loss == {iteration: 1 / iteration for iteration in range(1, 81)}
         assert log.test_nets[0].outputs[0].curve == {iteration: iteration / 100 for iteration in range(10, 81, 10)}
     assert max(log.loss) == 80 and min(log.loss) <= 1 + 80 / most * 4 and len(log.loss) <= most + 2
-    assert second.best[key] == (80, 0.8)
     second.close()
     other = Numbers(path, 8, 30)
     assert other.log("net") == TrainingLog(net="net"), "another run begins anew"

@@ -65,14 +65,12 @@ class Numbers:
         self.path, self.run = path, run
         self._file: BinaryIO | None = None
         self._curves: dict[str, Thinned] = {}
-        self.best: dict[str, tuple[int, float]] = {}  # of each test output between 0 and 1
         for key, number, value in self._read(iteration):
             curve = self._curves.setdefault(key, Thinned())
             if number < 0:
                 curve.stride = int(value)
             else:
                 curve.points[number] = value
-                self._note_best(key, number, value)
         self._write_all()
 
     def _read(self, iteration: int) -> Iterator[tuple[str, int, float]]:
@@ -87,7 +85,6 @@ class Numbers:
     def add(self, key: str, iteration: int, value: float) -> None:
         """Add a value of the curve `key`."""
         curve = self._curves.setdefault(key, Thinned())
-        self._note_best(key, iteration, value)
         if not curve.add(iteration, value):
             return
         if len(curve.points) > MOST:
@@ -96,10 +93,6 @@ class Numbers:
         elif self._file is not None:
             with contextlib.suppress(OSError):  # a full disk must not end a training
                 self._file.write(f"{key} {iteration} {curve.points[iteration]!r}\n".encode())
-
-    def _note_best(self, key: str, iteration: int, value: float) -> None:
-        if key.startswith(TEST) and iteration and not (key in self.best and self.best[key][1] >= value):
-            self.best[key] = (iteration, value)
 
     def _write_all(self) -> None:
         """Write the file anew. A page without it goes on, with a warning."""

@@ -95,10 +95,10 @@ class Recorder(Observer):
         if loss := content.log.loss:
             tiles += [("learning rate", f"{solver.rate:.4g}")]
             tiles += [(f"train loss, iteration {max(loss):,}", f"{loss[max(loss)]:.4g}")]
-        for key, (iteration, value) in self.numbers.best.items():
-            name = key.rsplit(":", 1)[1]
-            if ":0:" in key and 0 <= value <= 1 and iteration < self._tested:
-                tiles.append((f"best test {name}, iteration {iteration:,}", f"{value:.4g}"))
+        for output in content.log.test_nets[0].outputs.values() if 0 in content.log.test_nets else ():
+            iteration = max(output.curve, key=lambda one: (output.curve[one], -one))
+            if not output.is_loss and 0 < iteration < self._tested and 0 <= output.curve[iteration] <= 1:
+                tiles.append((f"best test {output.name}, iteration {iteration:,}", f"{output.curve[iteration]:.4g}"))
         content.state, content.left, content.tiles = state, left, tiles
         content.progress = min(1.0, solver.iteration / max(1, solver.param.max_iter))
 
