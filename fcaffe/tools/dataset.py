@@ -193,7 +193,7 @@ def _write_lines(path: str, lines: Iterable[str]) -> None:
 def told(listing: Listing, seen: Seen) -> Iterator[str]:
     """Yields lines about what was left out and what is remarkable."""
     for reason, paths in seen.unreadable.items():
-        yield f"Left out, {reason}: {some(paths)}"
+        yield f"Left out, {reason} ({len(paths)}): {some(paths)}"
     if listing.junk:
         yield f"Left out: {listing.junk} hidden files, Thumbs.db and the like"
     for folder in listing.unused:

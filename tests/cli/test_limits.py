@@ -80,11 +80,15 @@ def test_every_command_tells(what: str, run: Run, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_net_that_does_not_fit_is_refused_before_it_runs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_need, "obtainable_bytes", lambda xp: 1000)
-    fatal = run("train -solver solver.prototxt").fatal
-    assert fatal.startswith("out of memory: training this net takes 0.00")
-    assert re.search("can have; (set batch_size to 1 or less, with iter_size to make|use --recompute)", fatal)
-    monkeypatch.setattr(memory_need, "obtainable_bytes", lambda xp: 300)
+    for free, advice in (
+        (1900, "set batch_size to 2 or less, with iter_size to make up for it or use --recompute"),
+        (1000, "use --recompute"),
+        (300, "a larger device or a smaller net is needed"),
+    ):
+        monkeypatch.setattr(memory_need, "obtainable_bytes", lambda xp, free=free: free)
+        fatal = run("train -solver solver.prototxt -engine numpy").fatal
+        assert fatal.startswith("out of memory: training this net takes 0.00")
+        assert fatal.endswith(f"can have; {advice}")
     assert "out of memory: training this net takes" in run("time -model net.prototxt").fatal
     Path("x.caffemodel").write_bytes(b"")
     assert "out of memory: running this net takes" in run("test -model net.prototxt -weights x.caffemodel").fatal

@@ -55,7 +55,13 @@ def test_four_commands_give_predictions_as_good_as_the_last_test(run: Run) -> No
     made = run("dataset", "pictures", "data", "--size", f"{SIDE}x{SIDE}", "--test", "25%")
     assert made.code == 0, made.err
     assert sorted(os.listdir("data")) == FILES
-    for words in ("Left out, truncated: ", "Left out, empty: ", "Left out, no picture", "3 hidden files", "upright"):
+    for words in (
+        "Left out, truncated (3): ",
+        "Left out, empty (3): ",
+        "Left out, no picture, or damaged (3): ",
+        "3 hidden files",
+        "upright",
+    ):
         assert words in made.out
     assert re.search(r"blaue Blüte +0 +9 +3 .* 1, 3", made.out), made.out
     made = run("new", "flowers", "--data", "data", "--net", "cifar10_quick", "--epochs", "12", "--base-lr", "0.002")

@@ -89,15 +89,13 @@ def test_what_does_not_fit_is_named(run: Run) -> None:
 def test_a_model_and_its_net_are_rewritten_for_a_target(run: Run) -> None:
     write_model(CLASSES)
     assert run("convert", "m.onnx", "m.prototxt", "m.caffemodel").code == 0
-    fitting = []
     for target in TARGETS:
         done = run("convert", "m.caffemodel", "new.prototxt", "--model", "m.prototxt", "--target", target)
-        if done.code:
-            assert f"m.prototxt does not fit {target}: layer" in done.fatal
+        if target in ("ncnn", "nnie", "vitis-ai"):
+            rounding = "pooling_param.round_mode is FLOOR"
+            assert f'm.prototxt does not fit {target}: layer "MaxPool_3" (Pooling): {rounding}' in done.fatal
         else:
             assert run("summary", "new.prototxt", "--target", target).out == f"new.prototxt fits {target}\n"
-            fitting.append(target)
-    assert "bvlc" in fitting
     words = ["m.caffemodel", "new.prototxt", "new.caffemodel", "--model", "m.prototxt", "--target", "opencv"]
     assert run("convert", *words, "--merge-bn").out.endswith("of m.prototxt, for opencv\n")
     assert "BatchNorm" not in Path("new.prototxt").read_text()
