@@ -61,16 +61,12 @@ def raise_in_command() -> None:
     """Let the next SIGINT raise KeyboardInterrupt, and a second one end the process at once."""
     if signal.getsignal(signal.SIGINT) is _leave:
         signal.signal(signal.SIGINT, _raise)
-        if sys.platform != "win32":
-            signal.signal(signal.SIGALRM, _raise)
 
 
 def end() -> None:
     """Let SIGINT end the process at once again."""
     if signal.getsignal(signal.SIGINT) is _raise:
         signal.signal(signal.SIGINT, _leave)
-    if _came and sys.platform != "win32":
-        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def has_come() -> bool:
@@ -83,17 +79,16 @@ def _leave(number: int, frame: object) -> None:
 
 
 def _raise(number: int, frame: "FrameType | None") -> None:
-    """Raise KeyboardInterrupt, but not before the imports that run have ended.
+    """Raise KeyboardInterrupt, or end the process within an import.
 
     A module may ignore every exception of a part of its import, or turn it into another one, as some of NumPy's do.
     """
     global _came
     _came = True
     signal.signal(signal.SIGINT, _leave)
-    if sys.platform != "win32" and _imports(frame):
-        signal.setitimer(signal.ITIMER_REAL, 0.05)  # then SIGALRM comes here
-    else:
-        raise KeyboardInterrupt
+    if _imports(frame):
+        _leave(number, frame)
+    raise KeyboardInterrupt
 
 
 def _imports(frame: "FrameType | None") -> bool:

@@ -101,16 +101,15 @@ def test_killed_and_resumed_is_as_if_nothing_had_happened(folder: Path) -> None:
     assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-@pytest.mark.parametrize(("name", "code", "stops"), [("SIGINT", 0, True), ("SIGHUP", 0, False), ("SIGTERM", 143, True)])
-def test_a_signal_snapshots_and_stops_unless_it_is_sighup(name: str, code: int, stops: bool, folder: Path) -> None:
+def test_sigterm_snapshots_and_stops(folder: Path) -> None:
+    """As other signals do, whose effects test_train tries in one process."""
     process = start(folder, "killed")
     wait_for(process, "Iteration 170 ")
-    process.send_signal(signal.Signals[name])
+    process.send_signal(signal.SIGTERM)
     log = finish(process)
-    assert process.returncode == code, log
-    assert ("Optimization stopped early." in log) == stops and log.rstrip().endswith("Optimization Done.")
-    iterations = {int(path.stem.rsplit("_", 1)[1]) for path in folder.glob("killed_iter_*.solverstate")}
-    assert any(iteration > 170 and iteration % 200 for iteration in iterations) and (1500 in iterations) != stops
+    assert process.returncode == 143 and "Optimization stopped early." in log, log
+    iterations = [int(path.stem.rsplit("_", 1)[1]) for path in folder.glob("killed_iter_*.solverstate")]
+    assert max(iterations) > 170 and max(iterations) % 200
 
 
 def test_ctrl_c_while_modules_are_imported_is_the_end_without_a_word(folder: Path) -> None:
@@ -140,10 +139,9 @@ def test_ctrl_c_while_a_module_ignores_every_exception_of_its_import(folder: Pat
         "import sys, time, caffe\n"
         "try:\n"
         "    print('importing', file=sys.stderr, flush=True)\n"
-        "    time.sleep(1)\n"
+        "    time.sleep(60)\n"
         "except BaseException:\n"
         "    pass\n"
-        "time.sleep(0.5)\n"
         "class Layer(caffe.Layer):\n"
         "    def setup(self, bottom, top): pass\n"
         "    def reshape(self, bottom, top): top[0].reshape(1)\n"
