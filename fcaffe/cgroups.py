@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 ROOT = Path("/")  # of the file system; tests replace it
 
@@ -29,27 +29,21 @@ def cpu_quota() -> float | None:
 
 
 def groups() -> Iterator[Path]:
-    """Yield the folders of this process's group and of its visible ancestors."""
+    """Yield the folders of this process's group and of its visible ancestors.
+
+    In a container the path of the group may be the host's. Then the mounted group is the process's own.
+    """
     try:
-        own = (ROOT / "proc/self/cgroup").read_text()
-        mounts = (ROOT / "proc/self/mountinfo").read_text().splitlines()
+        own = re.search(r"^0::/(.*)$", (ROOT / "proc/self/cgroup").read_text(), re.MULTILINE)
     except OSError:
         return
-    path = re.search(r"^0::(.*)$", own, re.MULTILINE)
-    for fields in (line.split() for line in mounts if " - cgroup2 " in line):
-        mount_point, mounted = _unescaped(fields[4]), PurePosixPath(_unescaped(fields[3]))
-        inner = PurePosixPath(path[1]) if path else mounted
-        # In a container `path` may be the host's: then the mounted group is the process's own.
-        below = inner.relative_to(mounted).parts if inner.is_relative_to(mounted) and ".." not in inner.parts else ()
-        for depth in range(len(below), -1, -1):
-            folder = (ROOT / mount_point.lstrip("/")).joinpath(*below[:depth])
-            if folder.is_dir():
-                yield folder
-
-
-def _unescaped(name: str) -> str:
-    """Decode a path of mountinfo, which writes blanks as a backslash and an octal number."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), name)
+    path = ROOT / "sys/fs/cgroup"
+    if not (path / "cgroup.controllers").exists():  # groups of version 1
+        return
+    folders = [path]
+    for part in own[1].split("/") if own and ".." not in own[1] else ():
+        folders.append(path := path / part)
+    yield from (folder for folder in reversed(folders) if folder.is_dir())
 
 
 def _text(group: Path, name: str) -> str:
