@@ -7,7 +7,7 @@ from importlib import import_module
 
 import click
 
-from fcaffe import log, plugins, threads
+from fcaffe import plugins, threads
 from fcaffe.cli import _failed, _invoke, _load, last_words, streams
 from fcaffe.errors import RankError
 from fcaffe.jobs.channel import Channel
@@ -41,7 +41,6 @@ def run(channel: Channel, order: Message) -> int:
     try:
         world = join(channel=channel, order=order)
         try:
-            log.set_on_terminal(order["terminal"])
             import numpy as np
 
             np.random.seed()  # or user code would draw the same numbers in all ranks

@@ -362,6 +362,5 @@ def order_of_command(**more: Any) -> dict[str, Any]:
         "params": dict(context.params),
         "imports": context.meta.get(IMPORTS, ()),
         "traceback": "--traceback" in context.find_root().obj,
-        "terminal": log.is_on_terminal(),
         **more,
     }

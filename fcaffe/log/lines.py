@@ -96,8 +96,6 @@ _files: list[Outlet] = []
 _level = os.environ.get("GLOG_minloglevel", "")  # noqa: SIM112 - glog's name
 _minimum = int(_level) if _level.isdecimal() else 0
 _show: Callable[[str], None] | None = None
-_brief = False  # whether a terminal gets no details
-_through_launcher = False  # whether a launcher shows this rank's standard error on a terminal
 
 LONG = 300  # lines of a log, from which on its warnings stand once more at its end
 _lines = 0  # of this command
@@ -110,10 +108,10 @@ def prefix(level: str, source: str) -> str:
     return f"{level}{stamp}.{int(now % 1 * 1e6):06d} {threading.get_native_id():5d} {source}] "
 
 
-def write(level: str, message: str, source: str | None = None, as_is: bool = False, detail: bool = False) -> None:
+def write(level: str, message: str, source: str | None = None, as_is: bool = False) -> None:
     """Write a message to stderr and to the log files. `source` defaults to the caller's file and line.
 
-    The message is one line (see `fcaffe.shown`), unless the caller writes it `as_is`. See `set_brief` for a `detail`.
+    The message is one line (see `fcaffe.shown`), unless the caller writes it `as_is`.
     """
     global _lines
     if LEVELS.index(level) < _minimum:
@@ -126,8 +124,7 @@ def write(level: str, message: str, source: str | None = None, as_is: bool = Fal
         source = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
     line = prefix(level, source) + (message.removesuffix("\n") if as_is else shown(message)) + "\n"
     with _lock:
-        if not (detail and _brief and is_on_terminal()):
-            (_show or _emit)(line)
+        (_show or _emit)(line)
         for file in _files:
             failed_before = file.problem is not None
             file.write(line.encode(errors="backslashreplace"))
@@ -223,38 +220,17 @@ def set_show(show: Callable[[str], None] | None) -> None:
     _show = show
 
 
-def is_on_terminal() -> bool:
-    """Whether a terminal shows standard error, the launcher's if this is one of its ranks."""
-    with contextlib.suppress(AttributeError, ValueError):  # there is none, or it is closed
-        return _through_launcher or sys.stderr.isatty()
-    return False
-
-
-def set_on_terminal(shown: bool) -> None:
-    """Tell a rank whether its launcher shows standard error on a terminal."""
-    global _through_launcher
-    _through_launcher = shown
-
-
-def set_brief(brief: bool) -> None:
-    """Omit details on a terminal from now on. Pipes and log files get them."""
-    global _brief
-    _brief = brief
-
-
 class Sentence:
     """Lines that Caffe prints. Calling it with values for its fields, in the order of the text, logs them.
 
     The field `text` is a message in protobuf's notation, which has lines of its own. Other fields are names.
-    Each line is followed by its source tag in Caffe, in which fields are allowed as well. See `set_brief` for a
-    `detail`.
+    Each line is followed by its source tag in Caffe, in which fields are allowed as well.
     """
 
-    def __init__(self, *lines: str, level: str = "I", detail: bool = False) -> None:
+    def __init__(self, *lines: str, level: str = "I") -> None:
         self._lines = list(zip(lines[::2], lines[1::2], strict=True))
         self._names = list(dict.fromkeys(re.findall(r"\{(\w+)", "".join(lines))))
         self._level = level
-        self._detail = detail
 
     def __call__(self, *values: object) -> None:
         fields = {
@@ -262,7 +238,7 @@ class Sentence:
             for name, value in zip(self._names, values, strict=True)
         }
         for text, source in self._lines:
-            write(self._level, text.format(**fields), source.format(**fields), as_is=True, detail=self._detail)
+            write(self._level, text.format(**fields), source.format(**fields), as_is=True)
 
 
 def number(value: float) -> str:

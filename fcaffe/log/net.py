@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
-import functools
+from fcaffe.log.lines import Sentence, info, number, shape_string
 
-from fcaffe.log.lines import Sentence, info, number, set_brief, shape_string
-
-LARGE = 60  # layers of a net, from which on a terminal gets a line for each: Caffe's are thousands
-_Detail = functools.partial(Sentence, detail=True)
-_net_parameters = _Detail("Initializing net from parameters: \n{text}", "net.cpp:53")
+initializing_net = Sentence("Initializing net from parameters: \n{text}", "net.cpp:53")
 rule_differs = Sentence("{message}", "net.cpp:{line:d}")
 # Also for an inner layer, such as the softmax of SoftmaxWithLoss.
-making_layer = _Detail("Creating layer {name}", "layer_factory.hpp:77")
-creating_layer = _Detail("Creating Layer {name}", "net.cpp:86")
-bottom_connected = _Detail("{layer} <- {blob}", "net.cpp:408")
+making_layer = Sentence("Creating layer {name}", "layer_factory.hpp:77")
+creating_layer = Sentence("Creating Layer {name}", "net.cpp:86")
+bottom_connected = Sentence("{layer} <- {blob}", "net.cpp:408")
 
-top_connected = _Detail("{layer} -> {blob}", "net.cpp:382")
-top_in_place = _Detail("{layer} -> {blob} (in-place)", "net.cpp:369")
+top_connected = Sentence("{layer} -> {blob}", "net.cpp:382")
+top_in_place = Sentence("{layer} -> {blob} (in-place)", "net.cpp:369")
 setting_up = Sentence("Setting up {layer}", "net.cpp:124")
 
 
-def initializing_net(text: str, layers: int) -> None:
-    set_brief(layers >= LARGE)
-    _net_parameters(text)
-
-
 def top_shape(shape: tuple[int, ...], loss_weight: float) -> None:
-    info(f"Top shape: {shape_string(shape)}", "net.cpp:131", detail=True)
+    info(f"Top shape: {shape_string(shape)}", "net.cpp:131")
     if loss_weight:
-        info(f"    with loss weight {number(loss_weight)}", "net.cpp:134", detail=True)
+        info(f"    with loss weight {number(loss_weight)}", "net.cpp:134")
 
 
-memory_required = _Detail("Memory required for data: {size:d}", "net.cpp:139")
+memory_required = Sentence("Memory required for data: {size:d}", "net.cpp:139")
 sharing_parameters = Sentence(
     "Sharing parameters '{name}' owned by layer '{owner}', param index {index:d}", "net.cpp:467"
 )
-needs_backward = _Detail("{layer} needs backward computation.", "net.cpp:200")
-needs_no_backward = _Detail("{layer} does not need backward computation.", "net.cpp:202")
+needs_backward = Sentence("{layer} needs backward computation.", "net.cpp:200")
+needs_no_backward = Sentence("{layer} does not need backward computation.", "net.cpp:202")
 produces_output = Sentence("This network produces output {blob}", "net.cpp:244")
 net_done = Sentence("Network initialization done.", "net.cpp:257")
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import sys
-from pathlib import Path
-
 import pytest
 
 from fcaffe import log
-from tests.conftest import make_net
 
 
 def tag_of(capsys: pytest.CaptureFixture[str]) -> str:
@@ -56,27 +51,3 @@ def test_a_long_log_ends_with_its_warnings(lines: int, capsys: pytest.CaptureFix
     log.end_command()
     told = [line.partition("] ")[2] for line in capsys.readouterr().err.splitlines()][lines:]
     assert told == (["2 warnings of this log:", "odd 0", "odd 1"] if lines > 300 else [])
-
-
-@pytest.mark.parametrize("terminal", ["here", "the launcher's", ""])
-@pytest.mark.parametrize("layers", [3, 80])
-def test_a_large_net_has_a_line_per_layer_on_a_terminal(
-    layers: int, terminal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown = io.StringIO()
-    monkeypatch.setattr(shown, "isatty", lambda: terminal == "here")
-    monkeypatch.setattr("fcaffe.log.lines._through_launcher", terminal == "the launcher's")
-    monkeypatch.setattr(sys, "stderr", shown)
-    file = tmp_path / "log"
-    log.add_file(str(file))
-    relus = "".join(f'layer {{ name: "a{i}" type: "ReLU" bottom: "x" top: "x" }} ' for i in range(layers - 1))
-    make_net('layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 } } } ' + relus, "TEST")
-    log.close_files()
-    everything = file.read_text()
-    assert everything.count("Top shape: 2 (2)") == layers and 'name: "a1"' in everything
-    if terminal and layers > 60:
-        expected = [f"Setting up {name}" for name in ("x", *(f"a{i}" for i in range(layers - 1)))]
-        lines = [line.partition("] ")[2] for line in shown.getvalue().splitlines()]
-        assert lines == [*expected, "This network produces output x", "Network initialization done."]
-    else:
-        assert shown.getvalue() == everything

@@ -32,7 +32,7 @@ class Graph:
 
     def __init__(self, param: Any, context: Context) -> None:
         param = filter_net(param)
-        log.initializing_net(log.message_string(text_format.MessageToString(param)), len(param.layer))
+        log.initializing_net(log.message_string(text_format.MessageToString(param)))
         filtered, param = param, insert_splits(param)
         self._unsplit = unsplit_names(filtered, param)
         self.context = context
