@@ -121,8 +121,12 @@ class LaunchFlags(HostFlags):
             least, most = self._range()
             if wanted and wanted < least:
                 raise UsageError(f"--workers {wanted}, but --elastic {self.elastic} needs {least}: leave --workers out")
-            elastic = Elastic(least, min(most, wanted or most), self.rejoin, lambda: self._rooms(each or 1), fits)
-            return self._plan(most, self._rooms(each or 1), elastic)
+
+            def read() -> Hosts:
+                return ranks_of_hosts(0, [(name, count or each or 1) for name, count in self._hosts()])
+
+            elastic = Elastic(least, min(most, wanted or most), self.rejoin, read, fits)
+            return self._plan(most, elastic.hosts(), elastic)
         hosts = ranks_of_hosts(wanted, [(name, count or each or None) for name, count in self._hosts()])
         workers = sum(count for _, count in hosts)
         if workers == 1:
@@ -134,13 +138,6 @@ class LaunchFlags(HostFlags):
 
     def _hosts(self) -> list[Host]:
         return parse_hosts(self.hosts) if self.hosts else read_hostfile(self.hostfile)
-
-    def _rooms(self, each: int) -> tuple[tuple[str, int], ...]:
-        """The hosts of an elastic job, and how many ranks each takes. Raises UsageError."""
-        rooms = tuple((name, count or each) for name, count in self._hosts())
-        if twice := [name for index, (name, _) in enumerate(rooms) if name in dict(rooms[:index])]:
-            raise UsageError(f"{'--hosts' if self.hosts else f'--hostfile {self.hostfile}'} has {twice[0]} twice")
-        return rooms
 
     def _range(self) -> tuple[int, int]:
         match = re.fullmatch(r"(\d+):(\d+)", self.elastic)
@@ -244,15 +241,13 @@ class SharingFlags:
             raise UsageError(f"{flag}: the number of shards must be from 1 to {MOST_SHARDS}")
         if workers > shards:
             raise UsageError(f"{flag} runs on at most {shards} workers, not on {workers}: give more shards")
-        if rng != "counter":
-            raise UsageError(f"{flag}: --rng {rng} draws in the order of the whole batch; leave it out")
-        if self.compress:
-            raise UsageError(f"{flag}: --compress {self.compress} loses what depends on the workers; leave it out")
-        if self.batch == "per-worker":
-            raise UsageError(
-                f"{flag}: --batch per-worker makes the batch grow with the workers, and is what --gpu means with "
-                "several GPUs; give --batch global"
-            )
+        others = {
+            f"--rng {rng}": rng != "counter",
+            f"--compress {self.compress}": self.compress,
+            "--batch per-worker (with several GPUs of --gpu give --batch global)": self.batch == "per-worker",
+        }
+        if problem := _clash(flag, others):
+            raise UsageError(problem)
         if not on_gpus and not has_one_thread():
             raise UsageError(f"{flag} computes with one thread: set {', '.join(f'{name}=1' for name in VARIABLES)}")
 
@@ -279,10 +274,10 @@ class SharingFlags:
             "--batch per-worker": self.batch == "per-worker",
             "--rng caffe": rng == "caffe",
         }
-        given = [flag for flag, value in others.items() if value]
-        if given and self.parallel == "hybrid":
-            raise UsageError(f"--parallel hybrid does not go with {given[0]}: leave one of them out")
-        return replace(self, parallel="data") if given else self
+        problem = _clash("--parallel hybrid", others)
+        if problem and self.parallel == "hybrid":
+            raise UsageError(problem)
+        return replace(self, parallel="data") if problem else self
 
     def _split_below(self, world: World, xp: Any) -> float:
         """See Context. Each of several workers of a host gets the activations of the other hosts."""
@@ -352,6 +347,12 @@ class SharingFlags:
         if self.reproducible:
             reduction.keep_to_tree(*nodes_of_workers(self.reproducible, world.size))
         return reduction
+
+
+def _clash(flag: str, others: dict[str, Any]) -> str:
+    """The message about the first of the other flags that is given; empty if none is."""
+    given = [other for other, value in others.items() if value]
+    return f"{flag} does not go with {given[0]}: leave one of them out" if given else ""
 
 
 def order_of_command(**more: Any) -> dict[str, Any]:

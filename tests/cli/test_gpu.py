@@ -249,7 +249,7 @@ def test_flags_reach_the_engine(run: Run, machine: Machine, flags: str, argument
         ("-gpu 0 -workers 2", "--gpu 0 means 1 workers, not --workers 2: leave that out"),
         (
             "-gpu 0,1 -reproducible 2",
-            "--reproducible 2: --batch per-worker makes the batch grow with the workers, and is",
+            "--reproducible 2 does not go with --batch per-worker (with several GPUs of --gpu give --batch global)",
         ),
     ],
 )
