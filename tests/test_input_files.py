@@ -39,9 +39,9 @@ READERS: dict[str, Callable[[str], Any]] = {
     "idx": read_idx,
     "hostfile": read_hostfile,
     "convert": lambda path: convert(path, f"{path}.npy"),
-    "HDF5 model": lambda path: read_arrays(hdf5.opened, path),
+    "HDF5 model": lambda path: read_arrays(hdf5.contents, path),
     "rows": lambda path: read_rows(path, ["data"]),
-    "npz": lambda path: read_arrays(npz.opened, path),
+    "npz": lambda path: read_arrays(npz.contents, path),
 }
 
 

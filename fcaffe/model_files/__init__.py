@@ -1,7 +1,7 @@
 """Model files: .caffemodel, HDF5 (.caffemodel.h5), NumPy (.npz, and packed .dcmodel) and safetensors.
 
-A format is a module with two functions, and one line in `FORMATS`: `opened(path)` gives the `Contents` of a file, and
-`write(path, model)` writes one. A model of every format reads the same. .caffemodel has a reader of its own.
+A format is a module with two functions, and one line in `FORMATS`: `contents(path)` gives the `Contents` of a
+file, and `write(path, model)` writes one. A model of every format reads the same. .caffemodel has a reader of its own.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def read_model(path: Path) -> Model:
         if format.recognises(start):
             from fcaffe.model_files.arrays import read_arrays
 
-            model = read_arrays(format.load().opened, path)
+            model = read_arrays(format.load().contents, path)
             take_shared(model)  # a file may hold a shared blob only once
             return model
     from fcaffe.model_files import caffemodel

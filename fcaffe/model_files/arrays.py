@@ -1,7 +1,6 @@
 """The loop that reads and writes the formats that hold an outline of the net and named arrays.
 
-.npz, .safetensors, .h5 and .onnx files have both. A format only says how they are stored: it opens a file
-as `Contents`, and `read_arrays` builds the model.
+A format only says how they are stored: it reads a file as `Contents`, and `read_arrays` builds the model.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,29 +46,17 @@ class ArrayName(NamedTuple):
         return f"{self.layer}/{self.blob}" + "/diff" * (self.kind == "diff")
 
 
-class Packed(NamedTuple):
-    """An array that is decoded when `read` is called. `nbytes` is its size in memory."""
-
-    shape: tuple[int, ...]
-    nbytes: int
-    read: Callable[[], np.ndarray]
-
-
 class Contents(NamedTuple):
-    """An open model file: the NetParameter with the shapes of all blobs, and the arrays."""
+    """What a model file holds: the NetParameter with the shapes of all blobs, and the arrays."""
 
     outline: Any
-    arrays: Mapping[ArrayName, Packed]
+    arrays: Mapping[ArrayName, np.ndarray]
 
 
-def read_arrays(
-    opened: Callable[[str | os.PathLike[str]], AbstractContextManager[Contents]],
-    path: str | os.PathLike[str],
-) -> Model:
-    """Read a model from a file that a format's `opened` opens. Raises SnapshotError, which names the file."""
+def read_arrays(contents_of: Callable[[str | os.PathLike[str]], Contents], path: str | os.PathLike[str]) -> Model:
+    """Read a model by a format's function. Raises SnapshotError, which names the file."""
     try:
-        with opened(path) as contents:
-            model = model_of(contents)
+        model = _model_of(contents_of(path))
     except UnreadableError as problem:
         raise SnapshotError(f"cannot read {path} ({problem}): it is missing, damaged or of another kind") from problem
     except SnapshotError as problem:
@@ -90,13 +76,12 @@ def _lacks_a_blob(layer: StoredLayer) -> bool:
     return have != sorted(have, reverse=True)
 
 
-def model_of(contents: Contents) -> Model:
-    """The model of an open file; see `read_arrays`. An array of a layer that is not in the outline adds the layer."""
-    layers = [layer_from_outline(layer) for layer in contents.outline.layer]
+def _model_of(contents: Contents) -> Model:
+    """The model in a file. An array of a layer that is not in the outline adds the layer."""
+    layers = [_layer_from_outline(layer) for layer in contents.outline.layer]
     by_key = dict(keyed(layers))
-    found: list[tuple[StoredBlob, str, Packed]] = []
-    unknown: set[int] = set()  # ids of blobs whose shape the outline does not tell
-    for name, array in contents.arrays.items():
+    described = {key: len(layer.blobs) for key, layer in by_key.items()}
+    for name, values in contents.arrays.items():
         if name.layer not in by_key:
             layers.append(by_key.setdefault(name.layer, StoredLayer(pb.LayerParameter(name=name.layer))))
         layer = by_key[name.layer]
@@ -106,47 +91,33 @@ def model_of(contents: Contents) -> Model:
             )
         while len(layer.blobs) <= name.blob:
             layer.blobs.append(StoredBlob((), None))
-            unknown.add(id(layer.blobs[-1]))
         blob = layer.blobs[name.blob]
-        if id(blob) in unknown:
-            blob.shape = array.shape
-            unknown.remove(id(blob))
-        if array.shape != blob.shape:
+        if name.blob >= described.get(name.layer, 0) and blob.data is None and blob.diff is None:
+            blob.shape = values.shape
+        if values.shape != blob.shape:
             raise SnapshotError(
-                f'layer "{layer.name}": {name.kind} {name.blob} has the shape {array.shape}, not {blob.shape}; '
+                f'layer "{layer.name}": {name.kind} {name.blob} has the shape {values.shape}, not {blob.shape}; '
                 "the file is damaged"
             )
-        found.append((blob, name.kind, array))
-    total = sum(array.nbytes for _, _, array in found)
-    if total > (obtainable_bytes(np) or total):
-        raise SnapshotError(f"its arrays take {total} bytes, more than this machine has free")
-    for blob, kind, array in found:
-        setattr(blob, kind, array.read())
+        setattr(blob, name.kind, values)
     contents.outline.ClearField("layer")
     return Model(contents.outline, layers)
 
 
-def arrays_of(layers: Sequence[StoredLayer]) -> Iterator[tuple[ArrayName, StoredBlob]]:
-    """Yields the names of all arrays that the layers may have, data and then diff of each blob, with the blob."""
-    for key, layer in keyed(layers):
-        for index, blob in enumerate(layer.blobs):
-            for kind in ("data", "diff"):
-                yield ArrayName(key, index, kind), blob
-
-
-def arrays_in(outline: Any) -> Iterator[tuple[ArrayName, StoredBlob]]:
-    """As `arrays_of`, for an outline, which does not change. The blobs have no values."""
-    copy = pb.NetParameter()
-    copy.CopyFrom(outline)
-    return arrays_of([layer_from_outline(layer) for layer in copy.layer])
-
-
 def stored_arrays(model: Model) -> Iterator[tuple[ArrayName, np.ndarray]]:
     """Yields the arrays that the blobs of a model have, one at a time."""
-    for name, blob in arrays_of(model.layers):
-        values = getattr(blob, name.kind)
-        if values is not None:
-            yield name, values
+    for key, layer in keyed(model.layers):
+        for index, blob in enumerate(layer.blobs):
+            for kind, values in (("data", blob.data), ("diff", blob.diff)):
+                if values is not None:
+                    yield ArrayName(key, index, kind), values
+
+
+def check_memory(size: int) -> None:
+    """Raise SnapshotError if a file's arrays of so many bytes do not fit into the free memory."""
+    free = obtainable_bytes(np)
+    if free is not None and size > free:
+        raise SnapshotError(f"its arrays take {size} bytes, and this machine has {free} free")
 
 
 def keyed(layers: Sequence[StoredLayer]) -> Iterator[tuple[str, StoredLayer]]:
@@ -171,7 +142,7 @@ def outline_from(content: bytes) -> Any:
     return outline
 
 
-def layer_from_outline(outline: Any) -> StoredLayer:
+def _layer_from_outline(outline: Any) -> StoredLayer:
     """The layer of an outline, with blobs that have no values yet."""
     check_text(outline)
     blobs = [StoredBlob(blob_shape(blob), None, legacy=blob.HasField("num")) for blob in outline.blobs]

@@ -7,8 +7,6 @@ layers have names and blobs.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import itertools
 import os
 from collections.abc import Iterable, Iterator
@@ -20,7 +18,7 @@ from google.protobuf.message import DecodeError
 from fcaffe import hdf5
 from fcaffe.errors import SnapshotError
 from fcaffe.input_files import asking
-from fcaffe.model_files.arrays import ArrayName, Contents, Packed, stored_arrays
+from fcaffe.model_files.arrays import ArrayName, Contents, stored_arrays
 from fcaffe.model_files.model import Model, check_text
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.forks import without_fork_fields
@@ -30,8 +28,7 @@ _LAYER, _ORDER = "layer", "order"  # attributes of a layer's group
 _LARGEST_ATTRIBUTE = 60000  # bytes; HDF5 allows a little more
 
 
-@contextlib.contextmanager
-def opened(path: str | os.PathLike[str]) -> Iterator[Contents]:
+def contents(path: str | os.PathLike[str]) -> Contents:
     """The contents of an HDF5 file: layers in order, or by name in a file that Caffe wrote. Raises SnapshotError."""
     with hdf5.opened(path, SnapshotError) as file:
         data = _group(file, "data")
@@ -41,7 +38,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Contents]:
                 "this is a solver state, not a model; give it as --snapshot" if state else "there is no model in it"
             )
         outlines: list[tuple[int, Any]] = []
-        arrays: dict[ArrayName, Packed] = {}
+        datasets: dict[ArrayName, Any] = {}
         for name, group in _layers(data):
             outline = _message(group, _LAYER, pb.LayerParameter)
             outline.name = name
@@ -49,13 +46,12 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Contents]:
             outlines.append((len(outlines) if order is None else int(order), outline))
             for kind, parent in (("data", group), ("diff", _group(file, f"diff/{name}"))):
                 for index, dataset in _datasets(parent) if parent is not None else ():
-                    size = hdf5.check_stored(dataset)
-                    read = functools.partial(hdf5.values_of, dataset)
-                    arrays[ArrayName(name, index, kind)] = Packed(hdf5.shape_of(dataset), size, read)
+                    datasets[ArrayName(name, index, kind)] = dataset
         net = _message(data, _NET, pb.NetParameter)
         check_text(net)
         net.layer.extend(outline for _, outline in sorted(outlines, key=lambda item: item[0]))
-        yield Contents(net, arrays)
+        hdf5.check_sizes(datasets.values())
+        return Contents(net, {name: hdf5.values_of(dataset) for name, dataset in datasets.items()})
 
 
 def write(path: str | os.PathLike[str], model: Model) -> None:

@@ -7,10 +7,8 @@ values. It can hold no code, so files from unknown sources are safe to read.
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,7 @@ import numpy as np
 from fcaffe.errors import SnapshotError
 from fcaffe.input_files import read_input, reading
 from fcaffe.model_files import LARGEST_HEADER
-from fcaffe.model_files.arrays import ArrayName, Contents, Packed, outline_from, stored_arrays
+from fcaffe.model_files.arrays import ArrayName, Contents, outline_from, stored_arrays
 from fcaffe.model_files.model import Model
 from fcaffe.output_files import replacing
 
@@ -29,8 +27,7 @@ _DTYPES |= {"U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1"}
 _CODES = {np.dtype(code): name for name, code in _DTYPES.items()}
 
 
-@contextlib.contextmanager
-def opened(path: str | os.PathLike[str]) -> Iterator[Contents]:
+def contents(path: str | os.PathLike[str]) -> Contents:
     """The contents of a file whose tensors have names of blobs. Raises SnapshotError."""
     with reading(path, SnapshotError):
         content = memoryview(read_input(path, most=1 << 40))
@@ -44,11 +41,11 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Contents]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise SnapshotError(f"its header is damaged ({' '.join(str(problem).split())})") from problem
     try:
-        arrays = {ArrayName.parse(name): Packed(array.shape, 0, array.view) for name, array in tensors.items()}
+        arrays = {ArrayName.parse(name): array for name, array in tensors.items()}
     except SnapshotError as problem:
         hint = "If it is a state dict of PyTorch, convert an .onnx of the module instead"
         raise SnapshotError(f"{problem}. {hint}") from problem
-    yield Contents(outline_from(net), arrays)
+    return Contents(outline_from(net), arrays)
 
 
 def write(path: str | os.PathLike[str], model: Model) -> None:
