@@ -1,4 +1,4 @@
-"""`fcaffe lmdb`: shows, merges, shuffles and exports LMDB and LevelDB databases."""
+"""`fcaffe lmdb`: shows and exports LMDB and LevelDB databases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
@@ -19,7 +19,6 @@ from fcaffe.cli.progress import counted
 from fcaffe.cli.table import bar, say
 from fcaffe.data import open_database
 from fcaffe.data.annotated import parse_annotated
-from fcaffe.data.backends import write_database
 from fcaffe.data.database import Database, Record, new_folder
 from fcaffe.data.datum import datum_to_array, labels_of, name_of, parse_datum
 from fcaffe.data.form import labels_beside
@@ -27,16 +26,9 @@ from fcaffe.data.images import encode_image, header_of
 from fcaffe.errors import DataError, UsageError
 
 MOST_LABELS = 40  # in the histogram
-PATHS = {  # of each action: the least and the largest number of paths, and what they name
-    "info": (1, 1, "a database"),
-    "cat": (1, 1, "a database"),
-    "merge": (2, 1000, "databases and the name of a new one"),
-    "shuffle": (2, 2, "a database and the name of a new one"),
-    "export": (2, 2, "a database and the name of a new folder"),
-}
+ACTIONS = ["info", "cat", "export"]
 LONGEST_STEM = 200  # bytes of a file's name
 LIST = "list.txt"  # of exported pictures, for convert_imageset
-_NUMBER = re.compile(rb"\d{6,}(_|$)")  # at the beginning of a key of Caffe's programs
 _PICTURE_ENDING = re.compile(r"\.(png|jpe?g|bmp|gif|tiff?|webp|p[gpn]m)$", re.IGNORECASE)
 _UNSAFE = re.compile(r"[^\w.+-]+")
 _STARTS = {b"\x89PNG": "png", b"\xff\xd8": "jpg", b"BM": "bmp", b"GIF8": "gif", b"II*\0": "tif", b"MM\0*": "tif"}
@@ -44,27 +36,22 @@ _FORMS = {"png": "PNG files", "jpg": "JPEG files", "bmp": "BMP files", "tif": "T
 
 
 @command(
-    example="lmdb shuffle train_lmdb shuffled_lmdb --seed 3",
-    help="Work on LMDB or LevelDB folders, which stay as they are. info DB: counts, shapes, encodings, histogram of "
-    "labels. cat DB: a line for each record. merge DB... OUT: all records one after the other. shuffle DB OUT: in "
-    "another order. export DB FOLDER: the pictures as files, with a list for convert_imageset. Keys of new databases "
-    "are numbered anew; what exists is not overwritten.",
+    example="lmdb info train_lmdb",
+    help="Read an LMDB or LevelDB folder. info DB: counts, shapes, encodings, histogram of labels. cat DB: a line for "
+    "each record. export DB FOLDER: the pictures as files in a new folder, with a list for convert_imageset, which "
+    "shuffles and merges lists.",
 )
-@click.argument("action", metavar="ACTION", type=click.Choice(list(PATHS)))
-@click.argument("paths", nargs=-1, metavar="DB...")
-@click.option("--count", default=0, metavar="N", help="Only the first N records (cat, export; all).")
-@click.option("--seed", default=1, metavar="N", help="Which order (shuffle; 1).")
-@click.option("--backend", default="", metavar="KIND", help="Kind of OUT: lmdb or leveldb (that of the first DB).")
-def lmdb(action: str, paths: tuple[str, ...], count: int, seed: int, backend: str) -> int:
-    least, most, what = PATHS[action]
-    if not least <= len(paths) <= most:
+@click.argument("action", metavar="ACTION", type=click.Choice(ACTIONS))
+@click.argument("paths", nargs=-1, metavar="DB [FOLDER]")
+@click.option("--count", default=0, type=click.IntRange(min=0), metavar="N", help="Only the first N records (all).")
+def lmdb(action: str, paths: tuple[str, ...], count: int) -> int:
+    exports = action == "export"
+    if len(paths) != 1 + exports:
+        what = "a database" + " and the name of a new folder" * exports
         raise UsageError(f"lmdb {action} takes {what}, not {len(paths)} names")
-    sources = paths if most == 1 else paths[:-1]
-    with log.quiet(), contextlib.ExitStack() as opened:
-        databases = [opened.enter_context(contextlib.closing(open_database(path))) for path in sources]
-        total = sum(database.entries for database in databases)
-        total = min(count, total) if count > 0 and action in ("cat", "export") else total
-        records: Iterable[Record] = itertools.islice(itertools.chain(*databases), total)
+    with log.quiet(), contextlib.closing(open_database(paths[0])) as database:
+        total = min(count or database.entries, database.entries)
+        records: Iterable[Record] = itertools.islice(database, total)
         if action == "cat":
             for key, value in records:
                 datum = _datum(key, value)
@@ -72,15 +59,10 @@ def lmdb(action: str, paths: tuple[str, ...], count: int, seed: int, backend: st
                 say(f"{key.decode(errors='backslashreplace')}  {label}  {_shape(shape_of(datum))}  {form_of(datum)}")
             return 0
         records = counted(records, total, "records")
-        if action == "info":
-            _info(records, databases[0])
-        elif action == "export":
+        if exports:
             say(f"{paths[1]}: {export(records, paths[1])} pictures")
         else:
-            shuffles = action == "shuffle"
-            numbers = np.random.default_rng(seed).permutation(total).tolist() if shuffles else range(total)
-            kind = backend or databases[0].kind.lower()
-            say(f"{paths[-1]}: {write_database(paths[-1], renumbered(records, numbers), kind)} records")
+            _info(records, database)
     return 0
 
 
@@ -154,13 +136,6 @@ def shape_of(datum: Any) -> tuple[int, ...]:
         return (datum.channels, datum.height, datum.width) if datum.channels else ()
     header = header_of(datum.data)
     return (header.channels, header.height, header.width) if header.height else ()
-
-
-def renumbered(records: Iterable[Record], numbers: Iterable[int]) -> Iterator[Record]:
-    """Yields the records with these leading numbers in their keys."""
-    for number, (key, value) in zip(numbers, records, strict=True):
-        name = _NUMBER.sub(b"", key, count=1)
-        yield b"%08d" % number + (b"_" + name if name else b""), value
 
 
 def export(records: Iterable[Record], folder: str) -> int:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import subprocess
-from collections.abc import Iterator
 
 from fcaffe import log
 from fcaffe.data import lmdb_library
 from fcaffe.data.database import Database, Record, Writer, register_database
-from fcaffe.data.lmdb_library import LOCK_FILE, library
+from fcaffe.data.lmdb_library import library
 from fcaffe.errors import DataError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.python_path import python
@@ -45,7 +43,7 @@ class Lmdb(Database):
             raise DataError(f'folder "{source}" has no data.mdb: it is not an LMDB')
         self.problems = (library().Error, OSError)
         path = os.path.join(source, "data.mdb")
-        with super()._errors_named():
+        with self._errors_named():
             if os.path.getsize(path) < 2 * mmap.PAGESIZE:
                 raise OSError("data.mdb is shorter than its two meta pages")
             self._environment, self._transaction = lmdb_library.begin(source)
@@ -54,11 +52,6 @@ class Lmdb(Database):
         if size < needed and (size % mmap.PAGESIZE or _lacks_pages(source)):
             raise DataError(
                 f'LMDB "{source}" is cut short: data.mdb has {size} of {needed} bytes; copy or make it again'
-            )
-        if not self._is_registered():
-            log.info(
-                f"LMDB {source} is read without a lock, as {LOCK_FILE} cannot be written: no other process may write "
-                "to it meanwhile"
             )
         self._cursor = self._transaction.cursor()
         self.seek(0)
@@ -84,27 +77,6 @@ class Lmdb(Database):
         with lmdb_library.environments_lock:  # the last reader closes the environment before another one opens it
             self._transaction.abort()
             self._environment = None
-
-    @contextlib.contextmanager
-    def _errors_named(self) -> Iterator[None]:
-        with super()._errors_named():
-            self._check_not_overtaken()
-            yield
-            self._check_not_overtaken()
-
-    def _is_registered(self) -> bool:
-        """Whether the lock file has the transaction. A script that opens and closes the database with a lock of its own
-        removes it, since the locks of a process are released when any handle is closed."""
-        readers = (line.split() for line in self._environment.readers().splitlines()[1:])
-        return [str(os.getpid()), str(self._transaction.id())] in ([words[0], words[-1]] for words in readers)
-
-    def _check_not_overtaken(self) -> None:
-        """Raise DataError if a process has written since the beginning, and may have reused pages."""
-        if self._environment.info()["last_txnid"] != self._transaction.id() and not self._is_registered():
-            raise DataError(
-                f'another process has written to the LMDB "{self.source}", which is read without its lock, so that '
-                f"what was read may be damaged: wait until it has ended, or let {LOCK_FILE} be written there"
-            )
 
     def _first(self) -> bool:
         self._index = 0

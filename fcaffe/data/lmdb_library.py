@@ -18,7 +18,6 @@ from typing import Any
 
 import lmdb
 
-LOCK_FILE = "lock.mdb"
 MOST_READERS = 1024  # of a lock file that is created here: each net of each worker is one
 MODE = 0o664  # Caffe's
 MAP_SIZE = 1 << 40  # bytes, Caffe's; larger than any file, since a map cannot grow while it is read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Iterator
@@ -81,31 +82,31 @@ def read_window_file(source: str, root_folder: str, fg_threshold: float, bg_thre
 
 def _read_images(source: str) -> Iterator[tuple[int, int, str, tuple[int, int, int], np.ndarray]]:
     """Yields the last line, index, path, shape and windows of each image in a file. Raises DataError with the line."""
-    words: list[bytes] = []
-    wanted = 0  # words that make the present image complete
-    for number, line in numbered_lines(source, "window file"):
-        words += line.split()
-        try:
-            while words and len(words) >= wanted:
-                if words[0] != b"#":
-                    raise ValueError(f'"{repr(words[0][:20])[2:-1]}" stands where "#" should begin an image')
-                if len(words) < HEAD:
-                    break
-                index, channels, height, width, count = _integers([words[1], *words[3:HEAD]])
-                if channels != CHANNELS or count < 0:
-                    raise ValueError(
-                        f"image {index} has {channels} channels and {count} windows; it needs 3 and at least 0"
-                    )
-                wanted = HEAD + FIELDS * count
-                if len(words) < wanted:
-                    break
-                yield number, index, os.fsdecode(words[2]), (channels, height, width), _windows(words[HEAD:wanted])
-                del words[:wanted]
-                wanted = 0
-        except ValueError as problem:
-            raise DataError(f"{source}:{number}: {problem}") from problem
-    if words:
-        raise DataError(f"{source}:{number}: the file ends in the middle of an image")
+    words = ((number, word) for number, line in numbered_lines(source, "window file") for word in line.split())
+    number = 0
+
+    def take(count: int) -> list[bytes]:
+        nonlocal number
+        taken = list(itertools.islice(words, count))
+        number = taken[-1][0] if taken else number
+        if len(taken) < count:
+            raise ValueError("the file ends in the middle of an image")
+        return [word for _, word in taken]
+
+    try:
+        for number, mark in words:
+            if mark != b"#":
+                raise ValueError(f'"{repr(mark[:20])[2:-1]}" stands where "#" should begin an image')
+            first, path, *others = take(HEAD - 1)
+            index, channels, height, width, count = _integers([first, *others])
+            if channels != CHANNELS or count < 0:
+                raise ValueError(
+                    f"image {index} has {channels} channels and {count} windows; it needs 3 and at least 0"
+                )
+            windows = _windows(take(FIELDS * count))
+            yield number, index, os.fsdecode(path), (channels, height, width), windows
+    except ValueError as problem:
+        raise DataError(f"{source}:{number}: {problem}") from problem
 
 
 def _integers(words: list[bytes]) -> list[int]:

@@ -90,7 +90,7 @@ LINES = {
     ],
     "merge-bn": ["merge-bn deploy.prototxt deploy.caffemodel merged.prototxt merged.caffemodel"],
     "compress": ["compress net.caffemodel net.dcmodel"],
-    "lmdb": ["lmdb cat lmdb", "lmdb info lmdb", "lmdb export lmdb exported", "lmdb merge lmdb {}", "lmdb info {}"],
+    "lmdb": ["lmdb cat lmdb", "lmdb info lmdb", "lmdb export lmdb exported", "lmdb info {}"],
     "run": ["run {}"],
     "plan": ["plan --net net.prototxt --machine h200 --workers 2"],
 }

@@ -1,4 +1,4 @@
-"""`fcaffe lmdb`: looking into databases, merging, shuffling and exporting them."""
+"""`fcaffe lmdb`: looking into databases and exporting them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ pytest.importorskip("cv2")
 
 INTEROP = GOLDEN / "interop"
 pytestmark = pytest.mark.usefixtures("in_a_folder")
-Records = list[tuple[bytes, bytes]]
 
 
 @pytest.mark.parametrize(
@@ -45,26 +44,6 @@ def test_what_is_in_a_database(name: str, shape: str, form: str, run: Run) -> No
     assert len(first) == 2 and first[0] == f"{key}  7  {shape}  {form}"
 
 
-@pytest.mark.parametrize("backend", ["", "leveldb"])
-def test_a_shuffled_copy(backend: str, run: Run) -> None:
-    source = INTEROP / "gray_lmdb"
-    flag = f"--backend={backend}" if backend else "--noversion"
-    assert run(f"lmdb shuffle {source} one --seed 7 {flag}").out == "one: 64 records\n"
-    assert run(f"lmdb shuffle {source} two --seed 7").code == run(f"lmdb shuffle {source} three --seed 8").code == 0
-    given, one, two, three = map(records, (source, "one", "two", "three"))
-    assert one == two != three
-    assert [key[:9] for key, _ in one] == [b"%08d_" % index for index in range(64)]
-    assert [value for _, value in one] != [value for _, value in given]
-    assert sorted((key[9:], value) for key, value in one) == sorted((key[9:], value) for key, value in given)
-    assert Path("one/CURRENT").exists() == bool(backend)
-
-
-def test_merged_databases_of_both_kinds(run: Run) -> None:
-    sources = [INTEROP / "gray_lmdb", INTEROP / "gray_leveldb"]
-    assert run("lmdb", "merge", *map(str, sources), "made").out == "made: 128 records\n"
-    assert [value for _, value in records("made")] == [value for path in sources for _, value in records(path)]
-
-
 def test_exported_pictures_make_the_same_database(run: Run) -> None:
     assert run(f"lmdb export {INTEROP / 'gray_lmdb'} out").out == "out: 64 pictures\n"
     assert (Path("out/list.txt").read_text()).startswith("00000000_gray_000.png 7\n00000001_gray_001.png 8\n")
@@ -88,22 +67,15 @@ def test_what_goes_wrong_leaves_nothing(run: Run) -> None:
     assert sorted(path.name for path in Path().iterdir()) == ["db"]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("lmdb shuffle db", "lmdb shuffle takes a database and the name of a new one, not 1 names"),
-        ("lmdb merge db", "lmdb merge takes databases and the name of a new one, not 1 names"),
-    ],
-)
-def test_what_is_wrong_is_named(words: str, message: str, run: Run) -> None:
-    assert message in run(words).fatal
+def test_a_missing_folder_is_named(run: Run) -> None:
+    assert "lmdb export takes a database and the name of a new folder, not 1 names" in run("lmdb export db").fatal
 
 
 def test_progress_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", terminal)
-    assert run(f"lmdb shuffle {INTEROP / 'gray_lmdb'} made").code == 0
+    assert run(f"lmdb export {INTEROP / 'gray_lmdb'} made").code == 0
     assert "records" in terminal.getvalue() and "64/64" in terminal.getvalue()
 
 

@@ -94,22 +94,12 @@ def test_a_database_that_has_grown_beyond_the_map_is_opened_again_beside_the_fir
     after.close()
 
 
-@pytest.mark.parametrize("why", ["the folder is protected", "the lock file is a folder"])
-def test_without_a_lock_the_log_says_so_and_a_change_is_an_error(why, folder, capfd):
-    if why == "the lock file is a folder":
-        Path(folder, "lock.mdb").mkdir()
-    else:
-        os.chmod(folder, 0o555)
+def test_a_protected_folder_is_read_without_a_lock(folder):
+    os.chmod(folder, 0o555)
     database = open_database(folder)
-    os.chmod(folder, 0o755)
-    line = next(line for line in capfd.readouterr().err.splitlines() if "is read without a lock" in line)
-    assert folder in line and "lock.mdb" in line
     assert database.read(300)[:200] == values(range(200))
-    if why == "the folder is protected":  # else nobody can write
-        append(folder)
-        with pytest.raises(DataError, match=r"another process has written to the LMDB .*lock\.mdb"):
-            database.read(1)
     database.close()
+    os.chmod(folder, 0o755)
 
 
 HANDLES = [{"readonly": True, "lock": False}, {"readonly": True}, {}]  # arguments of lmdb.open
@@ -126,20 +116,6 @@ def test_a_script_opens_a_database_beside_a_data_layer(arguments, script_first, 
     database.close()
     with lmdb.open(folder, **arguments) as environment, environment.begin() as transaction:
         assert list(transaction.cursor()) == values(range(200))
-
-
-@pytest.mark.parametrize("script_first", [False, True])
-def test_a_script_that_writes_to_the_database_of_a_data_layer_is_an_error(script_first, folder):
-    """Both processes' locks are one process's, so the layer's registration is lost."""
-    database = None if script_first else open_database(folder)
-    with lmdb.open(folder, map_size=1 << 32) as environment:
-        database = database or open_database(folder)
-        for _ in range(5):  # after the third transaction, pages of the first one are free
-            with environment.begin(write=True) as transaction:
-                transaction.put(b"00000000", b"other")
-    with pytest.raises(DataError, match="has written to the LMDB"):
-        database.read(10)
-    database.close()
 
 
 def test_workers_that_read_other_records_than_worker_0_refuse(folder):

@@ -22,7 +22,6 @@ QUOTED = [  # fcaffe's messages among the words in quotes; the others are Caffe'
     "Waiting for data",
     "but mpi4py cannot be used, or finds no MPI library",
     "pictures could be read",
-    "is read without a lock, as",
     "cut short",
     "HDF5 files need h5py",
     "data wait",
