@@ -8,7 +8,6 @@ import numpy as np
 
 from fcaffe.net import Blob, Layer, Traits, register
 from fcaffe.net.fillers import FILLERS, fill, holds_values
-from fcaffe.net.placements import LOCAL
 from fcaffe.proto import caffe_pb2 as pb
 
 
@@ -19,19 +18,13 @@ class Input(Layer):
     traits = Traits(bottoms=0, tops=(1, None))
 
     def setup(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if holds_values(self.xp):
-            self.refuse_split("has values from outside of the net")
+        self.refuse_split("has values from outside of the net")
         shapes = [tuple(shape.dim) for shape in self.param.input_param.shape]
         if len(shapes) not in (0, 1, len(top)):
             raise self.error(f"shape must be given once, once per top or not at all: {len(shapes)} for {len(top)} tops")
         if len(shapes) == 1:
             shapes *= len(top)
         for blob, shape in zip(top, shapes, strict=False):
-            if shape and not holds_values(self.xp):  # it stands for a layer that reads batches
-                share, placement = self.context.share_of(shape[0])
-                holds_boxes = len(shape) == 4 and shape[:1] == (1,) < shapes[0][:1]  # SSD's, of all samples
-                blob.placement = LOCAL if holds_boxes else placement
-                shape = (share.count, *shape[1:])
             blob.reshape(*shape)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Placement:
-    """Base. Its text is how the log and `fcaffe summary` name it."""
+    """Base. Its text is how the log names it."""
 
     chosen_by: Any = field(default=None, kw_only=True)  # the layer that chooses the rows, whose number changes
 

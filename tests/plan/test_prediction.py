@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
@@ -10,9 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fcaffe.errors import UsageError
-from fcaffe.net import Net
+from fcaffe.layers.input import Input
+from fcaffe.net import Net, registry
 from fcaffe.net.build.filter import filter_net
-from fcaffe.net.build.redistribute import Redistribute
+from fcaffe.net.build.redistribute import Redistribute, adjoint
+from fcaffe.net.placements import Partial, Replicate, Shard
 from fcaffe.plan.machine import DEVICES, FCAFFE, MACHINES, TITAN
 from fcaffe.plan.prediction import Prediction
 from fcaffe.plan.reductions import COMPARED, sum_of
@@ -110,16 +113,40 @@ def test_memory_counts_what_fcaffe_allocates(googlenet):
     assert plan.memory(plan.row(16, "ring"))["activations"] == 2 * need["activations"]
 
 
-def test_split_weights_move_what_the_graph_moves():
+class Reading(Input):
+    """Stands for a layer that reads batches."""
+
+    def setup(self, bottom, top):
+        for blob, shape in zip(top, self.param.input_param.shape, strict=True):
+            share, blob.placement = self.context.share_of(shape.dim[0])
+            blob.reshape(share.count, *shape.dim[1:])
+
+
+def bytes_sent(node, workers):
+    """What each worker sends to redistribute a blob in one pass, forward and backward."""
+    layer, part = node.layer, 4 * math.prod(node.layer.context.whole_shape(node.bottoms[0])) * (workers - 1) / workers
+
+    def sent(source, target):
+        if isinstance(source, Replicate) or isinstance(target, Partial):
+            return 0
+        if isinstance(source, Partial):
+            return part if isinstance(target, Shard) else workers * part
+        return part / workers if isinstance(target, Shard) else part
+
+    return sent(layer.source, layer.target) + sent(adjoint(layer.target), adjoint(layer.source))
+
+
+def test_split_weights_move_what_the_graph_moves(monkeypatch):
+    monkeypatch.setitem(registry._registry, "Reading", Reading)
     for name, workers in itertools.product(["alexnet", "vgg16", "googlenet", "lenet"], [2, 4]):
         work = work_of_net(f"{ROOT}/models/{name}/train_val.prototxt")
         param, context = filter_net(read_net_for(work.path, pb.TRAIN)), hollow_context()
         for layer in param.layer:
             if layer.type in READERS:
-                replace_reader(layer, "Input", work.path, None)
+                replace_reader(layer, "Reading", work.path, None)
         context.workers.size, context.split_below = workers, 1
         net, split = Net(param, context), work.split(workers, work.batch)
-        sent = sum(one.layer.bytes_sent(one.bottoms) for one in net.nodes if isinstance(one.layer, Redistribute))
+        sent = sum(bytes_sent(node, workers) for node in net.nodes if isinstance(node.layer, Redistribute))
         assert sent == pytest.approx(2 * (workers - 1) / workers * sum(split.blobs), rel=1e-3)
         own = sum(one.blob.count for one in net.parameters.owned if one.is_split)
         assert (net.parameters.exchanged, own) == (split.parameters, split.own)

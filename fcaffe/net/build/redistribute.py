@@ -11,7 +11,6 @@ The gradient of a replicated blob is a sum over the workers; that of a sum is re
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -53,22 +52,8 @@ class Redistribute(Layer):
         if not isinstance(self.source, Replicate):
             workers.run_shards_in_step()
         top[0].reshape(*self.context.own_shape(whole, self.target))
-        change = f'{self.bottom_name(0)} for layer "{self.reader.name}", from {self.source} to {self.target}'
-        log.info(f"{change}: each worker sends {self.bytes_sent(bottom):,} bytes a pass")
-
-    def bytes_sent(self, bottom: list[Blob]) -> int:
-        """What each worker sends to the others in one pass, forward and backward."""
-        size, total = self.context.workers.size, 4 * math.prod(self.context.whole_shape(bottom[0]))
-        part = total * (size - 1) // size
-
-        def sent(source: Placement, target: Placement) -> int:
-            if isinstance(source, Replicate) or isinstance(target, Partial):
-                return 0
-            if isinstance(source, Partial):
-                return part if isinstance(target, Shard) else size * part
-            return part // size if isinstance(target, Shard) else part
-
-        return sent(self.source, self.target) + sent(adjoint(self.target), adjoint(self.source))
+        readers = f'layer "{self.reader.name}" ({self.reader.type})'
+        log.info(f"{self.bottom_name(0)} goes from {self.source} to {self.target} for {readers}")
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
         if not (isinstance(self.source, Shard) and self.source.chosen_by):  # else forward sets the shape
