@@ -48,6 +48,7 @@ def _external_data(model: Any, folder: str) -> int:
                 onnx().external_data_helper.load_external_data_for_tensor(tensor, folder)
         except UnreadableError as problem:
             raise SnapshotError(f'constant "{tensor.name}" in "{location}": {str(problem)[:400]}') from problem
+        tensor.data_location = onnx().TensorProto.DEFAULT
         total += len(tensor.raw_data)
         if total > 2 * sum(map(os.path.getsize, paths)):
             raise SnapshotError(f"its constants are the same values of {location} many times; export each once")

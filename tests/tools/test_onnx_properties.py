@@ -39,18 +39,13 @@ def test_random_graphs(tmp_path: Path) -> None:
 
 
 def test_a_version_that_the_rule_does_not_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SpaceToDepth has an attribute more since version 28, and Relu has none."""
-    monkeypatch.setattr(rules, "NEWEST", 27)
+    """Softmax has another default since version 13, and Relu only takes more types."""
+    monkeypatch.setattr(rules, "NEWEST", 12)
     graphs = Graphs(0)
-    graphs.version = 28
-    for op, refused in (("SpaceToDepth", True), ("Celu", False)):
-        attributes = {"blocksize": 1} if refused else {}
-        model = graphs.chain([(op, attributes, [])], (1, 2, 4, 4))
-        if refused:
-            with pytest.raises(NetError, match=r"SpaceToDepth.*version 28 .*opset_version 27"):
-                converted(tmp_path, model)
-        else:
-            converted(tmp_path, model)
+    graphs.version = 13
+    converted(tmp_path, graphs.chain([("Relu", {}, [])], (1, 2, 4, 4)))
+    with pytest.raises(NetError, match=r"Softmax.*version 13 .*opset_version 12"):
+        converted(tmp_path, graphs.chain([("Softmax", {}, [])], (1, 2, 4, 4)))
 
 
 @pytest.mark.parametrize(
