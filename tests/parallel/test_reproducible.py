@@ -76,18 +76,12 @@ def test_any_number_of_workers_and_threads(folder: Path, math: str) -> None:
         widen(folder)
     weights, log = train("--reproducible", "5", "--math", math, OMP_NUM_THREADS="2", OPENBLAS_NUM_THREADS="2")
     assert "5 shards, this worker's on 2 threads side by side" in log and "1 thread" in log
-    results = [
-        train("--reproducible=5", "--workers", "2", "--math", math, OMP_NUM_THREADS="3"),
-        train(
-            *f"-reproducible 5 --workers 3 --reduce ring --bucket-mb 0.001 --math {math}".split(), OMP_NUM_THREADS="1"
-        ),
-    ]
-    assert "this worker's on 2 threads side by side" in results[0][1]
-    for theirs, other in results:
-        assert theirs == weights
-        assert re.findall(r"loss = \S+", other) == re.findall(r"loss = \S+", log)
-    resumed = ("--snapshot", "run_iter_3.solverstate", "--workers", "4", "--reduce", "server", "--no-overlap")
-    assert train("--reproducible", "5", "--math", math, *resumed)[0] == weights
+    theirs, other = train("--reproducible=5", "--workers", "2", "--math", math, OMP_NUM_THREADS="3")
+    assert "this worker's on 2 threads side by side" in other
+    assert theirs == weights and re.findall(r"loss = \S+", other) == re.findall(r"loss = \S+", log)
+    if math == "fp32":
+        flags = "--workers 4 --reduce ring --bucket-mb 0.001 --snapshot run_iter_3.solverstate"
+        assert train("--reproducible", "5", *flags.split(), OMP_NUM_THREADS="1")[0] == weights
 
 
 @needs_mpi
