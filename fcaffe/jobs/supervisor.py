@@ -170,19 +170,22 @@ class Supervisor:
             return
         self.pmi.serve(self.ranks[number].pmi.put, content)
         if self.pmi.aborted is not None:
-            who = self._names(self.ranks[number])
-            self._end(f"the MPI of {who} gave up with code {self.pmi.aborted}; what it said stands above")
+            who = f"the MPI of {self._names(self.ranks[number])}"
+            message = f"{who} gave up with code {self.pmi.aborted}; what it said stands above"
+            self._lose(self.ranks[number], True, fault=True, message=message)
 
     def _bury(self, rank: Rank) -> None:
-        """Handle the end of a rank's process. One that ended too early is a fault.
-
-        On several hosts a crash may follow from the loss of a rank there, since MPI crashes in messages to that one.
-        """
+        """Handle the end of a rank's process. One that ended too early is a fault."""
         rank.close()
-        if rank.failed or rank.doing.state == DONE:
-            return
-        lost = rank.crashed and len(set(self.order["hosts"])) > 1
-        self.tell(**rank.cause_of_death(self._names(rank)), lost=lost)
+        if not rank.failed and rank.doing.state != DONE:
+            self._lose(rank, rank.crashed, **rank.cause_of_death(self._names(rank)))
+
+    def _lose(self, rank: Rank, by_mpi: bool, **cause: Any) -> None:
+        """Tell why a rank is lost, and end the others. If MPI may have ended it, since it has lost a rank on another
+        host, the launcher first waits for a better cause."""
+        rank.failed = True
+        lost = by_mpi and len(set(self.order["hosts"])) > 1
+        self.tell(**cause, lost=lost)
         if not lost:
             self._kill()
 
