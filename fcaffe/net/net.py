@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ from fcaffe.net.blob import Array, Blob, Storage
 from fcaffe.net.build.graph import Graph
 from fcaffe.net.context import Context
 from fcaffe.net.exchange import GradientExchange
-from fcaffe.net.node import Hooks, Node
+from fcaffe.net.node import Hook, Node
 from fcaffe.net.parameters import spec_of
 from fcaffe.net.placements import Shard
 from fcaffe.net.run.arena import START, Arena, Memory, memory_of
@@ -40,7 +41,7 @@ class Net(Graph):
         context.engine.make_current()
         super().__init__(param, context)
         self.debug_info: bool = param.debug_info
-        self.hooks = Hooks()
+        self.hooks: dict[str, list[Hook]] = defaultdict(list)  # called "before_forward" of a layer, and so on
         self.arena = Arena(context.recompute)
         self._loss = context.engine.xp.zeros(1, np.float64)  # the loss of a pass, if it stays on a device
         self._weighed: dict[Blob, tuple[Storage, tuple[int, ...], float]] = {}  # memory and weight of losses' gradients
@@ -118,7 +119,7 @@ class Net(Graph):
         program, in_arena = self.plain, self.fuses
         if self.on_demand is not None:
             self.on_demand.forget() if whole else self.on_demand.complete()
-        if whole and not (self.debug_info or self.hooks.before_forward or self.hooks.after_forward):
+        if whole and not (self.debug_info or self.hooks["before_forward"] or self.hooks["after_forward"]):
             if self.fuses:
                 program = self.fused
             elif self.on_demand is not None:
@@ -141,13 +142,13 @@ class Net(Graph):
 
     def _forward_node(self, node: Node) -> float:
         """Returns the weighted sum of its losses."""
-        for hook in self.hooks.before_forward:
+        for hook in self.hooks["before_forward"]:
             hook(node.index)
         node.forward()
         if self.debug_info:
             self._debug_forward(node)
         loss = node.loss()
-        for hook in self.hooks.after_forward:
+        for hook in self.hooks["after_forward"]:
             hook(node.index)
         return loss
 
@@ -182,7 +183,7 @@ class Net(Graph):
         whole = start in (None, len(self.nodes) - 1) and end == 0
         if self.on_demand is not None:
             self.on_demand.retire()
-            hooks = self.hooks.before_backward or self.hooks.after_backward
+            hooks = self.hooks["before_backward"] or self.hooks["after_backward"]
             if not whole or hooks or self.program.inference:
                 self.program = self.plain
         first = len(self.program.nodes) - 1 if whole or start is None else start
@@ -216,7 +217,7 @@ class Net(Graph):
             self.arena.clear_unwritten()
         for index in range(first, last - 1, -1):
             node = nodes[index]
-            for hook in self.hooks.before_backward:
+            for hook in self.hooks["before_backward"]:
                 hook(index)
             if index in self.arena.again:
                 self.arena.move(index)
@@ -229,7 +230,7 @@ class Net(Graph):
             for layer in node.layer.layers:
                 for blob in layer.blobs:
                     blob.diff_storage.settle()
-            for hook in self.hooks.after_backward:
+            for hook in self.hooks["after_backward"]:
                 hook(index)
             if exchange is not None:
                 exchange.ready(self.program.final_from[index])

@@ -158,13 +158,3 @@ class Node:
 
 
 Hook = Callable[[int], None]  # gets the index of the layer in the net
-
-
-@dataclass
-class Hooks:
-    """Called in their order. A net that has any runs its layers one by one."""
-
-    before_forward: list[Hook] = field(default_factory=list)
-    after_forward: list[Hook] = field(default_factory=list)
-    before_backward: list[Hook] = field(default_factory=list)
-    after_backward: list[Hook] = field(default_factory=list)

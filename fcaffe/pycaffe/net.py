@@ -184,17 +184,17 @@ class Net:
 
     def before_forward(self, run: Hook) -> None:
         """Call this with the index of each layer ahead of its forward pass, in nets of solvers as well."""
-        self._call(run, self._net.hooks.before_forward)
+        self._call(run, self._net.hooks["before_forward"])
 
     def after_forward(self, run: Hook) -> None:
-        self._call(run, self._net.hooks.after_forward)
+        self._call(run, self._net.hooks["after_forward"])
 
     def before_backward(self, run: Hook) -> None:
-        self._call(run, self._net.hooks.before_backward)
+        self._call(run, self._net.hooks["before_backward"])
 
     def after_backward(self, run: Hook) -> None:
         """Call this with the index of each layer behind its backward pass; it may be an NCCL too."""
-        self._call(run, self._net.hooks.after_backward)
+        self._call(run, self._net.hooks["after_backward"])
 
     def _call(self, run: Hook, hooks: list[Hook]) -> None:
         if not callable(run):
