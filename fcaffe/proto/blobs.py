@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from fcaffe.errors import SnapshotError
 from fcaffe.proto import caffe_pb2 as pb
@@ -18,6 +19,7 @@ MAX_AXES = 32  # of a blob, as in Caffe
 
 _RAW_TYPES = {pb.BlobBytes.DOUBLE: "<f8", pb.BlobBytes.FLOAT: "<f4", pb.BlobBytes.FLOAT16: "<f2"}
 _LEGACY_AXES = ("num", "channels", "height", "width")
+_FIXED32 = 5  # protobuf's code for a field of four bytes
 _NUMBERS = {name: field.number for name, field in pb.BlobBytes.DESCRIPTOR.fields_by_name.items()}
 
 
@@ -134,8 +136,10 @@ def _values(blob: Any, which: str, shape: tuple[int, ...]) -> np.ndarray | None:
         values = np.frombuffer(content, dtype)
         break
     else:
-        # not packed, as some writers write them: unknown fields of a BlobBytes
-        values = np.array(getattr(pb.BlobProto.FromString(blob.SerializeToString()), which), "<f4")
+        # not packed, as some writers write them
+        unknown: Any = UnknownFieldSet(blob)
+        single = [each.data for each in unknown if (each.field_number, each.wire_type) == (_NUMBERS[which], _FIXED32)]
+        values = np.array(single, "<u4").view("<f4")
     if (min(shape, default=0) < 0 or math.prod(shape) != values.size) and (which == "data" or values.size):
         raise SnapshotError(f"a blob of shape {shape} holds {values.size} values of {which}; the file is damaged")
     return values.reshape(shape) if which == "data" or values.size else None
