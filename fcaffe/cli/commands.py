@@ -38,7 +38,7 @@ OTHERS = {
     "summary": "show layers, shapes and costs of a net, a model or a solver: NET [--phase TRAIN|TEST] [--json]",
     "solver": "show a solver's fields and learning rate: SOLVER [--json]",
     "detect-objects": "find objects in pictures: --model FILE --weights FILE [--out FOLDER] IMAGE...",
-    "report": "write a page about a training: LOG PAGE.html [--solver FILE [--weights FILE]]",
+    "report": "write a page about a training: LOG... PAGE.html [--solver FILE]",
     "plot": "draw the curves of trainings: LOG... [--out PICTURE] [--x time]",
     "convert": "convert a model, solver state, net, solver or mean to another format: IN OUT",
     "merge-bn": "fold BatchNorm and Scale into the weights before: NET WEIGHTS NEW_NET NEW_WEIGHTS",

@@ -15,7 +15,6 @@ from collections.abc import Iterable
 
 import click
 
-from fcaffe.cli.engine import EngineFlags, engine_flags
 from fcaffe.cli.flags import command, required
 from fcaffe.cli.table import say
 from fcaffe.errors import FcaffeError, UsageError
@@ -106,23 +105,19 @@ def plot_training_log(words: tuple[str, ...]) -> int:
 
 
 @command(
-    example="report train.log page.html --solver solver.prototxt --weights net_iter_10000.caffemodel",
+    example="report train.log page.html --solver solver.prototxt",
     help="Write the page PAGE.html about a training from its LOG, fcaffe's or Caffe's, with its curves. A training "
-    "that was resumed may have several logs, in their order. --solver adds the prototxts. --weights, a model of "
-    "that training, adds the mistakes of the first test net. `train --report` writes such a page while it trains.",
+    "that was resumed may have several logs, in their order. --solver adds the prototxts. `train --report` writes such "
+    "a page while it trains, with the mistakes of the first test net.",
 )
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
 @click.argument("page", metavar="PAGE.html")
 @click.option("--solver", default="", metavar="FILE", help="The solver's prototxt.")
-@click.option("--weights", default="", metavar="FILE", help="A model of the training; needs --solver.")
-@engine_flags
-def report(engines: EngineFlags, logs: tuple[str, ...], page: str, solver: str, weights: str) -> int:
+def report(logs: tuple[str, ...], page: str, solver: str) -> int:
     from fcaffe.tools.report.recorder import write_report
 
-    check_output(page, PAGE, *logs, solver, weights)
-    if weights and not solver:
-        raise UsageError(f"--weights {weights} needs the net that they belong to: give --solver FILE as well")
-    write_report(logs, page, solver, weights, engines.create(None))
+    check_output(page, PAGE, *logs, solver)
+    write_report(logs, page, solver)
     return 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,15 +109,6 @@ class Confusion:
         records = _records(self.net)
         reads_all = bool(records) and self.counts.sum() % records == 0
         return Evaluation(self.counts, self.worst, moment, labels_of(self.net), reads_all)
-
-
-def evaluate(net: Net, batches: Iterable[object], moment: str) -> Evaluation | None:
-    """Run the net once for each item of `batches`. Returns None if it gives no scores of classes."""
-    confusion = Confusion(net)
-    for _ in batches:
-        net.forward()
-        confusion.add()
-    return confusion.result(moment)
 
 
 def labels_of(net: Net) -> list[str]:

@@ -180,14 +180,6 @@ def test_from_a_log_alone(run: Run, log_file: Path) -> None:
     assert charts_of(page)[0]["series"][0]["points"]
 
 
-def test_with_solver_and_weights(run: Run) -> None:
-    assert "give --solver FILE as well" in run("report train.log page.html --weights a.caffemodel").fatal
-    assert run("train -solver solver.prototxt -log train.log").code == 0
-    assert run("report train.log page.html --solver solver.prototxt --weights small_iter_8.caffemodel").code == 0
-    text = words_of(Path("page.html").read_text())
-    assert "samples are right" in text and "net.prototxt" in text
-
-
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 

@@ -65,7 +65,7 @@ LINES = {
     "summary": ["summary {net.prototxt}", "summary {net.prototxt} --target {chip.txt}"],
     "solver": ["solver {solver.prototxt}"],
     "detect-objects": ["detect-objects --model {boxes.prototxt} --weights {boxes.caffemodel} {some/a.png}"],
-    "report": ["report {train.log} @.html --solver {solver.prototxt} --weights {small.caffemodel}"],
+    "report": ["report {train.log} @.html --solver {solver.prototxt}"],
     "plot": ["plot {train.log} --out @.png"],
     "convert": [
         *(f"convert {{small.caffemodel}} @.{ending}" for ending in ("caffemodel", "h5", "npz", "npy", "prototxt")),

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from collections.abc import Sequence
 
 import numpy as np
 
 from fcaffe import log
-from fcaffe.engines import Engine
 from fcaffe.errors import FcaffeError
 from fcaffe.log.reader import TrainingLog, read_log
-from fcaffe.net.weights import load_weights
 from fcaffe.proto import read_solver
 from fcaffe.solvers import Observer, Solver
-from fcaffe.solvers.nets import test_net_params
-from fcaffe.tools.confusion import Confusion, evaluate
-from fcaffe.tools.nets import new_net
+from fcaffe.tools.confusion import Confusion
 from fcaffe.tools.report.numbers import LOSS, RATE, Numbers, beside, key_of
 from fcaffe.tools.report.page import Content, prototxts, write_page
 
@@ -116,10 +110,8 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{minutes:.0f} min" if minutes < 100 else f"{hours:.1f} h"
 
 
-def write_report(logs: Sequence[str], page: str, solver_file: str, weights: str, engine: Engine) -> None:
-    """Write the page about the training of these logs.
-
-    `solver_file` and `weights`, a model of its nets, may be "": then the page has fewer parts.
+def write_report(logs: Sequence[str], page: str, solver_file: str) -> None:
+    """Write the page about the training of these logs, with the prototxts of its solver unless that is "".
 
     Raises FcaffeError.
     """
@@ -127,14 +119,6 @@ def write_report(logs: Sequence[str], page: str, solver_file: str, weights: str,
     last = max(max(curve) for curve in found.curves() if curve)
     content = Content(found.net or "Training", f"{', '.join(logs)}, up to iteration {last:,}", found)
     if solver_file:
-        param = read_solver(solver_file)
-        content.state += f" of {param.max_iter:,}"
+        content.state += f" of {read_solver(solver_file).max_iter:,}"
         content.prototxts = prototxts(solver_file)
-        if weights and (tests := test_net_params(param)):
-            with log.quiet():
-                net = new_net(tests[0][0], engine)
-            with contextlib.closing(net):
-                load_weights(net, weights)
-                moment = f"with {os.path.basename(weights)}"
-                content.evaluation = evaluate(net, range(param.test_iter[0]), moment)
     write_page(page, content)
