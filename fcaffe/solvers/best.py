@@ -22,11 +22,8 @@ class Best(Observer):
     """The best value of one output of the test nets, and the number of tests since.
 
     The first test net that has the output counts. Lower values of a loss are better, and higher ones of other outputs,
-    unless the name ends in `:min` or `:max`. NaN is never better. The state is the same on all workers.
-
-    Args:
-        wanted: the name of the output.
-        patience: after how many tests without a better value the training ends; 0 for never.
+    unless the name ends in `:min` or `:max`. NaN is never better. The state is the same on all workers. `patience` is
+    after how many tests without a better value the training ends, 0 for never.
     """
 
     held = Held.ALIKE

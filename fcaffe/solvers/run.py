@@ -40,19 +40,15 @@ from fcaffe.timeline import Timeline
 class Options:
     """The settings of a training besides the solver's parameters and the engine.
 
+    `on_nan` is that of NanPolicy, `keep_best` and `patience` are those of Best, `job` is that of Identity, and other
+    settings are those of Context.
+
     Attributes:
-        noise, sync_batch_norm, whole_passes, recompute, on_demand, split_below: See Context. Weights are not split with
-            `shards`, noise from Caffe's stream, a batch of each worker's own, or a compression that applies momentum.
         random: Caffe's generator; a `random_seed` in the solver's parameters restarts it.
-        workers: The workers, each of which has one Run in step with the others.
-        exchange: Sums the gradients of all workers.
-        shards: 0, or the number of shards of a batch: the weights have the same bits on any number of workers up to
-            that (see ShardedBatches).
-        on_nan: See NanPolicy.
+        shards: 0, or the number of shards of a batch (see ShardedBatches).
+        split_below: See Context. Weights are not split with `shards`, noise from Caffe's stream, a batch of each
+            worker's own, or a compression that applies momentum.
         refuses_misfits: Raise SnapshotError for weights that fit no layer.
-        keep_best, patience: See Best; "" keeps no best weights.
-        requested_action: Returns the action that a signal requests.
-        job: See Identity.
     """
 
     noise: str = "caffe"

@@ -29,12 +29,7 @@ class Shards(Workers):
     shard has a net and a thread, and sums and gatherings of values of all shards are barriers. As many threads compute
     at a time as there are `cores`.
 
-    Attributes:
-        own: This worker's shards.
-        counts: How many shards each worker has.
-        tree, nodes: See `nodes_of_workers`.
-        in_step: Whether all shards are computed at the same time.
-        cores: What a thread holds while it computes.
+    `own` are this worker's shards, `counts` those of each worker, and a thread holds one of `cores` while it computes.
     """
 
     def __init__(self, workers: Workers, size: int) -> None:

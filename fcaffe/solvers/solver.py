@@ -160,10 +160,7 @@ class Solver(Run):
         return stopped
 
     def snapshot(self, prefix: str = "") -> str:
-        """Write model and state, under the solver's prefix or another one. All workers call this.
-
-        Returns the state's path, or "" on workers other than 0.
-        """
+        """Write model and state; see `save`."""
         from fcaffe.solvers.snapshot.saving import save
 
         return save(self, self._before_test, prefix)

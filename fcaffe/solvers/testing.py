@@ -17,12 +17,8 @@ from fcaffe.solvers.run import Run
 def test(run: Run, index: int, asked_to_stop: Callable[[], bool]) -> None:
     """Log the mean of every output over test_iter batches of test net `index`, unless `asked_to_stop` ends the test.
 
-    All workers call `asked_to_stop` together, before every second batch of each.
-
-    Instead of the rows of DetectionEvaluate, their mean average precision is logged.
-
-    Workers take turns with the batches, or worker 0 has all of them. It adds them in their order, so that the sums
-    equal those of one worker.
+    All workers call `asked_to_stop` together, before every second batch of each. They take turns with the batches, or
+    worker 0 has all of them. It adds them in their order, so that the sums equal those of one worker.
     """
     log.testing(run.iteration, index)
     net, batches, several = run.test_nets[index], run.param.test_iter[index], run.workers.size > 1

@@ -65,18 +65,14 @@ class _Loaded(NamedTuple):
     digest: int = 0
 
 
-Progress = Callable[[Iterable[Any], int, str], Iterator[Any]]
+Progress = Callable[[Iterable[Any], int, str], Iterator[Any]]  # yields items, of this number and name, and counts them
 
 
 def build(out: str, listing: Listing, form: Form, encode: str, progress: Progress) -> Seen:
     """Write the data set of a listing to the new folder `out`, which appears complete at the end or not at all.
 
-    Args:
-        form: of the stored pictures. Without a size all pictures must have the same.
-        encode: "" for pixels, or the kind of picture files to store.
-        progress: yields the items, of this number, and shows how many have come; the last argument names them.
-
-    Raises DataError: the folder exists, a class has no picture, the disk is full.
+    Without a size in `form` all pictures must have the same. `encode` is "" for pixels, or the kind of picture files to
+    store. Raises DataError: the folder exists, a class has no picture, the disk is full.
     """
     opencv()  # raises if it is missing
     _check_classes(listing, {image.label for image in listing.parts[TRAIN]})

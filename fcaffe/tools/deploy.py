@@ -47,11 +47,8 @@ def deploy_net(param: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
     becomes their layer; of several with the same labels the one of the largest loss_weight counts, and the last of
     equals, since the others are auxiliary.
 
-    Args:
-        param: a net with layers of phase TEST.
-        shapes: the shapes of the blobs that layers which read data write, with the batch in front.
-
-    Raises NetError if the net ends in nothing else than scores.
+    `shapes` are those of the blobs that layers which read data write, with the batch in front. Raises NetError if the
+    net ends in nothing else than scores.
     """
     net = test_layers(param)
     labels = _labels(net)

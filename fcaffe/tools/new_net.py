@@ -108,12 +108,8 @@ def write_project(
 ) -> Project:
     """Write the files of a training to the new folder `out`, which appears complete or not at all.
 
-    Args:
-        weights: the path of a model for the net, or "".
-        batch: of the training; by default the template's, at most LARGEST_BATCH.
-        rate: base_lr; by default the template's, scaled to the batch.
-
-    Raises FcaffeError: the folder exists, or the net does not suit the data.
+    `weights` is the path of a model for the net, or "". The template's own batch is taken up to LARGEST_BATCH, and its
+    base_lr is scaled to the batch. Raises FcaffeError: the folder exists, or the net does not suit the data.
     """
     project = Project(out, data, template, read_model(weights) if weights else None, weights)
     project.net.name = re.sub(r"\W+", "_", os.path.basename(os.path.normpath(out)))

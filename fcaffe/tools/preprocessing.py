@@ -173,11 +173,8 @@ def _first(array: np.ndarray) -> str:
 def of_net(param: Any, path: str, size: tuple[int, int] | None = None, is_stated: bool = False) -> Preprocessing:
     """The preprocessing of the net in the prototxt at `path`: of its first layer that reads pictures in phase TEST.
 
-    Args:
-        size: instead of that of the data set.
-        is_stated: whether an Input without a transform_param is one of plain bytes.
-
-    Raises UsageError, DataError if it is not stated, with the remedy.
+    `size` counts instead of that of the data set, and `is_stated` lets an Input without a transform_param take plain
+    bytes. Raises UsageError, DataError if the preprocessing is not stated, with the remedy.
     """
     sources = [layer for layer in test_layers(param).layer if is_source(layer)]
     layer = next((one for one in sources if one.type in ("Data", "ImageData", "AnnotatedData", "Input")), None)

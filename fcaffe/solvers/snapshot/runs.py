@@ -102,11 +102,8 @@ def models(prefix: str) -> list[str]:
 def newest(prefix: str, check: Callable[[str], object] = check_whole, of: int = 0, tell: bool = True) -> str | None:
     """The path of the newest whole state under a prefix, in the order of `states`; None if there is none.
 
-    Args:
-        prefix: the solver's.
-        check: raises SnapshotError for a state that is not whole. An OtherRunError ends the search.
-        of: 0, or the number of a generation that the state's run must have.
-        tell: log the states that are not whole.
+    `check` raises SnapshotError for a state that is not whole, which `tell` logs; an OtherRunError ends the search.
+    `of` is 0, or the number of a generation that the state's run must have.
     """
     for state in states(prefix, tell):
         if of and of not in [one.id for one in state.generations]:

@@ -27,16 +27,9 @@ SLACK = 1 << 20  # bytes of a state besides its arrays
 
 
 def save(run: Run, states: carried.States | None = None, prefix: str = "") -> str:
-    """Write model and state. All workers call this; worker 0 writes.
+    """Write model and state, under the solver's prefix or this one. Returns the state's path, "" on workers but 0.
 
-    Args:
-        run: the run.
-        states: what `states_of` returned; by default the present ones. In a test they are those before the test, since
-            a resumed run repeats the test.
-        prefix: prefix of the files' paths; by default the solver's.
-
-    Returns:
-        The path of the state on worker 0, "" on others.
+    All workers call this. In a test `states` are what `states_of` returned before, since a resumed run repeats the test.
     """
     with run.timeline.span(SNAPSHOT):
         states = states or carried.states_of(run)

@@ -54,11 +54,7 @@ class Thinned:
 class Numbers:
     """The losses, rates and test outputs of a run, in memory and in the file `path`.
 
-    A run that resumes at an iteration takes over the numbers up to that from the file, if the file is of the same run.
-
-    Args:
-        run: the number of the run.
-        iteration: where it starts.
+    A run that resumes at an iteration takes over the numbers up to that from the file, if its number is that of `run`.
     """
 
     def __init__(self, path: str, run: int, iteration: int) -> None:
