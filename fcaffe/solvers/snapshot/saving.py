@@ -29,7 +29,7 @@ SLACK = 1 << 20  # bytes of a state besides its arrays
 def save(run: Run, states: carried.States | None = None, prefix: str = "") -> str:
     """Write model and state, under the solver's prefix or this one. Returns the state's path, "" on workers but 0.
 
-    All workers call this. In a test `states` are what `states_of` returned before, since a resumed run repeats the test.
+    All workers call this. In a test `states` are those before the test, which a resumed run repeats.
     """
     with run.timeline.span(SNAPSHOT):
         states = states or carried.states_of(run)
