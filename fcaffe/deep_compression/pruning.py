@@ -216,20 +216,17 @@ class Retraining:
             history[...] = 0
         solver.observers[:] = [constraint(solver, layers)]
         solver.step(iterations)
-        trained = {layer.name: layer.blobs for layer in to_model(solver.net).layers}
-        made = []
-        for layer in model.layers:
-            pairs = zip(layer.blobs, trained.get(layer.name, layer.blobs), strict=True)
-            made.append(StoredLayer(layer.param, [_copy(blob, new.data) for blob, new in pairs]))
+        trained = {
+            layer.name: [
+                StoredBlob(blob.shape, np.array(blob.data)) for blob in layer.blobs
+            ]  # not the net's own memory
+            for layer in to_model(solver.net).layers
+        }
+        made = [StoredLayer(layer.param, trained.get(layer.name, layer.blobs)) for layer in model.layers]
         return Model(model.param, made)
 
     def close(self) -> None:
         self._solver.close()
-
-
-def _copy(blob: StoredBlob, values: np.ndarray | None) -> StoredBlob:
-    values = None if values is None else np.array(values, order="C").reshape(blob.shape)
-    return StoredBlob(blob.shape, values, legacy=blob.legacy)
 
 
 def weights_of(solver: Solver, layers: Collection[str]) -> Iterator[slice]:
