@@ -22,8 +22,8 @@ from fcaffe.rng import CaffeRandom
 STATE_SIZE = len(CaffeRandom(0).state())
 MOST_PIXELS = 1 << 30  # of an image, after resizing
 MOST_CHECKED = 100_000  # files of a list whose beginnings are read before the first batch
-_INTEGER = re.compile(rb"[+-]?\d{1,9}")
-_LABEL = re.compile(rb"[+-]?(\d{1,9}|\d*\.\d+|\d+\.)(e[+-]?\d{1,2})?", re.IGNORECASE)
+_INTEGER = re.compile(r"[+-]?\d{1,9}", re.ASCII)
+_LABEL = re.compile(r"[+-]?(\d{1,9}|\d*\.\d+|\d+\.)(e[+-]?\d{1,2})?", re.ASCII | re.IGNORECASE)
 
 
 class ListedImage(NamedTuple):
@@ -33,14 +33,14 @@ class ListedImage(NamedTuple):
     label: Any
 
 
-def labelled_lines(source: str, size: int = 1) -> Iterator[tuple[int, str, list[bytes]]]:
+def labelled_lines(source: str, size: int = 1) -> Iterator[tuple[int, str, list[str]]]:
     """Yields number, path and labels of each line of a list: a path and `size` labels with blanks between, or fewer.
 
     Skips empty lines. Raises DataError.
     """
     for number, line in numbered_lines(source, "list of images"):
-        path, *labels = line.rsplit(None, size)
-        yield number, os.fsdecode(path), labels
+        path, *labels = map(os.fsdecode, line.rsplit(None, size))
+        yield number, path, labels
 
 
 def read_image_list(source: str, size: int = 1) -> list[ListedImage]:
@@ -53,15 +53,14 @@ def read_image_list(source: str, size: int = 1) -> list[ListedImage]:
     images, without = [], 0
     for number, path, labels in labelled_lines(source, size):
         if size > 1:
-            words = [*os.fsencode(path).split()[1:], *labels]
+            words = [*path.split()[1:], *labels]
             found = len(list(itertools.takewhile(_LABEL.fullmatch, reversed(words))))
             if found != size:
                 raise DataError(f"{source}:{number}: {found} numbers after the path, but label_size is {size}")
         elif labels and not _LABEL.fullmatch(labels[0]):
-            word = os.fsdecode(labels[0])
-            raise DataError(f'{source}:{number}: "{word}" is no label; a line is a path, a blank, a number')
+            raise DataError(f'{source}:{number}: "{labels[0]}" is no label; a line is a path, a blank, a number')
         without += not labels
-        numbers = [int(label) if _INTEGER.fullmatch(label) else float(label) for label in labels or [b"0"]]
+        numbers = [int(label) if _INTEGER.fullmatch(label) else float(label) for label in labels or ["0"]]
         images.append(ListedImage(path, numbers if size > 1 else numbers[0]))
     if without:
         log.warning(f"{source}: {without} of {len(images)} lines have no label, and get label 0, as in Caffe")
@@ -72,7 +71,7 @@ def read_pair_list(source: str) -> list[ListedImage]:
     """Read a list with the paths of an image and of its labels on each line. Skips empty lines. Raises DataError."""
     pairs = []
     for number, path, labels in labelled_lines(source):
-        words = [*path.split(), *map(os.fsdecode, labels)]
+        words = [*path.split(), *labels]
         if len(words) != 2:
             raise DataError(f'{source}:{number}: "{" ".join(words)}" is not two paths with a blank between them')
         pairs.append(ListedImage(*words))

@@ -183,7 +183,7 @@ def _rows(source: str, label_column: str) -> Iterator[tuple[str, str]]:
         for number, path, words in labelled_lines(source):
             if not words:
                 raise DataError(f'{source}: line {number}, "{path}", has no label: a line is a path, a blank, a label')
-            yield path.strip(), os.fsdecode(words[0])
+            yield path.strip(), words[0]
         return
     lines = [os.fsdecode(line) for _, line in numbered_lines(source, "list of images")]
     separator = ";" if lines[0].count(";") > lines[0].count(",") else ","

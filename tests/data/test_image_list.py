@@ -35,12 +35,6 @@ def test_a_label_that_is_none_is_named_with_its_line(listed, label):
         listed(b"a.png 1\n\nb.png " + label.encode())
 
 
-@pytest.mark.parametrize("content", [b"", b"\n \n"])
-def test_an_empty_list(listed, content):
-    with pytest.raises(DataError, match="is empty"):
-        listed(content)
-
-
 def test_no_list(tmp_path):
     with pytest.raises(DataError, match=r'cannot read the list of images ".*none": No such file'):
         read_image_list(str(tmp_path / "none"))

@@ -1,6 +1,5 @@
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 
@@ -68,24 +67,3 @@ class TestWithPlyvel:
         with pytest.raises(DataError):
             db_leveldb.LevelDb(str(INTEROP / "gray_lmdb"))
         assert os.listdir(tmp_path) == []
-
-    def test_what_a_killed_process_left_is_removed_by_the_next_and_nothing_else(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-        (tmp_path / "fcaffe-leveldb-mine").mkdir()
-        code = (
-            "from fcaffe.data import open_database; import time\n"
-            f"d = open_database({str(INTEROP / 'gray_leveldb')!r}); print('open', flush=True); time.sleep(60)"
-        )
-        environment = {**os.environ, "TMPDIR": str(tmp_path)}
-        with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE) as other:
-            assert other.stdout.readline() == b"open\n"
-            (theirs,) = tmp_path.glob(f".fcaffe-leveldb-*-{other.pid}-*")
-            database = open_database(str(INTEROP / "gray_leveldb"))
-            assert theirs.exists()
-            database.close()
-            other.kill()
-        assert theirs.exists()
-        database = open_database(str(INTEROP / "gray_leveldb"))
-        assert not theirs.exists()
-        database.close()
-        assert os.listdir(tmp_path) == ["fcaffe-leveldb-mine"]

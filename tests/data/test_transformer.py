@@ -43,10 +43,6 @@ def test_subtracts_then_scales_in_float32():
     assert np.array_equal(run(transformer("mean_value: 5.5")), IMAGES.astype(np.float32) - np.float32(5.5))
 
 
-def test_float_images_are_treated_alike():
-    assert np.array_equal(run(transformer("scale: 0.5"), IMAGES / np.float32(3)), IMAGES / np.float32(3) * 0.5)
-
-
 def test_the_mean_image_is_cropped_like_the_image_and_not_mirrored(tmp_path):
     mean = np.random.default_rng(4).random((3, 9, 11), np.float32) * 255
     write_binary(tmp_path / "mean", mean_to_blob(mean))
@@ -64,15 +60,6 @@ def test_crops_of_the_test_phase_are_central_and_draw_nothing():
     made = transformer("crop_size: 4")
     assert not made.needs_random and made.random is None
     assert np.array_equal(run(made), IMAGES[:, :, 2:6, 3:7])
-
-
-def test_draws_come_from_a_generator_of_its_own():
-    random = CaffeRandom(5)
-    made = Transformer(parse_text("mirror: true", pb.TransformationParameter), pb.TRAIN)
-    made.seed(random)
-    before = random.state()
-    run(made)
-    assert random.state() == before
 
 
 @pytest.mark.parametrize(

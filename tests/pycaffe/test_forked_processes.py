@@ -21,6 +21,7 @@ import fcaffe as caffe
 from fcaffe.data import array_to_datum, write_lmdb
 from fcaffe.data.images import encode_image
 from fcaffe.engines import NumpyEngine, cpu_engine
+from fcaffe.net.script.engine_lock import engine_lock
 from fcaffe.pycaffe import session
 from tests.engine_choice import ENGINES
 
@@ -166,6 +167,25 @@ def test_while_other_threads_compute(build: Callable[[], Any]) -> None:
     following = passes(net, 1)
     for child in children:
         assert_same(child, following)
+
+
+@pytest.mark.parametrize("build", [(ENGINES[0], "DummyData")], ids="-".join, indirect=True)
+def test_while_a_thread_has_the_engine_lock(build: Callable[[], Any]) -> None:
+    net, has_it, done = build(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        with engine_lock():
+            has_it.set()
+            done.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    has_it.wait()
+    try:
+        assert in_fork(lambda: net.blobs["data"].data.shape) == (8, 3, 24, 24)
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_threads_of_the_numpy_engine() -> None:

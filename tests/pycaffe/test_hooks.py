@@ -76,18 +76,6 @@ def test_a_hook_sees_what_the_layer_has_made_and_the_next_one_reads_what_it_writ
     assert net.params["ip"][1].diff.tolist() == [2, 2, 2]
 
 
-def test_hooks_change_no_bit_of_a_training(solver: caffe.SGDSolver, tmp_path: Path) -> None:
-    watched = caffe.SGDSolver(str(tmp_path / "solver.prototxt"))
-    watched.net.before_forward(lambda layer: watched.net.blobs["conv"].data.sum())
-    watched.net.after_backward(lambda layer: watched.net.params["conv"][0].diff.sum())
-    for one in (solver, watched):
-        caffe.set_random_seed(5)
-        one.step(4)
-    for name in ("conv", "ip"):
-        for blob, other in zip(solver.net.params[name], watched.net.params[name], strict=True):
-            assert np.array_equal(blob.data, other.data)
-
-
 def test_an_error_in_a_hook_comes_through_as_it_is(solver: caffe.SGDSolver) -> None:
     net = solver.net
 

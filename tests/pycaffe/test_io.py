@@ -14,7 +14,6 @@ from fcaffe.data.images import encode_image
 from fcaffe.errors import ArgumentError, DataError, UsageError
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.pycaffe import io
-from tests.conftest import GOLDEN
 
 PICTURE = np.array([[0, 5, 1, 2], [7, 3, 8, 6], [4, 9, 2, 5]], np.float32)
 
@@ -67,13 +66,6 @@ def test_blobs_are_arrays_of_their_shape() -> None:
     assert io.blobproto_to_array(pb.BlobProto(double_data=[1 / 3])) == 1 / 3
 
 
-def test_a_mean_file_of_caffe() -> None:
-    blob = pb.BlobProto.FromString((GOLDEN / "interop" / "mean_colour.binaryproto").read_bytes())
-    mean = io.blobproto_to_array(blob)
-    assert mean.shape == (1, blob.channels, blob.height, blob.width) and mean.dtype == float
-    assert np.array_equal(mean.ravel(), blob.data)
-
-
 @pytest.mark.parametrize(
     ("blob", "diff"),
     [(pb.BlobProto(data=[1, 2]), False), (pb.BlobProto(), False), (pb.BlobProto(data=[1]), True)],
@@ -122,11 +114,6 @@ def test_resizing_gives_the_values_of_the_libraries_that_caffe_asks(order: int) 
     assert np.allclose(colour, np.array(AREAS[order])[:, :, np.newaxis], atol=1e-5)
     four = io.resize_image(np.stack([PICTURE] * 4, 2), (2, 5), interp_order=order)
     assert np.allclose(four, np.array(POINTS[order])[:, :, np.newaxis], atol=1e-5)
-
-
-def test_an_enlarged_picture_fades_to_its_least_value_at_the_border() -> None:
-    made = io.resize_image(np.array([[[3.0], [1.0]]]), (1, 4))
-    assert np.allclose(made[0, :, 0], [0.75 * 2 + 1, 0.75 * 2 + 1, 0.25 * 2 + 1, 1])
 
 
 def test_oversample_takes_corners_centre_and_their_mirror_images() -> None:

@@ -146,23 +146,6 @@ def test_arrays_are_live_in_callbacks(solver: Any) -> None:
     assert len(seen) == 3 and not np.array_equal(seen[0], seen[2])
 
 
-def test_a_cleared_gradient_is_zero_in_an_array_that_is_held(solver: Any) -> None:
-    net = solver.net
-    held = net.params["conv"][0].diff
-    net.forward()
-    net.backward()
-    assert held.any()
-    net.clear_param_diffs()
-    assert not held.any()
-    held[...] = 1
-    net.forward()
-    net.backward()
-    once = held.copy()
-    net.clear_param_diffs()
-    net.backward()
-    np.testing.assert_allclose(held + 1, once, rtol=1e-5)
-
-
 @pytest.mark.parametrize("part", ["data", "diff"])
 def test_values_come_back_when_a_blob_is_reshaped_smaller_and_larger_again(solver: Any, part: str) -> None:
     """As in Caffe, where a blob is one stretch of memory that never shrinks."""

@@ -178,14 +178,6 @@ def test_blobs_and_parameters_are_sequences(net: caffe.Net) -> None:
         print(net.blobs["data"]._gpu_data_ptr)
 
 
-def test_seed_gives_the_same_weights(path: str) -> None:
-    weights = []
-    for seed in (5, 5, 6):
-        caffe.set_random_seed(seed)
-        weights.append(caffe.Net(path, caffe.TRAIN).params["conv"][0].data.copy())
-    assert np.array_equal(weights[0], weights[1]) and not np.array_equal(weights[0], weights[2])
-
-
 DROPOUT = """
 layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 4 dim: 50 } } }
 layer { name: "drop" type: "Dropout" bottom: "data" top: "drop" }

@@ -386,62 +386,6 @@ def test_blobs_that_a_script_reads_no_more_are_fused_again(path: Path) -> None:
     assert shown == fused
 
 
-def test_what_backward_reads_is_there(path: Path, layer_by_layer: Callable[[], None]) -> None:
-    path.write_text("force_backward: true" + NET)
-
-    def script() -> Seen:
-        seen = []
-        for change in range(4):
-            caffe.set_random_seed(1)
-            net = caffe.Net(str(path), caffe.TEST)
-            for number in range(7):
-                net.blobs["x"].data[...] = values((3, 3, 12, 12), number)
-                net.forward()
-                seen += [(f"{name} {number}", net.blobs[name].data.copy()) for name in ("pool", "ip")]
-            if change == 1:
-                net.blobs["relu"].data[...] = values(net.blobs["relu"].data.shape, 9)
-            elif change == 2:
-                net.blobs["pool"].data[...] *= 2
-            elif change == 3:
-                net.params["conv"][0].data[...] *= 2
-            net.backward()
-            seen += [(f"gradient of {name}", blob.diff.copy()) for name, blob in net.blobs.items()]
-            seen += [(f"gradient of {name}", blob.diff.copy()) for name, some in net.params.items() for blob in some]
-        return seen
-
-    twice(script, layer_by_layer)
-
-
-@pytest.mark.parametrize("holds", [False, True])
-def test_a_script_finds_in_an_input_what_is_there(path: Path, layer_by_layer: Callable[[], None], holds: bool) -> None:
-    """Its copy in C order lasts while nobody else writes, which a reshape does."""
-
-    def script() -> Seen:
-        caffe.set_random_seed(1)
-        seen, chance = [], random.Random(2)
-        net = caffe.Net(str(path), caffe.TEST)
-        held = net.blobs["x"].data if holds else None
-        for number in range(40):
-            blob = net.blobs["x"]
-            act = chance.randrange(5)
-            if act == 0:
-                blob.data[...] = values(blob.shape, number)
-            elif act == 1 and held is not None:
-                held[0] += 1
-            elif act == 2:
-                net.forward()
-            elif act == 3:
-                blob.reshape(*chance.choice([(3, 3, 12, 12), (2, 3, 12, 12), (3, 4, 12, 9), (3, 3, 9, 16)]))
-                held = blob.data if holds else None
-            seen.append((f"{number}: {act}", blob.data.copy()))
-            if blob.shape[2:] != (12, 12):
-                blob.reshape(3, 3, 12, 12)
-                held = blob.data if holds else None
-        return seen
-
-    twice(script, layer_by_layer)
-
-
 def test_an_array_of_a_blob_that_has_grown_stays_live(path: Path) -> None:
     """A larger batch has other memory, of which the script holds an array before the next pass leaves blobs out."""
     net = caffe.Net(str(path), caffe.TEST)
@@ -456,25 +400,6 @@ def test_an_array_of_a_blob_that_has_grown_stays_live(path: Path) -> None:
             net.blobs["x"].data[...] = values((batch, 3, 12, 12), number)
             net.forward()
             assert np.array_equal(held, net.blobs["ip"].data)
-
-
-def test_statistics_that_another_net_adds_to(path: Path, layer_by_layer: Callable[[], None]) -> None:
-    """A net in TEST that shares the parameters of one in TRAIN normalises by what the latter's passes make of them."""
-
-    def script() -> Seen:
-        caffe.set_random_seed(1)
-        train, tested = caffe.Net(str(path), caffe.TRAIN), caffe.Net(str(path), caffe.TEST)
-        tested.share_with(train)
-        tested.blobs["x"].data[...] = values((3, 3, 12, 12), 1)
-        seen = []
-        for number in range(8):
-            if number != 3:
-                train.blobs["x"].data[...] = number * values((3, 3, 12, 12), number)
-                train.forward()
-            seen.append((f"pass {number}", tested.forward()["loss"].copy()))
-        return seen
-
-    twice(script, layer_by_layer)
 
 
 @pytest.mark.parametrize("holds", [False, True])

@@ -311,11 +311,6 @@ def test_an_exception_says_where(method: str) -> None:
     assert isinstance(caught.value, RuntimeError) and isinstance(caught.value, KeyError)  # scripts may catch either
 
 
-def test_a_refused_reshape_is_the_users_line() -> None:
-    with pytest.raises(NetError, match=r"Times\.setup: ValueError: could not convert .*user_layers\.py, line \d+\)"):
-        net_of("tests.pycaffe.user_layers", "Times", "three")
-
-
 def test_a_missing_method_is_named() -> None:
     net = net_of("tests.pycaffe.user_layers", "Forgetful")
     with pytest.raises(NetError, match=r"Forgetful\.forward: .*the class does not define forward\(self, bottom, top\)"):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +15,6 @@ import numpy as np
 import pytest
 
 import fcaffe as caffe
-from fcaffe.net.script.engine_lock import engine_lock
 
 NET = """
 layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 3 dim: 16 dim: 16 } } }
@@ -73,35 +70,6 @@ def test_an_input_that_a_thread_writes_amid_a_pass_of_another_net(nets: list[caf
         array[...] = image
         del array
     np.testing.assert_array_equal(net.forward()["prob"], expected)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
-def test_a_forked_process_waits_for_no_thread_of_its_parent(nets: list[caffe.Net]) -> None:
-    """As those of multiprocessing are, on Linux."""
-    entered, done = threading.Event(), threading.Event()
-
-    def work() -> None:
-        with engine_lock():
-            entered.set()
-            done.wait()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    entered.wait()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        os._exit(0 if nets[0].blobs["data"].data.shape == (2, 3, 16, 16) else 1)
-    done.set()
-    thread.join()
-    deadline = time.monotonic() + 20
-    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    if ended == (0, 0):
-        os.kill(child, 9)
-        os.waitpid(child, 0)
-    assert ended == (child, 0)
 
 
 class FilledByThreads(caffe.Layer):
