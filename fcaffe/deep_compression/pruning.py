@@ -15,7 +15,7 @@ import numpy as np
 from fcaffe import log, pycaffe  # noqa: F401 - pycaffe registers the types of layers
 from fcaffe.engines import Engine
 from fcaffe.errors import SnapshotError, UsageError
-from fcaffe.model_files import Model, StoredLayer
+from fcaffe.model_files import Model, StoredLayer, take_shared
 from fcaffe.model_files.npz import MOST_NUMBERS
 from fcaffe.net.weights import copy_weights, to_model
 from fcaffe.proto import StoredBlob
@@ -124,11 +124,10 @@ def _changed(model: Model, wanted: Mapping[str, Aim], change: Callable[[np.ndarr
             blobs[0].data = change(_weights(layer), wanted[layer.name])
         layers.append(StoredLayer(layer.param, blobs))
     made = Model(model.param, layers)
-    for layer, index, owner, owned in made.shared():
-        if owner.name in wanted and owned == 0 and index < len(layer.blobs):
-            values = owner.blobs[owned].data
-            assert values is not None
-            layer.blobs[index].data = values.reshape(layer.blobs[index].shape)
+    for layer, index, owner, _ in made.shared():
+        if owner.name in wanted and index < len(layer.blobs):
+            layer.blobs[index].data = None
+    take_shared(made)
     return made
 
 
@@ -216,12 +215,9 @@ class Retraining:
             history[...] = 0
         solver.observers[:] = [constraint(solver, layers)]
         solver.step(iterations)
-        trained = {
-            layer.name: [
-                StoredBlob(blob.shape, np.array(blob.data)) for blob in layer.blobs
-            ]  # not the net's own memory
-            for layer in to_model(solver.net).layers
-        }
+        trained = {}
+        for layer in to_model(solver.net).layers:  # whose arrays may be the net's own memory
+            trained[layer.name] = [StoredBlob(blob.shape, np.array(blob.data)) for blob in layer.blobs]
         made = [StoredLayer(layer.param, trained.get(layer.name, layer.blobs)) for layer in model.layers]
         return Model(model.param, made)
 
