@@ -311,7 +311,7 @@ def test_the_gpu_of_a_rank(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("flags", ["", "-no-graph -math tf32", "-math fp16 -loss-scale 64", "-math bf16"])
+@pytest.mark.parametrize("flags", ["-no-graph -math tf32", "-math fp16 -loss-scale 64"])
 def test_every_command_on_the_engine(run: Run, monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
     monkeypatch.setattr(driver, "open_library", FakeDriver)
     assert run("train -solver solver.prototxt").code == 0
@@ -338,13 +338,9 @@ NORM = 'layer { name: "bn" type: "BatchNorm" bottom: "conv" top: "conv" }'
 HOSTS = "--hostfile hosts --elastic 1:2 --batch global"
 BY_TWO = "--workers 2"
 WAYS = [  # flags on CPUs, on GPUs, and on both; by how much losses may differ: compression magnifies roundings
-    (f"{BY_TWO} --batch per-worker", "--gpu 0,0", "", 1e-3),
-    ("", "--gpus 2", "", 1e-3),
+    (f"{BY_TWO} --batch per-worker", "--gpu 0,0", "--compress onebit", 5e-2),
     (f"{BY_TWO} --reduce ring", "--gpus 2 --reduce staged:ring", "--bn local", 1e-3),
     ("", "--gpus 2 --compress fp16", "", 1e-3),
-    (BY_TWO, "--gpus 2", "--compress onebit", 5e-2),
-    (BY_TWO, "--gpus 2", "--compress topk:density=0.1", 5e-2),
-    ("", "--gpu 0", "--reproducible 2", 1e-3),
     ("--reproducible 3", "--gpus 2 --reproducible 3", "", 1e-3),
     ("", f"--gpu 0 {HOSTS}", "", 1e-3),
 ]

@@ -105,6 +105,17 @@ def test_statistics_over_workers(shape):
     assert np.abs(variance / true.var((0, 2, 3)) - 1).max() <= OF_VARIANCE
 
 
+def passed(kind, text, shape):
+    """A layer after a forward pass, its bottoms and its tops."""
+    param = parse_text(f'name: "it" type: "{kind}" {text}', pb.LayerParameter)
+    layer = create_layer(param, Context(engine(), CaffeRandom(1)))
+    bottom, top = [Blob(np, shape, channels_last=True)], [Blob(np, (), channels_last=True)]
+    bottom[0].data[...] = drawn(shape, 9)
+    layer.initialize(bottom, top)
+    layer.forward(bottom, top)
+    return layer, bottom, top
+
+
 LAYERS = {
     "Reduction": ("reduction_param { axis: 2 }", lambda x: x.sum((2, 3))),
     "MVN": ("mvn_param { normalize_variance: false }", lambda x: x - x.mean((2, 3), keepdims=True)),
@@ -114,13 +125,7 @@ LAYERS = {
 @pytest.mark.parametrize("kind", LAYERS)
 def test_layers_that_sum(kind):
     text, expected = LAYERS[kind]
-    param = parse_text(text, pb.LayerParameter)
-    param.name, param.type = "it", kind
-    layer = create_layer(param, Context(engine(), CaffeRandom(1)))
-    bottom, top = [Blob(np, (1, 3, 320, 320), channels_last=True)], [Blob(np, (), channels_last=True)]
-    bottom[0].data[...] = drawn(bottom[0].shape, 9)
-    layer.initialize(bottom, top)
-    layer.forward(bottom, top)
+    _, bottom, top = passed(kind, text, (1, 3, 320, 320))
     true = expected(bottom[0].data.astype(np.float64))
     assert np.abs(top[0].data - true).max() <= OF_SUM * np.abs(true).max()
 
@@ -128,13 +133,7 @@ def test_layers_that_sum(kind):
 @pytest.mark.parametrize("kind", ["Scale", "Bias"])
 @pytest.mark.parametrize("axis", [1, 2])
 def test_gradients_of_factors(kind, axis):
-    param = parse_text(f"{kind.lower()}_param {{ axis: {axis} }}", pb.LayerParameter)
-    param.name, param.type = "it", kind
-    layer = create_layer(param, Context(engine(), CaffeRandom(1)))
-    bottom, top = [Blob(np, (32, 16, 56, 56), channels_last=True)], [Blob(np, (), channels_last=True)]
-    bottom[0].data[...] = drawn(bottom[0].shape, 10)
-    layer.initialize(bottom, top)
-    layer.forward(bottom, top)
+    layer, bottom, top = passed(kind, f"{kind.lower()}_param {{ axis: {axis} }}", (32, 16, 56, 56))
     top[0].diff[...] = drawn(top[0].shape, 11)
     layer.backward(top, [True], bottom)
     products = top[0].diff.astype(np.float64) * (bottom[0].data if kind == "Scale" else 1)

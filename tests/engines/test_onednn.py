@@ -6,7 +6,6 @@ import pytest
 from fcaffe.engines import NumpyEngine, cpu_engine, find_onednn
 from fcaffe.engines.normalization import Normalizer
 from fcaffe.engines.onednn.calls import OneDnnError
-from fcaffe.engines.windows import Windows
 from fcaffe.errors import UsageError
 
 pytestmark = [
@@ -15,7 +14,6 @@ pytestmark = [
 ]
 
 PLAIN = NumpyEngine()
-CLOSE = 5e-6  # of the largest value: sums in other orders
 
 
 @pytest.fixture(scope="module")
@@ -30,16 +28,6 @@ def array(*shape, seed=1, channels_last=True):
     return values
 
 
-def assert_alike(ours, theirs, within=CLOSE):
-    for mine, plain in zip(ours, theirs, strict=True):
-        assert np.abs(mine - plain).max() <= within * max(1e-3, np.abs(plain).max())
-
-
-def both(fast, call):
-    """What `call(engine)` returns on the two engines."""
-    return call(fast), call(PLAIN)
-
-
 LAYOUTS = [(True, True), (True, False), (False, False)]
 
 
@@ -51,16 +39,6 @@ def test_a_sum_of_two_has_the_bits_of_additions(fast, first, second):
     total = np.empty_like(a)
     fast.weighted_sum([a, b], [1.0, 1.0], total)
     assert total.tobytes() == (a + b).tobytes()
-
-
-def test_the_same_bits_each_time(fast):
-    windows = Windows((5, 5), (1, 1), (2, 2), (1, 1))
-    x, dy, w = array(8, 96, 27, 27), array(8, 64, 27, 27, seed=2), np.empty((64, 96, 5, 5), np.float32)
-    results = []
-    for _ in range(4):
-        fast.convolution_backward_weights(x, dy, w, windows, 1, add=False)
-        results.append(w.copy())
-    assert all(np.array_equal(result, results[0]) for result in results)
 
 
 def test_without_the_library(monkeypatch):
@@ -95,17 +73,5 @@ def test_steps_along_channels_round_as_numpy_does(fast, shape, channels_last):
         engine.scale_channels(x, made[2], scale, shift)
         return made
 
-    for ours, numpys in zip(*both(fast, run), strict=True):
+    for ours, numpys in zip(run(fast), run(PLAIN), strict=True):
         np.testing.assert_array_equal(ours, numpys)
-
-
-@pytest.mark.parametrize("stride", [(1, 2), (2, 1), (2, 2), (3, 2)])
-@pytest.mark.parametrize("shape", [(2, 3, 5, 7), (2, 64, 14, 13), (1, 64, 15, 14), (3, 40, 1, 31)])
-def test_copies_of_every_so_many_th_place(fast, shape, stride):
-    """Also where oneDNN has no descriptor of such an array."""
-    x = array(*shape)
-    x[0, :, 0] = np.nan
-    few = x[:, :, :: stride[0], :: stride[1]]
-    y = np.moveaxis(np.empty((shape[0], *few.shape[2:], shape[1]), np.float32), -1, 1)
-    fast.copy(few, y)
-    np.testing.assert_array_equal(y, few)

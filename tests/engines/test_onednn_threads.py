@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,13 +19,13 @@ from fcaffe.engines.windows import Windows
 from fcaffe.net import Context, Net
 from fcaffe.net.node import Node
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.proto import parse_text
-from fcaffe.proto.upgrade import upgrade_net
+from fcaffe.proto import read_net
 from fcaffe.rng import CaffeRandom
 from fcaffe.threads import SET_SCHEDULING, SLICE, SPINS
 
 pytestmark = pytest.mark.skipif(not find_onednn(), reason="needs onednn-cpu-gomp")
 
+ROOT = Path(__file__).parents[2]
 MANY = 5  # threads, on however many CPUs
 SEEDS = range(40)
 
@@ -212,36 +213,21 @@ def test_others_find_their_threads_as_they_were(many_threads, openmp, monkeypatc
     assert openmp.omp_get_max_threads() == 3 and not engine.library.threads.for_one
 
 
-LENET = """
-layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 1 dim: 28 dim: 28 } } }
-layer { name: "c1" type: "Convolution" bottom: "x" top: "c1" convolution_param {
-  num_output: 20 kernel_size: 5 weight_filler { type: "xavier" } } }
-layer { name: "p1" type: "Pooling" bottom: "c1" top: "p1" pooling_param { kernel_size: 2 stride: 2 } }
-layer { name: "c2" type: "Convolution" bottom: "p1" top: "c2" convolution_param {
-  num_output: 50 kernel_size: 5 weight_filler { type: "xavier" } } }
-layer { name: "p2" type: "Pooling" bottom: "c2" top: "p2" pooling_param { kernel_size: 2 stride: 2 } }
-layer { name: "f1" type: "InnerProduct" bottom: "p2" top: "f1" inner_product_param {
-  num_output: 500 weight_filler { type: "xavier" } bias_filler { type: "uniform" } } }
-layer { name: "r1" type: "ReLU" bottom: "f1" top: "f1" }
-layer { name: "f2" type: "InnerProduct" bottom: "f1" top: "f2" inner_product_param {
-  num_output: 10 weight_filler { type: "xavier" } } }
-layer { name: "prob" type: "Softmax" bottom: "f2" top: "prob" }
-"""
-
-
 def lenet(images):
     """In whole passes, with images in its input."""
-    param = parse_text(LENET, pb.NetParameter)
-    upgrade_net(param, "net")
+    param = read_net(ROOT / "models" / "lenet" / "deploy.prototxt")
     param.state.phase = pb.TEST
     net = Net(param, Context(cpu_engine(), CaffeRandom(3), inference=True, whole_passes=True))
+    random = np.random.default_rng(3)
+    for parameter in net.parameters.owned:
+        parameter.blob.mutable_data[...] = 0.05 * random.standard_normal(parameter.blob.shape)
     show(net, images)
     return net
 
 
 def show(net, images):
-    net.blob("x").reshape(*images.shape)
-    net.blob("x").data[...] = images
+    net.blob("data").reshape(*images.shape)
+    net.blob("data").data[...] = images
 
 
 def test_a_net_of_all_sizes_has_the_bits_of_a_fresh_one_with_one_thread(many_threads, seen, openmp):

@@ -6,8 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,14 +16,10 @@ from fcaffe.engines import NumpyEngine, cpu_engine, find_onednn
 from fcaffe.engines.windows import Windows
 from fcaffe.errors import UsageError
 from fcaffe.net.derived import Derived
-from tests import engine_choice
 from tests.cases import case
 from tests.golden_values import assert_close
-from tests.layers import test_contract
-from tests.layers.replay import golden_cases, replay
 from tests.net.test_inference_nets import net_of
 from tests.pycaffe.test_forked_processes import in_fork
-from tests.solvers.recurrent_runs import solver_of
 
 pytest.importorskip("numba", reason="--math winograd needs Numba")
 if not find_onednn():
@@ -33,7 +27,7 @@ if not find_onednn():
 
 from fcaffe.engines.winograd import blocks, transforms
 from fcaffe.engines.winograd import engine as winograd
-from fcaffe.engines.winograd.engine import WinogradEngine, suits
+from fcaffe.engines.winograd.engine import suits
 
 ROOT = Path(__file__).parents[2]
 TOLERANCE = 3e-5  # of the largest value
@@ -129,60 +123,6 @@ def test_what_is_not_finite_stays_so(engine: Any, value: float) -> None:
             assert not np.isfinite(ours[~np.isfinite(plain)]).any()
 
 
-class Padded(WinogradEngine):
-    """Adds channels of zeros, so that the transforms suit convolutions of few channels."""
-
-    used = 0
-
-    def _run(self, *arguments: Any) -> None:
-        self.used += 1
-        super()._run(*arguments)
-
-    def convolution_forward(self, x: Any, weights: Any, bias: Any, y: Any, *more: Any) -> None:
-        with padded(*more[:2], x, weights, bias, y) as arrays:
-            super().convolution_forward(*arrays, *more)
-
-    def convolution_backward_data(self, dy: Any, weights: Any, dx: Any, *more: Any) -> None:
-        with padded(*more[:2], dy, weights, dx) as arrays:
-            super().convolution_backward_data(*arrays, *more)
-
-    def convolution_backward_weights(self, x: Any, dy: Any, dweights: Any, *more: Any) -> None:
-        with padded(*more[:2], x, dy, dweights) as arrays:
-            super().convolution_backward_weights(*arrays, *more)
-
-
-@contextmanager
-def padded(windows: Windows, group: int, *arrays: Any) -> Iterator[Any]:
-    """Wider copies of the arrays of a 3x3 or 5x5 convolution, which are copied back."""
-    if windows.kernel not in ((3, 3), (5, 5)) or group > 1:
-        yield arrays
-        return
-    extra = (0, 2 * transforms.CHANNELS)
-    wide = [each if each is None else np.pad(each, ([extra] * 2 + [(0, 0)] * 2)[: each.ndim]) for each in arrays]
-    yield wide
-    for array, other in zip(arrays, wide, strict=True):
-        if array is not None:
-            array[...] = other[tuple(map(slice, array.shape))]
-
-
-@pytest.fixture
-def padding_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    used = Padded(str(find_onednn()))
-    monkeypatch.setattr(engine_choice, "chosen", lambda: used)
-    yield
-    assert used.used > 10
-
-
-@pytest.mark.usefixtures("padding_engine")
-@pytest.mark.parametrize("kind", ["Convolution", "Deconvolution"])
-def test_layers(kind: str) -> None:
-    """Against BVLC Caffe's values and against central differences."""
-    for entry in (entry for entry in golden_cases() if entry["type"] == kind):
-        for value in replay(entry):
-            assert_close(value.ours, value.golden, f"{entry['file']}, {value.name}", TOLERANCE)
-    test_contract.test_gradient(kind)
-
-
 NET = """
 layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 4 dim: 32 dim: 16 dim: 16 } } }
 layer { name: "a" type: "Convolution" bottom: "x" top: "a"
@@ -201,26 +141,6 @@ def test_each_pass_of_a_net_for_inference(engine: Any) -> None:
             net.blob("x").data[...] = np.random.default_rng(number).standard_normal(net.blob("x").shape)
             net.forward()
         assert_close(whole.blob("b").data, plain.blob("b").data, f"pass {number}", TOLERANCE)
-
-
-def test_a_training_that_resumes(all_threads: None, tmp_path: Path) -> None:
-    """It comes to the same bits."""
-    loss = """layer { name: "rows" type: "InnerProduct" bottom: "b" top: "rows"
-                      inner_product_param { num_output: 3 weight_filler { type: "gaussian" std: 0.01 } } }
-              layer { name: "loss" type: "EuclideanLoss" bottom: "rows" bottom: "y" top: "loss" }"""
-    data = """layer { name: "data" type: "DummyData" top: "x" top: "y" dummy_data_param {
-                      shape { dim: 4 dim: 32 dim: 16 dim: 16 } shape { dim: 4 dim: 3 }
-                      data_filler { type: "gaussian" } data_filler { type: "gaussian" } } }"""
-    net = data + NET[NET.index('layer { name: "a"') :] + loss
-    settings = f'base_lr: 1e-3 momentum: 0.9 lr_policy: "fixed" random_seed: 3 snapshot_prefix: "{tmp_path}/run"'
-    text = f"net_param {{ {net} }} {settings} snapshot_after_train: false"
-    straight = solver_of(f"{text} snapshot: 2", math="winograd")
-    straight.step(5)
-    resumed = solver_of(text, math="winograd")
-    resumed.restore(f"{tmp_path}/run_iter_2.solverstate")
-    resumed.step(3)
-    np.testing.assert_array_equal(resumed.data, straight.data)
-    assert np.isfinite(resumed.data).all()
 
 
 def test_one_compilation_serves_all(engine: Any) -> None:
@@ -262,12 +182,6 @@ from fcaffe.cli import main
 main(["time", "--model", "{tmp_path}/net.prototxt", "--iterations", "1", "--math", "{math}"])"""
     (line,) = re.findall(r"^(\w)\d.*\(pip install numba\)", run(code), re.MULTILINE)
     assert line == kind
-
-
-def test_a_tile_is_transformed_along_both_axes() -> None:
-    tile = np.random.default_rng(4).standard_normal((6, 6))
-    for matrix in (transforms.B_T, transforms.of_output(4), transforms.of_kernel(5).T):
-        np.testing.assert_allclose(transforms.along_both_axes(matrix, tile), matrix @ tile @ matrix.T, atol=1e-12)
 
 
 @pytest.mark.parametrize("size", transforms.KERNELS)

@@ -74,10 +74,11 @@ def same(found: Outcome, expected: Outcome, near: float) -> None:
 def compare(
     kind: str, example: Example, engines: dict[str, Engine], monkeypatch: pytest.MonkeyPatch, every: int = 1
 ) -> None:
-    """Engines, by their math, with NumPy's, for every nth variant, every other time in C order."""
+    """Engines, by their math, with NumPy's, for every nth variant and way of set-up, every other time in C order."""
     in_c_order = False
     with log.quiet(3), np.errstate(all="ignore"):
-        for odd, before in itertools.product(itertools.islice(variants(example), 0, None, every), (None, example)):
+        ways = itertools.product(variants(example), (None, example))
+        for odd, before in itertools.islice(ways, 0, None, every):
             monkeypatch.setattr(engine_choice, "chosen", "numpy")
             expected = outcome(kind, odd, before, in_c_order=False)
             in_c_order = in_c_order == bool(before)
