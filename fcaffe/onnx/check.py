@@ -118,8 +118,7 @@ def run_onnx(
         known = {value.name for value in (*loaded.graph.input, *loaded.graph.output)}
         loaded.graph.output.extend(onnx().ValueInfoProto(name=name) for name in inner if name not in known)
         model = loaded.SerializeToString()
-    unsafe = {"Pad_Fusion"}  # which older versions do wrongly before an AveragePool that rounds up
-    session = runtime.InferenceSession(model, options, ["CPUExecutionProvider"], disabled_optimizers=unsafe)
+    session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     types = {given.name: _dtype(given.type) for given in session.get_inputs()}
     named = dict(zip(types, inputs.values(), strict=False)) if types.keys() - inputs.keys() else inputs
     feed = {name: np.asarray(named[name], dtype, order="C") for name, dtype in types.items()}
