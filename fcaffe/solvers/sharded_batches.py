@@ -12,7 +12,6 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.errors import SolverError
-from fcaffe.net.blob import Array
 from fcaffe.net.exchange import GradientExchange
 from fcaffe.net.net import Net
 from fcaffe.share import split_batch
@@ -42,7 +41,6 @@ class Passes(GradientExchange):
         self.gradients = net.parameters.diff
         self.sums: Sums = {}
         self.final_from = math.inf
-        self._spares: list[Array] = []
 
     def clear(self) -> None:
         self.sums.clear()
@@ -52,18 +50,11 @@ class Passes(GradientExchange):
         self._report(self, start)
 
     def add(self, tree: Tree, shard: int) -> None:
-        """Add the gradients of a shard that is not the last one, and leave their memory to the next one."""
+        """Add the gradients of a shard that is not the last one; their memory is the next one's."""
         leaf = shard, shard + 1
         tree.join(self.sums, {leaf: self.gradients})
-        if leaf not in self.sums:
-            return
-        used = {id(array) for array in self.sums.values()}
-        spare = next((one for one in self._spares if id(one) not in used), None)
-        if spare is None:
-            spare = self.net.context.engine.xp.empty_like(self.gradients)
-            self._spares.append(spare)
-        spare[...] = self.gradients
-        self.sums[leaf] = spare
+        if leaf in self.sums:
+            self.sums[leaf] = self.gradients.copy()
 
 
 class ShardedBatches(Batches):

@@ -117,15 +117,9 @@ def picture_records(
         if count % REPORT == 0:
             log.converted(count)
     if count == 0:
-        path = f"{root}{images[0].path}"
-        if "," in images[0].path and not os.path.exists(path):
-            remedy = "a line of the list is a path, a blank and a label, without commas"
-        elif not root.endswith("/"):
-            remedy = "give the folder with a / at its end"
-        else:
-            remedy = "correct the paths in the list" if not os.path.exists(path) else "it is no picture"
         raise DataError(
-            f'none of the {len(images)} pictures could be read: the first one was looked for as "{path}"; {remedy}'
+            f'none of the {len(images)} pictures could be read, such as "{root}{images[0].path}": give the folder with '
+            "a / at its end, and on each line of the list a path, a blank and a label"
         )
     if count % REPORT:
         log.all_converted(count)

@@ -10,12 +10,13 @@ import contextlib
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from google.protobuf import text_format
 
 from fcaffe import log
 from fcaffe.data.backends import open_database
@@ -28,7 +29,6 @@ from fcaffe.net.build.filter import filter_net
 from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.deploy import ENDS, deploy_net, is_source
-from fcaffe.tools.prototxt import net_text
 from fcaffe.tools.shapes import hollow_net
 from fcaffe.tools.template import DEPLOY, SOLVER, TRAIN_VAL, Template
 
@@ -41,6 +41,7 @@ TEST_BATCHES = (100, 8)  # largest and least preferred batch of a test
 LARGEST_SIDE = 1024
 LOWERED = 0.1  # rate of the layers with weights, relative to those that start afresh
 BYTE_SCALE = 1 / 256
+LONGEST_LINE = 110  # characters of a message on one line of a prototxt
 
 
 @dataclass
@@ -406,7 +407,7 @@ def _net_text(project: Project) -> str:
         f"{project.template.name} for the {len(project.data.labels)} classes of {labels}; by fcaffe new.",
         "Paths begin in the folder where commands run.",
     ]
-    return net_text(head, project.net, project.comments)
+    return _commented(head, project.net, project.comments)
 
 
 def _deploy_text(project: Project) -> str:
@@ -415,7 +416,7 @@ def _deploy_text(project: Project) -> str:
     deploy = deploy_net(project.net, dict.fromkeys(tops, shape))
     about = f"pictures of {project.data.form}; Caffe ignores the transform_param of an Input"
     head = [f"The deploy net of {os.path.join(project.out, TRAIN_VAL)}."]
-    return net_text(head, deploy, {**project.comments, deploy.layer[0].name: about})
+    return _commented(head, deploy, {**project.comments, deploy.layer[0].name: about})
 
 
 def _solver_text(project: Project, epochs: float, policy: str, batch: int, test_batch: int, rate: float | None) -> str:
@@ -447,3 +448,28 @@ def _solver_text(project: Project, epochs: float, policy: str, batch: int, test_
         "solver_mode: CPU  # --gpu 0 trains on a GPU",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _commented(head: Iterable[str], net: Any, comments: Mapping[str, str]) -> str:
+    """The text of a net below the comments `head`. `comments` has those of layers, by name."""
+    lines = [*(f"# {line}" for line in head), f'name: "{net.name}"']
+    for layer in net.layer:
+        comment = [f"  # {comments[layer.name]}"] if layer.name in comments else []
+        lines += ["layer {", *comment, *_fields(layer), "}"]
+    return "\n".join(lines) + "\n"
+
+
+def _fields(layer: Any) -> list[str]:
+    """The lines of a layer's fields; those of a message that fits on a line are joined."""
+    lines: list[str] = []
+    begins: list[int] = []  # of the messages that are still open
+    for line in text_format.MessageToString(layer, as_utf8=True, indent=2).splitlines():
+        lines.append(line)
+        if line.endswith("{"):
+            begins.append(len(lines) - 1)
+        elif line.strip() == "}":
+            begin = begins.pop()
+            joined = " ".join([lines[begin], *map(str.strip, lines[begin + 1 :])])
+            if len(joined) <= LONGEST_LINE:
+                lines[begin:] = [joined]
+    return lines

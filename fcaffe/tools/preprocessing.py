@@ -37,7 +37,7 @@ TORCHVISION = (
 CENTRE = Decision(0, 0, 0, 0)
 ORDERS = ("BGR", "RGB")
 STEPS = {  # of a picture, in their order, and the fields of transform_param that say them
-    "resized": ("resize_param",),
+    "again": ("resize_param",),  # resized, after the data set's own size
     "cropped": ("crop_size", "crop_h", "crop_w"),  # in the centre
     "minus": ("mean_file", "mean_value"),
     "times": ("scale",),
