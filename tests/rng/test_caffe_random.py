@@ -1,7 +1,7 @@
-"""Caffe's random streams: golden values of BVLC Caffe, and the order of draws under every path of the block code."""
+"""Caffe's random streams: the order of draws under every path of the block code.
 
-import math
-from pathlib import Path
+Golden values are those of the fillers, Dropout and the data layers (tests/golden/fillers).
+"""
 
 import numpy as np
 import pytest
@@ -10,39 +10,9 @@ from fcaffe.errors import SnapshotError
 from fcaffe.rng import CaffeRandom, caffe_random
 from fcaffe.rng.ziggurat import normal_try
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "fillers"
-SEEDS = [1, 42, 1701]
-IMAGE = 12  # height and width in crop_lmdb
-
-
-def golden(name: str, seed: int) -> dict[str, np.ndarray]:
-    with np.load(GOLDEN / f"{name}_seed{seed}.npz") as arrays:
-        return dict(arrays)
-
 
 def assert_same_bits(ours: np.ndarray, caffes: np.ndarray) -> None:
     np.testing.assert_array_equal(ours.reshape(caffes.shape).view(np.uint32), caffes.view(np.uint32))
-
-
-def data_layer(random: CaffeRandom, augments: bool = True) -> CaffeRandom:
-    """What building a Data layer draws: returns its transformer's generator."""
-    transformer = random
-    if augments:
-        random.draw()
-        transformer = CaffeRandom(random.draw())
-    random.draw()  # the reader's
-    return transformer
-
-
-def decisions(transformer: CaffeRandom, images: int, mirror: bool, crop: int, train: bool = True) -> np.ndarray:
-    """[mirrored, row offset, column offset] of each image."""
-    room = IMAGE - crop if crop else 0
-    out = []
-    for _ in range(images):
-        mirrored = transformer.draw() % 2 if mirror else 0
-        offsets = [transformer.draw() % (room + 1) for _ in range(2)] if crop and train else [room // 2] * 2
-        out.append([mirrored, *offsets])
-    return np.array(out)
 
 
 def normals_one_by_one(random: CaffeRandom, n: int) -> np.ndarray:
@@ -52,87 +22,6 @@ def normals_one_by_one(random: CaffeRandom, n: int) -> np.ndarray:
         if value is not None:
             values.append(value)
     return np.array(values) + np.float32(0)  # the mean, which makes -0 a 0
-
-
-# --- golden streams ---
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_dropout(seed: int) -> None:
-    caffe = golden("dropout", seed)
-    random = CaffeRandom(seed)
-    for k in range(3):
-        noise = random.normal(0, 1, 12)
-        assert_same_bits(noise, caffe[f"pass{k}/noise"])
-        for name, ratio in [("half", 0.5), ("fifth", 0.2), ("most", 0.85), ("chain", 0.5)]:
-            top = caffe[f"pass{k}/{name}"]
-            kept = random.bernoulli(1.0 - float(np.float32(ratio)), top.size)
-            scale = np.float32(1) / (np.float32(1) - np.float32(ratio))
-            bottom = noise if name == "chain" else np.ones(top.size, np.float32)
-            assert_same_bits(bottom * kept * scale, top)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(
-    ("net", "mirror", "crop", "train"),
-    [("both", True, 8, True), ("crop", False, 7, True), ("mirror", True, 0, True), ("test", True, 8, False)],
-)
-def test_crops_and_mirrors(net: str, mirror: bool, crop: int, train: bool, seed: int) -> None:
-    caffe = golden("crops", seed)
-    random = CaffeRandom(seed)
-    transformer = data_layer(random)
-    assert_same_bits(random.normal(0, 1, 18), caffe[f"{net}/conv_weights"])
-    expected = caffe[f"{net}/decisions"].reshape(-1, 3)
-    np.testing.assert_array_equal(decisions(transformer, len(expected), mirror, crop, train), expected)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_image_list_shuffle(seed: int) -> None:
-    caffe = golden("shuffle", seed)
-    random = CaffeRandom(seed)
-    own = CaffeRandom(random.draw())
-    data_layer(random, augments=False)
-    assert_same_bits(random.normal(0, 1, 18), caffe["shuffle/conv_weights"])
-    labels = list(range(int(caffe["images"])))
-    seen: list[int] = []
-    while len(seen) < caffe["shuffle/labels"].size:
-        own.shuffle(labels)
-        seen += labels
-    np.testing.assert_array_equal(seen[: caffe["shuffle/labels"].size], caffe["shuffle/labels"].ravel())
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_image_list_skip(seed: int) -> None:
-    caffe = golden("shuffle", seed)
-    random = CaffeRandom(seed)
-    skip = random.draw() % 11
-    data_layer(random, augments=False)
-    assert_same_bits(random.normal(0, 1, 18), caffe["skip/conv_weights"])
-    expected = (skip + np.arange(caffe["skip/labels"].size)) % caffe["images"]
-    np.testing.assert_array_equal(expected, caffe["skip/labels"].ravel())
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_one_stream_runs_through_a_solver(seed: int) -> None:
-    """Train net, test net, then in turns Dropout in training and DummyData in testing."""
-    caffe = golden("solver", seed)
-    random = CaffeRandom(seed)
-    transformers = []
-    for net in ["train", "test"]:
-        transformers.append(data_layer(random))
-        assert_same_bits(random.normal(0, 0.1, 27), caffe[f"{net}_init/conv/0"])
-        assert_same_bits(random.uniform(-1, 1, 3), caffe[f"{net}_init/conv/1"])
-        bound = math.sqrt(np.float32(3 / 108))
-        assert_same_bits(random.uniform(-bound, bound, 16 * 108), caffe[f"{net}_init/ip/0"])
-    noise = []
-    for iteration in range(4):
-        if iteration in (0, 2):
-            noise += [random.uniform(0, 1, 5) for _ in range(2)]
-        drop, conv = caffe[f"iter{iteration}/drop"], caffe[f"iter{iteration}/conv"]
-        kept = random.bernoulli(1.0 - float(np.float32(0.4)), conv.size).reshape(conv.shape)
-        np.testing.assert_array_equal(drop != 0, kept & (conv != 0))
-        np.testing.assert_array_equal(decisions(transformers[0], 4, True, 8), caffe[f"iter{iteration}/decisions"])
-    assert_same_bits(np.array(noise), caffe["test_noise"])
 
 
 # --- the order of draws ---
