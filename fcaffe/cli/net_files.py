@@ -60,7 +60,7 @@ def upgrade(tool: str, source: str, target: str) -> int:
             log.already_upgraded(source, tool)
         upgrade_solver(param, source)
     else:
-        if net_is_current(param):
+        if net_is_current(param, source):
             log.already_upgraded(source, tool)
         complete = upgrade_net(param, source)
         if not complete:

@@ -28,15 +28,6 @@ _OF_CONVOLUTION = ("hole", "hole_h", "hole_w", "dilation_h", "dilation_w")
 _OF_RELU = ("relu", "negative_slope")
 
 
-def has_fork_fields(layer: pb.LayerParameter) -> bool:
-    return bool(
-        layer.type in _TYPES
-        or _given(layer.pooling_param, _OF_POOLING + OF_AXES)
-        or _given(layer.convolution_param, _OF_CONVOLUTION + OF_AXES)
-        or any(_given(param, _OF_RELU) for param in _with_relu(layer))
-    )
-
-
 def upgrade_fork_fields(param: pb.NetParameter, name: str) -> None:
     """Replace the fields of forks in a net. `name` is the file, for the log. Raises ProtoError."""
     became: dict[str, str] = {}
@@ -154,5 +145,5 @@ def _complete_crop(layers: Sequence[Any], index: int) -> None:
     layers[index].crop_param.offset.extend(crop_offsets(layers, index))
 
 
-register_notation(has_fork_fields, upgrade_fork_fields)
+register_notation(upgrade_fork_fields)
 register_completion("Crop", _complete_crop)

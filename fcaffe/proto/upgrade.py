@@ -13,25 +13,24 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.upgrade_v1 import find_transform_fields, move_transform_fields, upgrade_v1_layers
 
 _SOLVER_TYPES = {name.upper(): name for name in ("SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam")}
-_notations: list[tuple[Callable[[Any], bool], Callable[[Any, str], None]]] = []  # used, upgrade
+_notations: list[Callable[[Any, str], None]] = []
 
 
-def register_notation(used: Callable[[Any], bool], upgrade: Callable[[Any, str], None]) -> None:
+def register_notation(upgrade: Callable[[Any, str], None]) -> None:
     """Let nets be read that have a notation of a fork for what Caffe's own notation can say.
 
-    Args:
-        used: Whether a LayerParameter has the notation.
-        upgrade: Replaces the notation in a NetParameter. Its second argument is the file, for the log. It may raise
-            ProtoError.
+    `upgrade` replaces it in a NetParameter. Its second argument is the file, for the log. It may raise ProtoError.
     """
-    _notations.append((used, upgrade))
+    _notations.append(upgrade)
 
 
-def net_is_current(param: pb.NetParameter) -> bool:
+def net_is_current(param: pb.NetParameter, name: str) -> bool:
     """Whether `upgrade_net` has nothing to do."""
-    plugins.load_own("notations")
-    uses = [_has_batch_norm_params, *(used for used, _ in _notations)]
-    return not (param.layers or param.input or any(used(layer) for layer in param.layer for used in uses))
+    upgraded = pb.NetParameter()
+    upgraded.CopyFrom(param)
+    with log.quiet(level=3):
+        upgrade_net(upgraded, name)
+    return upgraded == param and not any(map(_has_batch_norm_params, param.layer))
 
 
 def upgrade_net(param: pb.NetParameter, name: str, fork_fields: bool = True) -> bool:
@@ -66,7 +65,7 @@ def upgrade_net(param: pb.NetParameter, name: str, fork_fields: bool = True) -> 
             _upgrade_input(param, name)
         if any(_has_batch_norm_params(layer) for layer in param.layer):
             _upgrade_batch_norm(param, name)
-        for _, upgrade in _notations if fork_fields else ():
+        for upgrade in _notations if fork_fields else ():
             upgrade(param, name)
     except ProtoError as error:
         raise ProtoError(f"{name}: {error}") from None

@@ -39,7 +39,7 @@ def test_a_forks_field_is_as_caffes_own(layer: str, forks: str, caffes: str, tmp
         (tmp_path / name).write_text(INPUT + layer % fields)
     net = read_net(tmp_path / "forks")
     assert net == read_net(tmp_path / "caffes")
-    assert net_is_current(net)
+    assert net_is_current(net, "net")
     shapes = [summarize(str(tmp_path / name), pb.TEST).layers[1].top_shapes for name in ("forks", "caffes")]
     assert shapes[0] == shapes[1]
 
@@ -64,7 +64,7 @@ def test_forks_notations_of_windows_over_three_axes_become_one_number_an_axis(ki
         p = getattr(net.layer[0], param)
         numbers = [list(getattr(p, f"{field}{own}")) for field in ("kernel_size", "stride", "pad")]
         assert (net.layer[0].type, numbers) == (kind, [[1, 3, 2], [1, 2, 2], [0, 1, 1]])
-        assert net_is_current(net) and len(p.ListFields()) == 3
+        assert net_is_current(net, "net") and len(p.ListFields()) == 3
 
 
 def test_ceil_mode_and_round_mode_say_the_same(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_fused_relu_becomes_a_layer(kind: str, param: str, tmp_path: Path) -> 
     ]
     assert [layer.relu_param.negative_slope for layer in net.layer] == [0, 0.25, 0.25, 0, 0, 0]
     assert [len(layer.include) for layer in net.layer] == [1, 1, 1, 0, 0, 0]
-    assert net_is_current(net)
+    assert net_is_current(net, "net")
 
 
 def test_the_upgrade_program_writes_caffes_field(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
