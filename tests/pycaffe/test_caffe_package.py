@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import fcaffe
 from fcaffe.as_caffe import TOP_LEVEL
 
@@ -32,44 +30,34 @@ def in_fresh_process(code: str, *folders: Path | str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_it_has_caffes_names() -> None:
-    code = (
-        f"import caffe, fcaffe, json; names = {NAMES.split()!r}\n"
-        "print(json.dumps([[n for n in names if not hasattr(caffe, n)], caffe.__version__, caffe.proto.caffe_pb2.TEST,"
-        "[n for n in fcaffe.__all__ if n != 'layers' and getattr(caffe, n) is not getattr(fcaffe, n)]]))"
-    )
-    assert in_fresh_process(code) == [[], "1.0.0", 1, []]
+SCRIPT = f"""
+import fcaffe
+assert fcaffe._caffe.BlobVec is fcaffe.BlobVec  # which scripts that merge BatchNorms look up
+assert [fcaffe.layers.__name__, fcaffe.log.__name__] == ["fcaffe.layers", "fcaffe.log"]
+import caffe
+assert caffe.pycaffe.Net is caffe._caffe.Net is caffe.Net is fcaffe.Net
+assert not [name for name in {NAMES.split()!r} if not hasattr(caffe, name)]
+assert all(getattr(caffe, name) is getattr(fcaffe, name) for name in fcaffe.__all__ if name != "layers")
+assert (caffe.__version__, caffe.proto.caffe_pb2.TEST) == ("1.0.0", 1)
+import caffe._caffe, caffe.pycaffe
+from caffe.proto import caffe_pb2 as one
+import caffe.proto.caffe_pb2 as two
+from fcaffe.proto import caffe_pb2 as three
+from fcaffe.pycaffe import interface
+assert one is two is three and caffe.pycaffe is caffe._caffe is interface
+try:
+    caffe.nothing
+except AttributeError as error:
+    assert str(error) == "module 'caffe' has no attribute 'nothing'"
+from caffe import *
+names = "Classifier Detector NetSpec io layers net_spec params proto pycaffe to_proto".split()
+assert not [name for name in [*names, *{NAMES.split()!r}] if not name.startswith("_") and name not in globals()]
+print("1")
+"""
 
 
-def test_its_modules_are_fcaffes_own() -> None:
-    code = (
-        "import caffe._caffe, caffe.pycaffe, json\n"
-        "from caffe.proto import caffe_pb2 as one\nimport caffe.proto.caffe_pb2 as two\n"
-        "from fcaffe.proto import caffe_pb2 as three\nfrom fcaffe.pycaffe import interface\n"
-        "caffe._caffe.Net.added = 1\n"
-        "print(json.dumps([one is two is three, caffe.pycaffe is caffe._caffe is interface, caffe.Net.added]))"
-    )
-    assert in_fresh_process(code) == [True, True, 1]
-
-
-def test_caffes_own_modules_are_there_without_an_import_of_theirs() -> None:
-    """Scripts that merge BatchNorms compare with caffe._caffe.BlobVec."""
-    for package in ("import caffe", "import fcaffe as caffe"):
-        code = f"{package}; print(int(caffe._caffe.BlobVec is caffe.BlobVec and caffe._caffe.Net is caffe.Net))"
-        assert in_fresh_process(code) == 1
-    assert in_fresh_process("import caffe; print(int(caffe.pycaffe.Net is caffe.Net))") == 1
-
-
-def test_a_star_imports_what_caffes_package_has() -> None:
-    names = [*NAMES.split(), "Classifier", "Detector", "NetSpec", "io", "layers", "net_spec", "params", "to_proto"]
-    names = [name for name in (*names, "proto", "pycaffe") if not name.startswith("_")]
-    code = f"from caffe import *\nimport json; print(json.dumps([n for n in {names!r} if n not in globals()]))"
-    assert in_fresh_process(code) == []
-
-
-def test_a_name_that_caffe_does_not_have() -> None:
-    code = "import caffe, json\ntry: caffe.nothing\nexcept AttributeError as error: print(json.dumps(str(error)))"
-    assert in_fresh_process(code) == "module 'caffe' has no attribute 'nothing'"
+def test_it_has_caffes_names_and_modules_which_are_fcaffes_own() -> None:
+    assert in_fresh_process(SCRIPT) == 1
 
 
 def test_another_caffe_that_is_installed_is_left_alone(tmp_path: Path) -> None:
@@ -102,8 +90,3 @@ def test_a_folder_of_the_name_is_no_package(tmp_path: Path) -> None:
     """Such as a checkout of Caffe, seen from the folder that it lies in."""
     (tmp_path / "caffe" / "python").mkdir(parents=True)
     assert in_fresh_process("import caffe; print(caffe.TEST)", tmp_path) == 1
-
-
-@pytest.mark.parametrize("name", ["layers", "log"])
-def test_in_fcaffe_two_names_are_its_own_packages(name: str) -> None:
-    assert in_fresh_process(f"import fcaffe, json; print(json.dumps(fcaffe.{name}.__name__))") == f"fcaffe.{name}"

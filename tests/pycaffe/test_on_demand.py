@@ -346,7 +346,7 @@ def test_test_nets_of_a_solver(
 
 def test_layers_in_place_of_a_net_that_goes_backward(path: Path, layer_by_layer: Callable[[], None]) -> None:
     text = "force_backward: true" + NET.replace('top: "scale"', 'top: "conv"').replace('"scale" top', '"conv" top')
-    twice(lambda: scripts(path, dict.fromkeys(range(6), text), lambda seed: True), layer_by_layer)
+    twice(lambda: scripts(path, dict.fromkeys(range(3), text), lambda seed: True), layer_by_layer)
 
 
 def test_each_blob_costs_at_most_one_second_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
