@@ -18,7 +18,7 @@ from tests.cli.conftest import Run, records
 
 pytestmark = pytest.mark.usefixtures("in_a_folder")
 
-# The commands of examples/mnist/create_mnist.sh, cifar10/create_cifar10.sh and siamese/create_mnist_siamese.sh.
+# The commands of examples/mnist/create_mnist.sh and cifar10/create_cifar10.sh.
 CREATE_MNIST = """set -e
 EXAMPLE=examples/mnist
 DATA=data/mnist
@@ -39,20 +39,6 @@ rm -rf $EXAMPLE/cifar10_train_$DBTYPE $EXAMPLE/cifar10_test_$DBTYPE
 ./build/examples/cifar10/convert_cifar_data.bin $DATA $EXAMPLE $DBTYPE
 ./build/tools/compute_image_mean -backend=$DBTYPE \\
   $EXAMPLE/cifar10_train_$DBTYPE $EXAMPLE/mean.binaryproto
-"""
-CREATE_SIAMESE = """set -e
-EXAMPLES=./build/examples/siamese
-DATA=./data/mnist
-rm -rf ./examples/siamese/mnist_siamese_train_leveldb
-rm -rf ./examples/siamese/mnist_siamese_test_leveldb
-$EXAMPLES/convert_mnist_siamese_data.bin \\
-    $DATA/train-images-idx3-ubyte \\
-    $DATA/train-labels-idx1-ubyte \\
-    ./examples/siamese/mnist_siamese_train_leveldb
-$EXAMPLES/convert_mnist_siamese_data.bin \\
-    $DATA/t10k-images-idx3-ubyte \\
-    $DATA/t10k-labels-idx1-ubyte \\
-    ./examples/siamese/mnist_siamese_test_leveldb
 """
 COUNTS = {"train": 7, "t10k": 3}
 
@@ -136,19 +122,19 @@ def test_create_cifar10() -> None:
     assert Path("examples/cifar10/mean.binaryproto").stat().st_size > 4 * 3072
 
 
-def test_create_mnist_siamese(mnist: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
+def test_pairs_of_mnist(mnist: dict[str, tuple[np.ndarray, np.ndarray]], run: Run) -> None:
     pytest.importorskip("plyvel")
-    assert "convert_mnist_siamese_data.cpp:85] A total of 7 items." in run_script(CREATE_SIAMESE, "siamese")
-    for part, name in (("train", "train"), ("test", "t10k")):
-        images, labels = mnist[name]
-        label_of = {image.tobytes(): label for image, label in zip(images, labels, strict=True)}
-        found = records(f"examples/siamese/mnist_siamese_{part}_leveldb")
-        assert [key for key, _ in found] == [b"%08d" % n for n in range(COUNTS[name])]
-        for _, value in found:
-            datum = pb.Datum.FromString(value)
-            assert (datum.channels, datum.height, datum.width) == (2, 4, 5)
-            first, second = datum.data[:20], datum.data[20:]
-            assert datum.label == (label_of[first] == label_of[second])
+    files = [f"data/mnist/train-{kind}-ubyte" for kind in ("images-idx3", "labels-idx1")]
+    assert (
+        "convert_mnist_siamese_data.cpp:85] A total of 7 items." in run("convert_mnist_siamese_data", *files, "db").err
+    )
+    label_of = {image.tobytes(): label for image, label in zip(*mnist["train"], strict=True)}
+    found = records("db")
+    assert Path("db/CURRENT").exists() and [key for key, _ in found] == [b"%08d" % n for n in range(COUNTS["train"])]
+    for _, value in found:
+        datum = pb.Datum.FromString(value)
+        assert (datum.channels, datum.height, datum.width) == (2, 4, 5)
+        assert datum.label == (label_of[datum.data[:20]] == label_of[datum.data[20:]])
 
 
 def test_gzipped_files_and_other_databases(mnist: dict[str, tuple[np.ndarray, np.ndarray]], run: Run) -> None:

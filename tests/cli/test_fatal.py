@@ -112,15 +112,3 @@ def test_faults_of_our_own_are_one_line_too(run: Run, monkeypatch: pytest.Monkey
     assert "Traceback (most recent call last)" in run(f"{TRAIN} --traceback").err
     monkeypatch.setenv("FCAFFE_TRACEBACK", "1")
     assert "Traceback (most recent call last)" in run(TRAIN).err
-
-
-@pytest.mark.parametrize("field", ["name", "type", "top", "bottom"])
-@pytest.mark.parametrize("text", ["\x1b[31mred\x07", "\x9b2J\x7f", "m" * 100_000], ids=["C0", "C1", "long"])
-def test_strings_of_a_file_do_no_harm_to_a_terminal(run: Run, field: str, text: str) -> None:
-    """Neither control sequences nor pages of text reach it in log lines and errors."""
-    quoted = "".join(f"\\{ord(c):03o}" if ord(c) < 128 and not c.isprintable() else c for c in text)
-    net('name: "ip"', f'name: "other" type: "Split" bottom: "data" top: "o" {field}: "{quoted}" }} layer {{ name: "ip"')
-    result = run(TRAIN)
-    assert not [c for c in result.err if not c.isprintable() and c not in "\n\t"]
-    if result.code:
-        assert len(result.fatal) < 3000

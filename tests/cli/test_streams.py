@@ -205,27 +205,3 @@ class Closed:
 def test_scripts_outlive_it_too(stream: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", stream)
     log.info("nobody reads this")
-
-
-def test_log_files_go_on_when_there_is_room_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = False
-    write = os.write
-
-    def maybe(descriptor: int, content: bytes) -> int:
-        if full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return write(descriptor, content)
-
-    monkeypatch.setattr(os, "write", maybe)
-    log.add_file(str(tmp_path / "log"))
-    try:
-        log.info("first")
-        full = True
-        log.info("second")
-        log.info("third")
-        full = False
-        log.info("fourth")
-    finally:
-        log.close_files()
-    words = [line.partition("] ")[2] for line in (tmp_path / "log").read_text().splitlines()]
-    assert words == ["first", "2 lines are missing here: No space left on device", "fourth"]

@@ -50,9 +50,7 @@ def test_missing_weights_are_noticed_before_a_net_is_built(words: str, run: Run)
     assert "Creating layer" not in done.err and "rank" not in done.err
 
 
-def test_every_layer_beside_the_peaks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fcaffe.tools.profile.SIDE", 64)
-    monkeypatch.setattr("fcaffe.tools.profile.FLOATS", 1 << 16)
+def test_every_layer_beside_the_peaks(run: Run) -> None:
     result = run("time -model net.prototxt -iterations 2 -profile")
     assert result.code == 0
     _, head, *layers, _, peaks, whole = result.out.splitlines()

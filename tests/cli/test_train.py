@@ -153,11 +153,6 @@ def test_sigterm_snapshots_whatever_the_solver_says(run: Run, monkeypatch: pytes
     assert Path("small_iter_1.solverstate").exists()
 
 
-def test_signal_effects_have_names(run: Run) -> None:
-    fatal = run("train -solver solver.prototxt -sighup_effect=die").fatal
-    assert fatal.startswith('Invalid signal effect "die" was specified')
-
-
 def test_interrupted_while_it_builds_the_net(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

@@ -78,7 +78,7 @@ LINES = {
     ],
     "merge-bn": ["merge-bn {deploy.prototxt} {deploy.caffemodel} @.prototxt @.caffemodel"],
     "compress": ["compress {deploy.caffemodel} @.dcmodel"],
-    "lmdb": [f"lmdb {action} {{lmdb}}" for action in ("info", "cat", "export @ ", "shuffle @ ")],
+    "lmdb": [f"lmdb {action} {{lmdb}}" for action in ("info", "cat", "export @ ")],
     "plan": ["plan --net {net.prototxt} --machine h200 --workers 2", "plan --solver {solver.prototxt} --machine h200"],
 }
 WITHOUT_FILES = {"device_query", "bench", "run"}
