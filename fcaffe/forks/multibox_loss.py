@@ -9,7 +9,7 @@ import numpy as np
 from fcaffe import log
 from fcaffe.data import boxes
 from fcaffe.engines.elementwise import FLT_MIN
-from fcaffe.forks.smooth_l1 import smooth_l1, smooth_l1_slope
+from fcaffe.forks.losses import smooth_l1, smooth_l1_slope
 from fcaffe.forks.ssd import (
     Objects,
     Predictions,

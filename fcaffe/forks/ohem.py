@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fcaffe.forks.smooth_l1 import SmoothL1Loss
+from fcaffe.forks.losses import SmoothL1Loss
 from fcaffe.layers.loss import FULL, VALID, EuclideanLoss, SoftmaxWithLoss, divisor
 from fcaffe.net import ALL_BOTTOMS, Blob, Half, Layer, Traits, register
 from fcaffe.proto import forks

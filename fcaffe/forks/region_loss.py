@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from fcaffe.errors import DataError
-from fcaffe.forks.centre_boxes import clipped_overlap
 from fcaffe.forks.yolo import (
     CODES,
     OBJECTNESS,
@@ -16,6 +15,7 @@ from fcaffe.forks.yolo import (
     SHAPE,
     WHOLE_IMAGE,
     GridLoss,
+    clipped_overlap,
     decoded,
     read_anchors,
     read_cells,

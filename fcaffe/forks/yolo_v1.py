@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from fcaffe.data import boxes
-from fcaffe.forks.centre_boxes import corners, overlap
 from fcaffe.forks.ssd import Objects, judge
-from fcaffe.forks.yolo import check_objects
+from fcaffe.forks.yolo import check_objects, corners, overlap
 from fcaffe.layers.loss import LossLayer
 from fcaffe.net import ALL_BOTTOMS, Blob, Layer, Traits, placements, register
 from fcaffe.proto import caffe_pb2 as pb

@@ -8,16 +8,22 @@ from functools import partial
 import numpy as np
 
 from fcaffe.data import boxes
-from fcaffe.forks.centre_boxes import CIOU, DIOU, GIOU, MSE, corners, overlap, overlap_gradient
 from fcaffe.forks.ssd import DETECTION_ROW, DetectionRows
 from fcaffe.forks.yolo import (
+    CIOU,
     CODES,
+    DIOU,
+    GIOU,
+    MSE,
     OBJECTNESS,
     SCORES,
     SHAPE,
     GridLoss,
     check_cells,
+    corners,
     decoded,
+    overlap,
+    overlap_gradient,
     read_anchors,
     read_cells,
     sigmoid,
