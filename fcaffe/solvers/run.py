@@ -173,9 +173,7 @@ class Run:
         return [twin_of(net, net_param) for _ in range(threads - 1)]
 
     def _test_nets(self) -> list[Net]:
-        """Build the test nets, and check that they can be evaluated."""
-        from fcaffe.solvers.evaluation import check_evaluation
-
+        """Build the test nets."""
         sources = test_net_params(self.param)
         check_same(self.workers, "the test nets", *(net_param for net_param, _ in sources))
         nets = []
@@ -188,7 +186,6 @@ class Run:
             nets.append(Net(net_param, self._context(inference=self.options.whole_passes, turns=turns)))
             finetune(nets[-1], self.param.weights)
             nets[-1].debug_info = self.param.debug_info
-        check_evaluation(self.param, nets)
         return nets
 
     def _allocate(self) -> None:

@@ -29,8 +29,11 @@ class Solver(Run):
     """
 
     def __init__(self, param: Any, engine: Engine, noise: str = "caffe", **options: Any) -> None:
+        from fcaffe.solvers.evaluation import check_evaluation
+
         given = {name: value for name, value in options.items() if value is not None}
         super().__init__(param, engine, Options(noise=noise, **given))
+        check_evaluation(param, self.test_nets)
         self.nan_policy = NanPolicy(self, self.options.on_nan)
         self.update = Update(self)
         self.batches = self._batches()
@@ -133,8 +136,8 @@ class Solver(Run):
 
     def test_all(self) -> Action:
         """Test with all test nets. Returns the action that ended the tests ahead of time, or Action.NONE."""
+        from fcaffe.solvers.evaluation import mean_statistics, test
         from fcaffe.solvers.snapshot.carried import states_of
-        from fcaffe.solvers.testing import mean_statistics, test
 
         stopped = Action.NONE
 

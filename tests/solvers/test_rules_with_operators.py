@@ -13,9 +13,7 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text
 from fcaffe.proto.upgrade import upgrade_solver
 from fcaffe.solvers import Solver
-from fcaffe.solvers.rules import Rule, register_rule
-from fcaffe.solvers.rules.rule import _registry
-from fcaffe.solvers.rules.sgd import SGD
+from fcaffe.solvers.rules import SGD, Rule, _registry, register_rule
 from tests.engine_choice import engine
 
 pytestmark = pytest.mark.usefixtures("on_each_engine", "all_threads")

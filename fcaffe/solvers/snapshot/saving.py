@@ -16,11 +16,11 @@ from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto.blobs import LARGEST
 from fcaffe.rng.counter import KEYS
+from fcaffe.solvers.evaluation import mean_statistics
 from fcaffe.solvers.run import Run
 from fcaffe.solvers.snapshot import carried
 from fcaffe.solvers.snapshot.files import CarriedArray, State, paths, read_checked, read_model_of, size_of, write_state
 from fcaffe.solvers.snapshot.runs import newest, written
-from fcaffe.solvers.testing import mean_statistics
 from fcaffe.timeline import SNAPSHOT
 
 SLACK = 1 << 20  # bytes of a state besides its arrays

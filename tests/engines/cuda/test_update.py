@@ -7,7 +7,7 @@ from fcaffe.engines import NumpyEngine
 from fcaffe.engines.cuda import update
 from fcaffe.engines.cuda.update import CHUNK, RULES, Part, Settings
 from fcaffe.proto import caffe_pb2 as pb
-from fcaffe.solvers.rules.rule import _registry
+from fcaffe.solvers.rules import _registry
 from tests.engines.cuda.device_arrays import launched
 
 SIZES = [3, 1, 5, 2 * CHUNK + 9, 0, 64, 7]  # of parameters, which so begin and end anywhere
