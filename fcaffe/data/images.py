@@ -143,14 +143,6 @@ def _orientation(exif: bytes) -> int:
     return 1
 
 
-def upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Pixels (height x width [x channels]) turned as an EXIF orientation says."""
-    if orientation > 4:
-        pixels = pixels.swapaxes(0, 1)
-    rows, columns = (-1 if orientation in which else 1 for which in ((3, 4, 7, 8), (2, 3, 6, 7)))
-    return pixels[::rows, ::columns]
-
-
 def read_file(path: str) -> bytes:
     """Read a picture file without decoding it. Raises DataError."""
     try:

@@ -20,7 +20,7 @@ from fcaffe import log
 from fcaffe.data.backends import open_database
 from fcaffe.data.datum import datum_to_array, parse_datum
 from fcaffe.data.form import INFO, LABELS, MEAN, Form, labels_beside, read_form, read_labels
-from fcaffe.data.images import header_of, opencv, read_file, upright
+from fcaffe.data.images import header_of, opencv, read_file
 from fcaffe.data.transformer import Decision, Transformer
 from fcaffe.errors import ArgumentError, DataError, UsageError
 from fcaffe.proto import caffe_pb2 as pb
@@ -91,8 +91,9 @@ class Preprocessing:
             path = os.fspath(picture)
             return self.form.load(read_file(path), f'"{path}"')
         if hasattr(picture, "getexif") and hasattr(picture, "convert"):
-            turned = upright(np.asarray(picture.convert("RGB")), int(picture.getexif().get(0x0112, 1)))
-            return self._of_array(turned, "RGB")
+            from PIL import ImageOps
+
+            return self._of_array(np.asarray(ImageOps.exif_transpose(picture).convert("RGB")), "RGB")
         return self._of_array(np.asarray(picture), order)
 
     def _of_array(self, array: np.ndarray, order: str) -> np.ndarray:

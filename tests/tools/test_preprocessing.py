@@ -19,7 +19,7 @@ from fcaffe import log
 from fcaffe.cli import main
 from fcaffe.data import array_to_datum, write_lmdb
 from fcaffe.data.form import MODES, Form
-from fcaffe.data.images import damage_of, decode_pixels, encode_image, header_of, upright
+from fcaffe.data.images import damage_of, encode_image, header_of
 from fcaffe.data.mean import mean_to_blob
 from fcaffe.engines import cpu_engine
 from fcaffe.errors import ArgumentError, DataError, UsageError
@@ -29,6 +29,7 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.proto import parse_text, read_net, write_binary, write_text
 from fcaffe.tools.deploy import deploy_net, input_shapes
 from fcaffe.tools.nets import new_net
+from fcaffe.tools.preprocessing import Preprocessing
 from tests.pictures import with_orientation
 
 NET = """
@@ -172,13 +173,16 @@ def test_other_pictures_get_the_size_as_the_mode_says(mode: str, size: tuple[int
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_the_orientation_is_applied_as_opencv_does(orientation: int) -> None:
+def test_the_orientation_is_applied_to_files_and_to_images_of_pil(orientation: int) -> None:
     pixels = np.zeros((3, 16, 24), np.uint8)
     pixels[:, :8, :8] = 255
     content = with_orientation(encode_image(pixels, "jpg"), orientation)
     assert header_of(content)[:4] == (16, 24, 3, orientation)
-    stored = upright(decode_pixels(content, "it"), orientation).transpose(2, 0, 1)
-    assert np.array_equal(Form().load(content, "it"), stored)
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed").open(io.BytesIO(content))
+    loaded, opened = Form().load(content, "it"), Preprocessing(Form()).pixels(image)
+    assert loaded.shape == opened.shape == (3, *((16, 24) if orientation < 5 else (24, 16)))
+    np.testing.assert_allclose(loaded.astype(int), opened.astype(int), atol=8)
+    assert loaded[:, :4, :4].min() > 200 or orientation > 1
 
 
 @pytest.mark.parametrize("kind", ["jpg", "png"])
