@@ -17,17 +17,7 @@ from fcaffe.data import boxes
 from fcaffe.data.annotated import read_label_map
 from fcaffe.data.boxes import ImageSize
 from fcaffe.errors import DataError
-from fcaffe.forks.ssd import (
-    DETECTION_ROW,
-    DetectionRows,
-    Objects,
-    Predictions,
-    check_ground_truth,
-    check_predictions,
-    judge,
-    read_ground_truth,
-    read_predictions,
-)
+from fcaffe.forks import ssd
 from fcaffe.input_files import read_input, reading
 from fcaffe.layers.data import reading_errors
 from fcaffe.net import Blob, register
@@ -134,7 +124,7 @@ JUDGED_ROW = 5  # image in the batch, label, score, 1 if it finds an object, 1 i
 
 
 @register("DetectionOutput")
-class DetectionOutput(DetectionRows):
+class DetectionOutput(ssd.DetectionRows):
     """top (1, 1, D, 7): a row (image, label, score, xmin, ymin, xmax, ymax) for each of the D boxes of a batch.
 
     Bottoms: codes of boxes (N, P * 4), or (N, P * classes * 4) without share_location; scores (N, P * classes); priors
@@ -143,7 +133,7 @@ class DetectionOutput(DetectionRows):
     """
 
     fork = forks.SSD
-    traits = replace(DetectionRows.traits, bottoms=(3, 4))
+    traits = replace(ssd.DetectionRows.traits, bottoms=(3, 4))
     files: DetectionFiles | None = None
 
     @classmethod
@@ -160,7 +150,7 @@ class DetectionOutput(DetectionRows):
             log.warning(f'layer "{self.name}": visualize has no effect; fcaffe detect-objects --out draws boxes')
         self.labels = [label for label in range(p.num_classes) if label != p.background_label_id]
         self._open_files()
-        top[0].reshape(1, 1, 1, DETECTION_ROW)
+        top[0].reshape(1, 1, 1, ssd.DETECTION_ROW)
 
     def _open_files(self) -> None:
         p = self.param.detection_output_param.save_output_param
@@ -173,14 +163,14 @@ class DetectionOutput(DetectionRows):
             self.files = DetectionFiles(p, self.labels)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        check_predictions(self, bottom, self.param.detection_output_param)
+        ssd.check_predictions(self, bottom, self.param.detection_output_param)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        predictions = read_predictions(self, bottom, self.param.detection_output_param)
+        predictions = ssd.read_predictions(self, bottom, self.param.detection_output_param)
         found = [self._of_image(image, predictions) for image in range(len(predictions.codes))]
         if self.files is not None:
             self.write_once(found)
-        self.write_detections(np.concatenate([np.empty((0, DETECTION_ROW), np.float32), *found]), len(found), top)
+        self.write_detections(np.concatenate([np.empty((0, ssd.DETECTION_ROW), np.float32), *found]), len(found), top)
 
     def write(self, everyones: list[list[np.ndarray]]) -> None:
         assert self.files is not None
@@ -188,13 +178,13 @@ class DetectionOutput(DetectionRows):
             for rows in itertools.chain(*everyones):
                 self.files.add_image(rows)
 
-    def _of_image(self, image: int, predictions: Predictions) -> np.ndarray:
+    def _of_image(self, image: int, predictions: ssd.Predictions) -> np.ndarray:
         """The rows (D, 7) of an image."""
         p = self.param.detection_output_param
         codes, scores = predictions.codes[image], predictions.scores[image]
         lowest = p.confidence_threshold if p.HasField("confidence_threshold") else np.finfo(np.float32).min
         top_k = p.nms_param.top_k if p.nms_param.HasField("top_k") else -1
-        found = [np.empty((0, DETECTION_ROW), np.float32)]
+        found = [np.empty((0, ssd.DETECTION_ROW), np.float32)]
         for label in self.labels:
             candidates = np.flatnonzero(scores[:, label] > np.float32(lowest))
             candidates = candidates[boxes.falling(scores[candidates, label], top_k)]
@@ -202,7 +192,7 @@ class DetectionOutput(DetectionRows):
             variances = None if p.variance_encoded_in_target else predictions.variances[candidates]
             decoded = boxes.decode(code, predictions.priors[candidates], variances, p.code_type)
             kept = boxes.suppress(decoded, p.nms_param.nms_threshold, p.nms_param.eta)
-            found.append(np.empty((len(kept), DETECTION_ROW), np.float32))
+            found.append(np.empty((len(kept), ssd.DETECTION_ROW), np.float32))
             found[-1][:, 0], found[-1][:, 1] = image, label
             found[-1][:, 2], found[-1][:, 3:] = scores[candidates[kept], label], decoded[kept]
         rows = np.concatenate(found)
@@ -212,7 +202,7 @@ class DetectionOutput(DetectionRows):
 
 
 @register("DetectionEvaluate")
-class DetectionEvaluate(DetectionRows):
+class DetectionEvaluate(ssd.DetectionRows):
     """top (1, 1, M, 5): (-1, label, number of objects, -1, -1) for each class but the background, then a row (image,
     label, score, true, false) for each detection, by image and label.
 
@@ -239,15 +229,15 @@ class DetectionEvaluate(DetectionRows):
         top[0].reshape(1, 1, len(self.labels), JUDGED_ROW)
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        if bottom[0].shape[-1:] != (DETECTION_ROW,):
+        if bottom[0].shape[-1:] != (ssd.DETECTION_ROW,):
             raise self.error(f"needs detections of the shape (1, 1, D, 7): {self.named_shapes(bottom)}")
-        check_ground_truth(self, bottom[1])
+        ssd.check_ground_truth(self, bottom[1])
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
         p = self.param.detection_evaluate_param
-        detections = self.engine.to_numpy(bottom[0].data).reshape(-1, DETECTION_ROW)
+        detections = self.engine.to_numpy(bottom[0].data).reshape(-1, ssd.DETECTION_ROW)
         detections = detections[detections[:, 0] != -1]
-        objects = read_ground_truth(self, bottom[1], p.num_classes, p.background_label_id, ends=True)
+        objects = ssd.read_ground_truth(self, bottom[1], p.num_classes, p.background_label_id, ends=True)
         counted = objects.labels if p.evaluate_difficult_gt else objects.labels[~objects.difficult]
         if self.context.may_change():
             self.first_image = self.next_image
@@ -262,7 +252,7 @@ class DetectionEvaluate(DetectionRows):
             self.next_image = (self.next_image + 1) % max(1, len(self.images))
         self.write_rows(np.concatenate(found), top)
 
-    def _judged(self, detections: np.ndarray, objects: Objects) -> np.ndarray:
+    def _judged(self, detections: np.ndarray, objects: ssd.Objects) -> np.ndarray:
         """The rows (D, 5) of the detections (D, 7) of one label in an image that has these objects of the label."""
         p = self.param.detection_evaluate_param
         if len(objects.labels):
@@ -272,5 +262,5 @@ class DetectionEvaluate(DetectionRows):
             image = self.images[self.next_image]
             found, there = (boxes.in_pixels(rows, image, self.resize) for rows in (found, there))
         overlap = boxes.overlaps(found, there, pixels=bool(self.images))
-        columns = judge(overlap, p.overlap_threshold, objects.difficult & (not p.evaluate_difficult_gt))
+        columns = ssd.judge(overlap, p.overlap_threshold, objects.difficult & (not p.evaluate_difficult_gt))
         return np.column_stack([detections[:, :3], *columns]).astype(np.float32)

@@ -9,15 +9,8 @@ import numpy as np
 from fcaffe import log
 from fcaffe.data import boxes
 from fcaffe.engines.elementwise import FLT_MIN
+from fcaffe.forks import ssd
 from fcaffe.forks.losses import smooth_l1, smooth_l1_slope
-from fcaffe.forks.ssd import (
-    Objects,
-    Predictions,
-    check_ground_truth,
-    check_predictions,
-    read_ground_truth,
-    read_predictions,
-)
 from fcaffe.forks.yolo import sigmoid
 from fcaffe.layers.loss import BATCH_SIZE, FULL, NONE, VALID, LossLayer, divisor, normalization
 from fcaffe.net import Blob, register
@@ -29,9 +22,7 @@ Param = pb.MultiBoxLossParameter
 NOT_MATCHED, LEFT_OUT = -1, -2  # instead of an object's index
 SMALLEST_AREA = 1e-5  # of a box that suppression keeps
 
-Pairs = tuple[
-    np.ndarray, ...
-]  # indices (M) of images, priors and kinds of codes of the priors that stand for an object
+Pairs = tuple[np.ndarray, ...]  # indices (M) of images, priors and kinds of codes; of priors that stand for an object
 
 
 @register("MultiBoxLoss")
@@ -81,12 +72,12 @@ class MultiBoxLoss(LossLayer):
             self.weights[index] *= down
 
     def reshape(self, bottom: list[Blob], top: list[Blob]) -> None:
-        check_predictions(self, bottom, self.param.multibox_loss_param)
-        check_ground_truth(self, bottom[3])
+        ssd.check_predictions(self, bottom, self.param.multibox_loss_param)
+        ssd.check_ground_truth(self, bottom[3])
         super().reshape(bottom, top)
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
-        found = read_predictions(self, bottom, self.param.multibox_loss_param)
+        found = ssd.read_predictions(self, bottom, self.param.multibox_loss_param)
         objects = self._objects(bottom)
         matches, overlaps = self._match(found, objects)
         pairs = np.nonzero(matches >= 0)
@@ -113,16 +104,16 @@ class MultiBoxLoss(LossLayer):
 
     # --- match, encode, mine ------------------------------------------------------------------------------------------
 
-    def _objects(self, bottom: list[Blob]) -> Objects:
+    def _objects(self, bottom: list[Blob]) -> ssd.Objects:
         p, images = self.param.multibox_loss_param, bottom[0].shape[0]
         classes = None if p.map_object_to_agnostic and p.share_location else p.num_classes
-        objects = read_ground_truth(self, bottom[3], classes, p.background_label_id)
+        objects = ssd.read_ground_truth(self, bottom[3], classes, p.background_label_id)
         outside = (objects.images < 0) | (objects.images >= images)
         if outside.any():
             raise self.error(f"an object is in image {objects.images[outside.argmax()]} of a batch of {images}")
         return objects if p.use_difficult_gt else objects.of(~objects.difficult)
 
-    def _match(self, found: Predictions, objects: Objects) -> tuple[np.ndarray, np.ndarray]:
+    def _match(self, found: ssd.Predictions, objects: ssd.Objects) -> tuple[np.ndarray, np.ndarray]:
         """The index of the object of each prior (N, P, kinds), or NOT_MATCHED or LEFT_OUT, and the largest overlap of
         each prior (N, P) with an object. With use_prior_for_matching: false predicted boxes stand for the priors."""
         p = self.param.multibox_loss_param
@@ -145,7 +136,7 @@ class MultiBoxLoss(LossLayer):
                     matches[image, :, label], _ = self._match_boxes(predicted[image, :, label], objects, of_label)
         return matches, overlaps
 
-    def _match_boxes(self, found: np.ndarray, objects: Objects, there: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _match_boxes(self, found: np.ndarray, objects: ssd.Objects, there: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The object of each box (P), one of the indices `there`, and the largest overlap (P)."""
         p = self.param.multibox_loss_param
         usable = boxes.inside(found).all(axis=1) | (not p.ignore_cross_boundary_bbox)
@@ -156,7 +147,7 @@ class MultiBoxLoss(LossLayer):
         return matches, overlaps
 
     def _mine(
-        self, found: Predictions, objects: Objects, matches: np.ndarray, overlaps: np.ndarray, ranks: np.ndarray
+        self, found: ssd.Predictions, objects: ssd.Objects, matches: np.ndarray, overlaps: np.ndarray, ranks: np.ndarray
     ) -> np.ndarray:
         """Which priors (N, P) count in the loss, by their `ranks` (N, P): the matched ones and the hardest of the
         others, or the hardest of all."""
@@ -175,7 +166,7 @@ class MultiBoxLoss(LossLayer):
         chosen &= matches != LEFT_OUT
         return chosen if self.mines_positives else chosen | (matches >= 0)
 
-    def _suppressed(self, found: Predictions, image: int, candidates: np.ndarray) -> np.ndarray:
+    def _suppressed(self, found: ssd.Predictions, image: int, candidates: np.ndarray) -> np.ndarray:
         """The indices of priors that are left of these, with the hardest first, by non-maximum suppression."""
         p = self.param.multibox_loss_param
         if p.nms_param.HasField("top_k"):
@@ -192,7 +183,7 @@ class MultiBoxLoss(LossLayer):
 
     # --- the two losses -----------------------------------------------------------------------------------------------
 
-    def _box_losses(self, found: Predictions, pairs: Pairs, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _box_losses(self, found: ssd.Predictions, pairs: Pairs, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The loss (M) of each pair with the boxes (M, 4), and its derivative (M, 4) by the codes.
 
         As in SSD, the derivative lacks the factor 1 / variance with encode_variance_in_target.
