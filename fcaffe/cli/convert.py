@@ -156,12 +156,12 @@ def convert(source: str, target: str, weights: str | None, flags: ConvertFlags, 
     say(f"{target}: {noun} from {source}")
     if not flags.check:
         return 0
-    from fcaffe.onnx.check_conversion import compare, too_far
+    from fcaffe.onnx.check_conversion import compare
 
     worst = compare(source, target, net or None, preprocessing, inputs)
     for what, one in worst.items():
         say(f"{what}: largest difference {one.largest:.3g}, in {one.output}, whose values go up to {one.magnitude:.3g}")
-    if wrong := [one.output for one in worst.values() if too_far(one)]:
+    if wrong := [one.output for one in worst.values() if one.too_far()]:
         raise FcaffeError(f"{target} differs from {source} in {', '.join(dict.fromkeys(wrong))}")
     return 0
 

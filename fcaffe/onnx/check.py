@@ -14,6 +14,7 @@ from fcaffe.net import Net
 from fcaffe.onnx.library import onnx, onnxruntime
 from fcaffe.onnx.writing.preprocessing import Preprocessing
 
+ALLOWED = 1e-4  # of the spread of the values: float32 rounding of a deep net
 _DECIDES = {"Softmax", "LogSoftmax", "Sigmoid", "TanH", "Tanh"}  # operators and types whose values may be saturated
 
 
@@ -29,7 +30,7 @@ class Difference:
     magnitude: float
     spread: float
 
-    def too_far(self, allowed: float) -> bool:
+    def too_far(self, allowed: float = ALLOWED) -> bool:
         """Whether it exceeds a part of the spread. Rounding may take a tenth of that part of the magnitude."""
         return not self.largest <= allowed * (self.spread + self.magnitude / 10)
 

@@ -10,16 +10,8 @@ from fcaffe import log
 from fcaffe.input_files import asking
 from fcaffe.model_files import read_model
 from fcaffe.net import Net
-from fcaffe.onnx.check import (
-    Difference,
-    array_of,
-    behind_onnx,
-    behind_outputs,
-    differences,
-    random_inputs,
-    run_net,
-    run_onnx,
-)
+from fcaffe.onnx import check
+from fcaffe.onnx.check import Difference, array_of, differences
 from fcaffe.onnx.files import deploy_net
 from fcaffe.onnx.library import onnx
 from fcaffe.onnx.reading.convert import Converted
@@ -29,9 +21,9 @@ from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.nets import read_net_for
 from fcaffe.tools.numpy_files import load_numpy
 
-ALLOWED = 1e-4  # of the spread of the values: float32 rounding of a deep net
 ALLOWED_FP16 = 1e-2  # where ONNX Runtime computes in float16
 RANDOM = 2  # random inputs
+too_far = Difference.too_far
 
 
 def compare(
@@ -56,23 +48,27 @@ def compare(
         models = [path for path in (source, target) if not path.endswith(".onnx")]
         nets = {path: deploy_net(param, read_model(path), path) for path in models}
         first = nets[models[0]] if models else deploy_net(param)
-    random = {f"random values {seed}": random_inputs(first, seed) for seed in range(RANDOM)}
-    behind = [behind_outputs(nets[path]) if path in nets else behind_onnx(path) for path in (source, target)]
-    both = [key for key in behind[0] if key in behind[1]]
+    random = {f"random values {seed}": check.random_inputs(first, seed) for seed in range(RANDOM)}
     found = {}
-    for what, values in (random | {path: read_inputs(path, [*random_inputs(first)]) for path in inputs}).items():
-        sides = []
-        for path, names in zip((source, target), behind, strict=True):
-            if path in nets:
-                arrays = run_net(nets[path], values, preprocessing)
-                sides.append(arrays | {key: array_of(nets[path], int(names[key])) for key in both})
-            else:
-                arrays = run_onnx(path, values, [str(names[key]) for key in both])
-                inner = {key: arrays.pop(str(names[key])) for key in both}
-                sides.append(arrays | inner)
-        found[what] = differences(*sides)
+    for what, values in (random | {path: read_inputs(path, [*random["random values 0"]]) for path in inputs}).items():
+        sides = [_values(path, nets.get(path), values, preprocessing) for path in (source, target)]
+        both = [key for key in sides[0][1] if key in sides[1][1]]
+        found[what] = differences(*(outputs | {key: behind[key] for key in both} for outputs, behind in sides))
     warn_of_constants(list(found.values()))
     return _worst(found)
+
+
+def _values(
+    path: str, net: Net | None, inputs: Mapping[str, np.ndarray], preprocessing: Preprocessing | None
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The outputs of a net, or of the ONNX file at `path`, and what their Softmax or Sigmoid reads."""
+    if net is not None:
+        outputs = check.run_net(net, inputs, preprocessing)
+        return outputs, {key: array_of(net, index) for key, index in check.behind_outputs(net).items()}
+    behind = check.behind_onnx(path)
+    outputs = check.run_onnx(path, inputs, [*behind.values()])
+    inner = {key: outputs[name] for key, name in behind.items()}
+    return {name: values for name, values in outputs.items() if name not in behind.values()}, inner
 
 
 def warn_of_constants(runs: Sequence[Sequence[Difference]]) -> None:
@@ -86,7 +82,7 @@ def warn_of_constants(runs: Sequence[Sequence[Difference]]) -> None:
 
 
 def _worst(found: Mapping[str, list[Difference]]) -> dict[str, Difference]:
-    return {what: max(ones, key=lambda one: (too_far(one), one.largest)) for what, ones in found.items() if ones}
+    return {what: max(ones, key=lambda one: (one.too_far(), one.largest)) for what, ones in found.items() if ones}
 
 
 def _blobs(path: str) -> dict[str, np.ndarray]:
@@ -101,11 +97,6 @@ def read_inputs(path: str, names: list[str]) -> Mapping[str, np.ndarray]:
     return content if isinstance(content, dict) else {names[0]: content}
 
 
-def too_far(difference: Difference, allowed: float = ALLOWED) -> bool:
-    """Whether a difference is more than rounding."""
-    return difference.too_far(allowed)
-
-
 def check_net(path: str, made: Converted, files: Sequence[str] = ()) -> tuple[list[Difference], str]:
     """Compare the net that an ONNX file was converted to with the file, on random values and on files with inputs.
 
@@ -116,21 +107,21 @@ def check_net(path: str, made: Converted, files: Sequence[str] = ()) -> tuple[li
     net = deploy_net(made.net, made.model, path)
     constants = onnx().load(path, load_external_data=False).graph.initializer
     half = any(tensor.data_type == onnx().TensorProto.FLOAT16 for tensor in constants)
-    allowed = ALLOWED_FP16 if half else ALLOWED
+    allowed = ALLOWED_FP16 if half else check.ALLOWED
     inputs: list[Mapping[str, np.ndarray]] = [_random(net, made, seed) for seed in range(RANDOM)]
     inputs += [read_inputs(name, list(inputs[0])) for name in files]
     ends = made.ends or [name for name, *_ in net.outputs()]
     index_of = {made.values.get(name, name): index for index, name in enumerate(net.blob_names)}
-    behind = {key: name for key, name in behind_onnx(path, ends).items() if name in index_of}
+    behind = {key: name for key, name in check.behind_onnx(path, ends).items() if name in index_of}
     runs: list[list[Difference]] = []
     for given in inputs:
         with asking():
-            theirs = run_onnx(path, given, [*ends, *behind.values()])
-        ours = run_net(net, given) | {key: array_of(net, index_of[name]) for key, name in behind.items()}
+            theirs = check.run_onnx(path, given, [*ends, *behind.values()])
+        ours = check.run_net(net, given) | {key: array_of(net, index_of[name]) for key, name in behind.items()}
         wanted = {name: theirs[name] for name in ends}
         wanted |= {key: theirs[name].reshape(ours[key].shape) for key, name in behind.items()}
         runs.append(differences(wanted, ours))
-        if any(too_far(one, allowed) for one in runs[-1]):
+        if any(one.too_far(allowed) for one in runs[-1]):
             return runs[-1], _first_difference(path, net, made, given, allowed)
     warn_of_constants(runs)
     return [max(each, key=lambda one: one.largest) for each in zip(*runs, strict=True)], ""
@@ -138,7 +129,7 @@ def check_net(path: str, made: Converted, files: Sequence[str] = ()) -> tuple[li
 
 def _random(net: Net, made: Converted, seed: int) -> dict[str, np.ndarray]:
     """Random inputs of the types that the ONNX file declares. Indices are within the tables that Embed has."""
-    values, random = random_inputs(net, seed), np.random.default_rng(seed)
+    values, random = check.random_inputs(net, seed), np.random.default_rng(seed)
     tables = [node.layer.param.embed_param.input_dim for node in net.nodes if node.layer.type == "Embed"]
     blob_of = {name: blob for blob, name in made.values.items()}
     for name, kind in ((blob_of.get(name, name), kind) for name, kind in made.types.items()):
@@ -154,13 +145,13 @@ def _random(net: Net, made: Converted, seed: int) -> dict[str, np.ndarray]:
 
 def _first_difference(path: str, net: Net, made: Converted, inputs: Mapping[str, np.ndarray], allowed: float) -> str:
     """The name of the first layer with a top that differs. The net has run on these inputs."""
-    theirs = run_onnx(path, inputs, list(made.values.values()))
+    theirs = check.run_onnx(path, inputs, list(made.values.values()))
     for node in net.nodes:
         for index in node.top_ids:
             value, ours = theirs.get(made.values.get(net.blob_names[index], "")), array_of(net, index)
             if value is None or value.size != ours.size or node.layer.type == "Split":
                 continue
             (one,) = differences({"": value.reshape(ours.shape).astype(np.float32)}, {"": ours})
-            if too_far(one, allowed):
+            if one.too_far(allowed):
                 return node.name
     return net.nodes[-1].name

@@ -13,15 +13,7 @@ from fcaffe.input_files import UnreadableError, asking
 from fcaffe.net import Blob, Net
 from fcaffe.net.node import Node
 from fcaffe.onnx.library import OPSET, onnx
-from fcaffe.onnx.writing import (  # noqa: F401 - each fills the registry
-    convolution,
-    elementwise,
-    normalization,
-    pooling,
-    recurrent,
-    refused,
-    shape,
-)
+from fcaffe.onnx.writing import convolution, elementwise, normalization, pooling, recurrent, refused, shape  # noqa: F401
 from fcaffe.onnx.writing.graph import Graph, Step, write
 from fcaffe.onnx.writing.preprocessing import Preprocessing
 from fcaffe.output_files import replacing
