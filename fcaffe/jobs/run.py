@@ -43,7 +43,7 @@ class Cause:
     signal: int = 0  # by which a process has ended, since it was asked to
     logged: bool = False  # by a rank
     source: str | None = None  # file and line of the error
-    lost: bool = False  # a rank has lost its peer, which is most often the consequence of another cause
+    lost: bool = False  # a rank has lost its peer, or MPI has ended it: most often the consequence of another cause
 
 
 class Run:

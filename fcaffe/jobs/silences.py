@@ -11,7 +11,7 @@ a sign of life every second, and close the connection on both sides when none co
 | a rank in training that could run, and does not wait          | `--timeout`          | it hangs: the job ends        |
 | all ranks, since they wait for one another                    | `--timeout`          | they hang: the job ends       |
 | an agent, while the job ends after its cause is known         | SILENCE              | it is killed                  |
-| other agents, after a rank has said that it has lost its peer | SILENCE              | nobody knows a better cause   |
+| other agents, after a rank has lost its peer, or crashed      | SILENCE              | nobody knows a better cause   |
 | threads of user code, after a rank is done                    | LEAVE, or `--timeout` | the rank is killed           |
 | processes of user code, after the ranks                       | STRAY                | they are killed               |
 | a killed process, which the kernel does not let go            | KILLING              | an error names it             |
