@@ -278,7 +278,7 @@ def judged(case: Case, job: Job, faults: int, before: set[str], alone: bool) -> 
         yield f"lost {lost}"
     elif before and not left:
         yield "lost all snapshots"
-    if own := [path for path in processes.segments() if processes.has_no_writer(path)]:
+    if own := [path for path in processes.segments() if not alone and processes.has_no_writer(path)]:
         time.sleep(1)  # perhaps of another job, which is ending
         if own := [path for path in own if os.path.exists(path)]:
             yield f"left {own}"
