@@ -131,19 +131,6 @@ class PlainPooling(PlainElementwise):
             total += element
         out[...] = squares / total
 
-    def stochastic_pool_test_backward(self, x: Array, y: Array, dy: Array, dx: Array, windows: Windows) -> None:
-        """dx = the gradient of `stochastic_pool_test`: dy (2 x - y) / sum, added up over the windows."""
-        out, mean = channels_last(dx), channels_last(y)
-        output_size = mean.shape[1:-1]
-        padded = pad_channels_last(self.xp, channels_last(x), windows, output_size)
-        total = sum(padded[windows.shifted(offset, output_size)] for offset in windows.offsets()) + FLT_MIN
-        gradient = channels_last(dy)
-
-        def part(offset: tuple[int, ...]) -> Array:
-            return (2 * padded[windows.shifted(offset, output_size)] - mean) / total * gradient
-
-        add_windows(self.xp, out, windows, output_size, part)
-
     def _plane_indices(
         self, output_size: tuple[int, ...], size: tuple[int, ...], windows: Windows, dtype: Any
     ) -> Label:

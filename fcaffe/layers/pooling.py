@@ -89,8 +89,6 @@ class Pooling(Layer):
             self.gain = self.engine.from_numpy(functools.reduce(np.multiply.outer, gains))
 
     def saved(self, bottom: list[Blob], top: list[Blob]) -> list[Blob]:
-        if self.method == STOCHASTIC and not self.noise:
-            return [*bottom, *top]
         return [*top[1:], *([self.memory] if self.own_indices else [])]
 
     def forward(self, bottom: list[Blob], top: list[Blob]) -> None:
@@ -122,7 +120,7 @@ class Pooling(Layer):
         elif self.noise:
             self.engine.index_backward(dy, self.memory.data, dx, self.windows)
         else:
-            self.engine.stochastic_pool_test_backward(bottom[0].data, top[0].data, dy, dx, self.windows)
+            raise self.error("pool: STOCHASTIC has a gradient in phase TRAIN only")
 
     def _gain(self, axis: int, n: int, count: int) -> np.ndarray:
         """For each window along an axis its length with padding over that without."""

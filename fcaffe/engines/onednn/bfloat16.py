@@ -12,41 +12,10 @@ import numpy as np
 from fcaffe.engines.channels import narrowed, widened
 from fcaffe.engines.memory import Array
 from fcaffe.engines.numpy_engine import NumpyEngine
-from fcaffe.engines.onednn.calls import address
 from fcaffe.engines.onednn.dnnl import AVX512_BF16, BF16
 from fcaffe.engines.onednn.engine import OneDnnEngine
 from fcaffe.engines.onednn.library import BFLOAT16
 from fcaffe.errors import UsageError
-
-
-class Copies:
-    """float32 copies of arrays of BFLOAT16, one for each address and layout; other values are returned as they are."""
-
-    def __init__(self, copy: Callable[[Array, Array], None]) -> None:
-        self._copy = copy
-        self._made: dict[tuple[int, tuple[int, ...]], Array] = {}
-
-    def of(self, thing: Any) -> Any:
-        """The copy of an array that is read, or a list of them."""
-        if isinstance(thing, list):
-            return [self.of(each) for each in thing]
-        if not _is_narrow(thing):
-            return thing
-        is_new = (address(thing), thing.strides) not in self._made
-        copy = self.to_write(thing)
-        if is_new:
-            self._copy(thing, copy)
-        return copy
-
-    def to_write(self, thing: Any) -> Any:
-        """The copy of an array that is overwritten: `round_back` brings what it holds then into the array."""
-        if not _is_narrow(thing):
-            return thing
-        return self._made.setdefault((address(thing), thing.strides), np.empty_like(thing, dtype=np.float32))
-
-    def round_back(self, thing: Any) -> None:
-        if _is_narrow(thing):
-            self._copy(self.of(thing), thing)
 
 
 def on_copies(operator: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,10 +23,11 @@ def on_copies(operator: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(operator)
     def with_copies(self: Any, *arguments: Any, **settings: Any) -> Any:
-        copies = Copies(self.copy)
-        result = operator(self, *map(copies.of, arguments), **settings)
-        for argument in arguments:  # outputs follow inputs, which copies back do not change
-            copies.round_back(argument)
+        copies = [self.widened(argument) for argument in arguments]
+        result = operator(self, *copies, **settings)
+        for argument, copy in zip(arguments, copies, strict=True):  # outputs last, which may be the memory of an input
+            if _is_narrow(argument):
+                self.copy(copy, argument)
         return result
 
     return with_copies
@@ -69,6 +39,12 @@ def _is_narrow(thing: Any) -> bool:
 
 class PlainOperators(NumpyEngine):
     """NumPy's engine for blobs of both types: the operators below work on copies, and all others call these."""
+
+    def widened(self, thing: Any) -> Any:
+        """A float32 copy of an array of BFLOAT16, or of those in a list; another value as it is."""
+        if isinstance(thing, list):
+            return [self.widened(each) for each in thing]
+        return self.as_float32(thing) if _is_narrow(thing) else thing
 
     def copy(self, x: Array, y: Array) -> None:
         y[...] = narrowed(x) if _is_narrow(y) and not _is_narrow(x) else x if _is_narrow(y) else widened(x)
@@ -108,10 +84,11 @@ class Bfloat16Engine(OneDnnEngine, PlainOperators):
 
     @contextlib.contextmanager
     def in_float32(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Iterator[list[Array]]:
-        copies = Copies(self.copy)
-        yield [*map(copies.of, inputs), *map(copies.to_write, outputs)]
-        for array in outputs:
-            copies.round_back(array)
+        copies = [np.empty_like(array, dtype=np.float32) if _is_narrow(array) else array for array in outputs]
+        yield [*map(self.widened, inputs), *copies]
+        for array, copy in zip(outputs, copies, strict=True):
+            if copy is not array:
+                self.copy(copy, array)
 
     def to_numpy(self, array: Array) -> np.ndarray:
-        return np.asarray(Copies(self.copy).of(array))
+        return np.asarray(self.widened(array))
