@@ -39,7 +39,7 @@ OTHERS = {
     "solver": "show a solver's fields and learning rate: SOLVER [--json]",
     "detect-objects": "find objects in pictures: --model FILE --weights FILE [--out FOLDER] IMAGE...",
     "report": "write a page about a training: LOG... PAGE.html [--solver FILE]",
-    "plot": "draw the curves of trainings: LOG... [--out PICTURE] [--x time]",
+    "plot": "draw the curves of trainings: LOG... [--out PICTURE]",
     "convert": "convert a model, solver state, net, solver or mean to another format: IN OUT",
     "merge-bn": "fold BatchNorm and Scale into the weights before: NET WEIGHTS NEW_NET NEW_WEIGHTS",
     "compress": "compress a model: WEIGHTS OUT.dcmodel [--solver FILE]",

@@ -77,12 +77,11 @@ def extract_seconds(words: tuple[str, ...]) -> int:
 )
 @click.argument("words", nargs=-1, metavar="LOG...")
 @click.option("--out", default="", metavar="FILE", help="The picture: .png, .pdf or .svg (the first LOG's name, .png).")
-@click.option("--x", type=click.Choice(["iteration", "time"]), default="iteration", help="Horizontal axis (iteration).")
-def plot(words: tuple[str, ...], out: str, x: str) -> int:
+def plot(words: tuple[str, ...], out: str) -> int:
     logs = required(words, 1, 1000)
     picture = out or f"{os.path.splitext(os.path.basename(logs[0]))[0]}.png"
     check_output(picture, PICTURE, *logs)
-    plot_logs(logs, picture, by_time=x == "time")
+    plot_logs(logs, picture)
     say(picture)
     return 0
 

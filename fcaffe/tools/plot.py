@@ -26,7 +26,6 @@ COLORS = {TRAIN_LOSS: "#6b93c4", TEST_LOSS: "#1f3e6c", RATE: "#777777"}
 RUN_COLORS = ["#2f6db3", "#d1642a", "#3f8f4f", "#8a4f9e", "#b8962e", "#2f9a9a", "#c0436d", "#5b5b5b"]
 SCORE_COLORS = RUN_COLORS[1:7]
 TEST_STYLES = ["--", ":", "-."]
-UNITS = ((2 * 86400, 86400, "days"), (2 * 3600, 3600, "hours"), (180, 60, "minutes"), (0, 1, "seconds"))
 LOSSES = (TRAIN_LOSS, TEST_LOSS)
 PANELS = {"loss": (6, LOSSES), "score": (4, (SCORE,)), "learning rate": (2, (RATE,))}
 
@@ -136,15 +135,11 @@ def chart_of(kinds: Sequence[str], runs: Sequence[Run]) -> Chart:
     return Chart(lines, values, is_log, ends)
 
 
-def plot(log_paths: Sequence[Path], picture_path: Path, by_time: bool = False) -> None:
+def plot(log_paths: Sequence[Path], picture_path: Path) -> None:
     """Draw the losses, scores and learning rates of logs, fcaffe's or Caffe's, into a PNG, PDF or SVG file.
 
     Raises FcaffeError."""
     runs = _runs(log_paths)
-    unit, label = 0.0, "iteration"
-    if by_time:
-        longest = max(second for run in runs for series in run.series for second in (0.0, *series.seconds.values()))
-        unit, label = next((unit, f"time ({word})") for least, unit, word in UNITS if longest >= least)
     scored = any(series.kind == SCORE for run in runs for series in run.series)
     panels = {title: panel for title, panel in PANELS.items() if scored or title != "score"}
     with new_picture(picture_path, (9, 7.5 if scored else 6)) as figure:
@@ -153,10 +148,9 @@ def plot(log_paths: Sequence[Path], picture_path: Path, by_time: bool = False) -
         figure.suptitle(runs[0].net or "training", fontsize=13)
         for axes, (title, (_, kinds)) in zip(all_axes, panels.items(), strict=True):
             axes.set_ylabel(title)
-            _draw(axes, chart_of(kinds, runs), unit)
-        axes.set_xlabel(label)
-        if not unit:
-            axes.xaxis.get_major_locator().set_params(integer=True)
+            _draw(axes, chart_of(kinds, runs))
+        axes.set_xlabel("iteration")
+        axes.xaxis.get_major_locator().set_params(integer=True)
 
 
 def plot_chart(chart: int, picture_path: Path, log_paths: Sequence[Path]) -> None:
@@ -168,7 +162,7 @@ def plot_chart(chart: int, picture_path: Path, log_paths: Sequence[Path]) -> Non
             if not any(series.kind == _KINDS[kind] for series in run.series):
                 raise FcaffeError(f"{os.fspath(path)} has no {kind.lower()} to draw")
         axes = figure.subplots()
-        _draw(axes, chart_of([_KINDS[kind]], runs), float(axis == "Seconds"))
+        _draw(axes, chart_of([_KINDS[kind]], runs), by_time=axis == "Seconds")
         axes.set(title=CHARTS[chart], xlabel=axis, ylabel=kind)
         if _KINDS[kind] == RATE:
             axes.legend(axes.get_lines(), [run.name for run in runs], frameon=False, fontsize=9)
@@ -233,15 +227,12 @@ def is_wide(values: Sequence[float]) -> bool:
     return bool(values) and min(values) > 0 and max(values) > 20 * min(values)
 
 
-def _draw(axes: Any, chart: Chart, unit: float) -> None:
-    """Draw the lines of a chart, and fit the vertical axis to them.
-
-    Abscissas are iterations, or times in units of `unit` seconds if that is not 0.
-    """
+def _draw(axes: Any, chart: Chart, by_time: bool = False) -> None:
+    """Draw the lines of a chart over iterations or seconds, and fit the vertical axis to them."""
     style(axes)
     axes.margins(x=0.02)
     for line in chart.lines:
-        x = [line.series.seconds[one] / unit if unit else one for one in sorted(line.curve)]
+        x = [line.series.seconds[one] if by_time else one for one in sorted(line.curve)]
         y = [line.curve[one] for one in sorted(line.curve)]
         look = _look(line)
         if line.is_faint:
