@@ -60,8 +60,8 @@ class Transformer:
         self.mean_file: str = param.mean_file
         if param.mean_file:
             log.loading_mean(param.mean_file)
-            self.mean = read_mean(param.mean_file)
-            self._channels_last_mean = np.ascontiguousarray(self.mean.transpose(1, 2, 0)).transpose(2, 0, 1)
+            mean = read_mean(param.mean_file).transpose(1, 2, 0)
+            self.mean = np.ascontiguousarray(mean).transpose(2, 0, 1)  # channels-last, as are decoded pictures
         elif param.mean_value:
             self.mean = np.array(param.mean_value, np.float32).reshape(-1, 1, 1)
 
@@ -134,12 +134,11 @@ class Transformer:
 
     def apply(self, image: np.ndarray, decision: Decision, out: np.ndarray) -> None:
         """Write one transformed image to `out`. Thread-safe."""
-        mean = self._mean_like(image) if self.mean_file else self.mean
+        mean = self.mean
         if self.crop[0]:
             rows, columns = self.window(image.shape, decision)
             image = image[:, rows, columns]
-            if self.mean_file:
-                assert mean is not None
+            if self.mean_file and mean is not None:
                 mean = mean[:, rows, columns]
         if decision.mirror:
             out = out[:, :, ::-1]
@@ -154,7 +153,3 @@ class Transformer:
         room = size - crop if crop else 0
         start = draw % (room + 1) if self.random_crop else room // 2
         return slice(start, start + (crop or size))
-
-    def _mean_like(self, image: np.ndarray) -> np.ndarray | None:
-        """The mean image in the memory layout of `image`. Decoded pictures are channels-last."""
-        return self.mean if image.strides[-1] == image.itemsize else self._channels_last_mean
