@@ -189,23 +189,18 @@ class Decoders:
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = threads or decoding_threads()
-        self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="decode") if self.threads > 1 else None
+        self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="decode")
 
     def each(self, work: Callable[[int], None], count: int) -> None:
         """Call work(0) to work(count - 1) in any order. Raises the error of the lowest index that fails."""
-        if self._pool is None:
-            _run(work, range(count))
-            return
-        share = -(-count // (self.threads * SHARES))
-        parts = [range(start, min(start + share, count)) for start in range(0, count, share or 1)]
-        for _ in self._pool.map(lambda part: _run(work, part), parts):
+        share = -(-count // (self.threads * SHARES)) or 1
+
+        def work_on_part(start: int) -> None:
+            for index in range(start, min(start + share, count)):
+                work(index)
+
+        for _ in self._pool.map(work_on_part, range(0, count, share)):
             pass
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
-
-
-def _run(work: Callable[[int], None], part: range) -> None:
-    for index in part:
-        work(index)
+        self._pool.shutdown()
