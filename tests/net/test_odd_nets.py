@@ -14,7 +14,7 @@ from tests.watching import watch
 
 pytestmark = pytest.mark.usefixtures("on_each_engine")
 
-SEEDS = range(int(os.environ.get("ODD_NETS", 30)))
+SEEDS = range(int(os.environ.get("ODD_NETS", 24)))
 STEPS = 5
 NEAR = 2e-4  # of a parameter's largest gradient
 

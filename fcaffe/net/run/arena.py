@@ -7,8 +7,8 @@ by forward, read by the next layer, and recomputed before the backward of node 4
     offset 0    | c             |                      | dd            |
     offset 8    | d             |                      | c             |
 
-So c has to move before the backward of node 4, and back at the START of the next forward pass. No values are copied:
-the storage only gets another part of the arena as its buffer.
+So c has to move before the backward of node 4, and back at the START of the next forward pass: the storage gets another
+part of the arena as its buffer.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Arena:
         self._followed, self.again, self._unwritten = state, again, program.unwritten()
 
     def release(self) -> None:
-        """Free the memory. Each storage allocates memory of its own at the next access."""
+        """Free the memory: each storage allocates memory of its own at the next access."""
         if self._followed is None:
             return
         for storage in self.storages:
@@ -84,8 +84,7 @@ class Arena:
         return self._chosen[1]
 
     def move(self, when: int) -> None:
-        """Move the recomputed storages: before the backward of a node to the offsets for the recomputation, at the
-        START of a pass back to those of forward."""
+        """Move the recomputed storages to their offsets before the backward of a node, or at the START of a pass."""
         for storage, buffer in self._moves.get(when, ()):
             if storage.buffer is not buffer:
                 storage.replace(buffer)
@@ -98,7 +97,7 @@ class Arena:
 
 
 def share_memory(uses: list[Use]) -> Moves:
-    """Let the storages share one new block of memory. Returns the moves: when, which storage, its new buffer."""
+    """Let the storages share one new block of memory. Returns the moves."""
     offsets, end = layout(uses)
     for use in uses:
         for storage in (use.storage, *use.others):

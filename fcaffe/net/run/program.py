@@ -32,38 +32,32 @@ Storages = dict[Storage, None]  # a set in the order of the program's nodes, so 
 
 @dataclass
 class Access:
-    """The storages that a node reads and writes, forward and backward.
-
-    `saved` are those of its layer's own that forward writes for backward.
-    """
+    """The storages that a node reads and writes, forward and backward."""
 
     reads: Storages = field(default_factory=dict)
     writes: Storages = field(default_factory=dict)
-    saved: Storages = field(default_factory=dict)
+    saved: Storages = field(default_factory=dict)  # of its layer's own, which forward writes for backward
     back_reads: Storages = field(default_factory=dict)
     back_writes: Storages = field(default_factory=dict)
 
 
 @dataclass
 class Step:
-    """What a step reads and writes. `before`: of a forward that runs again, the node whose backward needs it."""
+    """What a step reads and writes."""
 
     reads: Storages
     writes: Storages
-    before: int | None = None
+    before: int | None = None  # of a forward that runs again, the node whose backward needs it
 
 
 class Program:
     """Nodes that run in this order, then, if there are `gradients`, backward in the opposite order.
 
     `activations`, `gradients` and `internal` values (saved for backward) are the storages that serve within one pass,
-    so that they may lie in an arena. They include no `outer` blobs, which are given or read from outside (inputs,
-    outputs, losses), no parameters, no gradients that no node writes and so stay zero, and no blobs of user code.
-    `trace` takes shapes as they are.
-
-    `overwritten`: gradients that nodes write over those of their tops, in whose memory they lie.
-
-    `final_from`: for each node, the offset from which on the flat gradients are final after its backward.
+    so that they may lie in an arena: no `outer` blobs, which are given or read from outside, no parameters, no
+    gradients that no node writes and so stay zero, and no blobs of user code. `overwritten`: gradients that nodes write
+    over those of their tops, in whose memory they lie. `final_from`: for each node, the offset from which on the flat
+    gradients are final after its backward.
     """
 
     def __init__(self, nodes: Sequence[Node], outer: Iterable[Blob], parameters: Parameters, gradients: bool) -> None:
@@ -116,8 +110,7 @@ class Program:
         return steps
 
     def unwritten(self) -> list[Storage]:
-        """The gradients that backward reads and no node writes, so they are zeros: of an output, of a blob that an
-        Accuracy reads, or whose reader has `propagate_down: false`. Losses' hold their weights."""
+        """The gradients that backward reads and no node writes, so they are zeros, such as that of an output."""
         written: set[Storage] = set()
         found: Storages = {}
         for node in reversed(self.nodes):
@@ -154,8 +147,7 @@ class Program:
         return access
 
     def _overwritten(self) -> dict[Storage, Storage]:
-        """The gradients that nodes may write over those of their tops, which nobody reads later, each with the first
-        one in that memory."""
+        """The gradients that nodes may write over those of their tops, each with the first one in that memory."""
         last, found = dict[Storage, int](), dict[Storage, Storage]()
         for index, access in enumerate(self.accesses):  # backward runs in the opposite order
             for storage in access.back_reads | access.back_writes:
