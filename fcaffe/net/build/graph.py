@@ -105,9 +105,7 @@ class Graph:
         node = Node(len(self.nodes), layer, [], [], [])
         for index in range(len(param.bottom)):
             self._append_bottom(node, param, index)
-        for index in range(len(param.top)):
-            self._append_top(node, param, index)
-        for index in range(len(param.top), layer.automatic_tops):
+        for index in range(max(len(param.top), layer.automatic_tops)):
             self._append_top(node, param, index)
         for index, blob in enumerate(node.tops if placements else ()):
             blob.placement = placements[min(index, len(placements) - 1)]
