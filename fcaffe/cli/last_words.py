@@ -40,12 +40,12 @@ def _on_fault(number: int) -> None:
     _kept[0].signal(number, None)  # a second fault, in here, ends the process at once
     database = sys.modules.get("fcaffe.data.database")  # not imported: no database is being read
     what = database.being_read() if database else None
-    if number == signal.SIGABRT and what:
-        log.fatal(f"Aborted while reading the {what}: it is damaged; copy or make it again")
+    if what:
+        log.fatal(
+            f"{signal.strsignal(number)} while reading the {what}: it is damaged or cut short; copy or make it again"
+        )
     elif number == signal.SIGABRT:
         faulthandler.dump_traceback(sys.__stderr__ or 2)
-    elif what:
-        log.fatal(f"Bus error while reading the {what}: a file of it was cut short meanwhile; copy or make it again")
     else:
         log.fatal(
             "Bus error: a file that was mapped into memory was cut short, or shared memory has run out (df /dev/shm "

@@ -37,7 +37,7 @@ layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: 
 """
 SOLVER = """
 net: "net.prototxt" base_lr: 0.01 lr_policy: "inv" gamma: 0.001 power: 0.75 momentum: 0.9 weight_decay: 0.001
-display: 10 max_iter: 1500 snapshot: 200 snapshot_prefix: "{prefix}" random_seed: 3 solver_mode: CPU
+display: 10 max_iter: 800 snapshot: 200 snapshot_prefix: "{prefix}" random_seed: 3 solver_mode: CPU
 """
 
 
@@ -96,7 +96,7 @@ def test_killed_and_resumed_is_as_if_nothing_had_happened(folder: Path) -> None:
     assert resumed.returncode == 0, log
     assert "Resuming from killed_iter_" in log
     finish(straight)
-    ours, theirs = (weights(folder / f"{prefix}_iter_1500.caffemodel") for prefix in ("killed", "straight"))
+    ours, theirs = (weights(folder / f"{prefix}_iter_800.caffemodel") for prefix in ("killed", "straight"))
     assert len(ours) == len(theirs) == 4
     assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
 

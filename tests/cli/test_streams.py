@@ -112,7 +112,7 @@ def test_workers_outlive_the_launchers_streams(folder: Path) -> None:
 def test_a_training_outlives_its_terminal(folder: Path) -> None:
     """The bar and the log go to a terminal that is closed in the middle."""
     solver = Path("solver.prototxt")
-    solver.write_text(solver.read_text().replace("max_iter: 8", "max_iter: 400"))
+    solver.write_text(solver.read_text().replace("max_iter: 8", "max_iter: 100"))
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm"}
     with subprocess.Popen(
@@ -125,7 +125,7 @@ def test_a_training_outlives_its_terminal(folder: Path) -> None:
             shown += os.read(ours, 65536)
         os.close(ours)
         assert process.wait(300) == 0
-    assert Path("small_iter_400.solverstate").exists()
+    assert Path("small_iter_100.solverstate").exists()
 
 
 OUTPUTS = [
