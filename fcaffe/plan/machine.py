@@ -14,7 +14,6 @@ from fcaffe.errors import UsageError
 from fcaffe.suggestions import did_you_mean
 
 MAY_BE_ZERO = ("latency", "layer_seconds")
-WORDS = {"str": "a text in quotes", "int": "a whole number from 1 on", "float": "a number above 0"}
 
 SUSTAINED = 0.85  # assumed: the share of a link's nominal rate that long messages get
 MEMORY_SUSTAINED = 0.7  # assumed: the share of a memory's nominal rate that layers bound by it get
@@ -215,17 +214,17 @@ def machine_from(content: Any, path: str) -> Machine:
     base = None if like is None else find(str(like), MACHINES, "machine")
     if base is None and given.get("device") is None:
         raise UsageError(f"{path}: a machine needs a device, by name ({', '.join(DEVICES)}) or as an object")
-    values = {"name": path, **_values(Machine, path, ": ", given)}
+    values = {"name": path, **_values(Machine, path, given)}
     return replace(base, **values) if base else Machine(**values)
 
 
-def _values(kind: type, where: str, dot: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _values(kind: type, where: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a dataclass, from the keys of an object; null is as if the key were missing. Raises UsageError."""
     types = {field.name: str(field.type) for field in fields(kind)}
     for key in given:
         if key not in types:
             raise UsageError(f"{where}: unknown key '{key}'{did_you_mean(key, types)}; known are {', '.join(types)}")
-    return {key: _value(f"{where}{dot}{key}", key, types[key], one) for key, one in given.items() if one is not None}
+    return {key: _value(f"{where}: {key}", key, types[key], one) for key, one in given.items() if one is not None}
 
 
 def _value(where: str, key: str, kind: str, value: Any) -> Any:
@@ -235,15 +234,15 @@ def _value(where: str, key: str, kind: str, value: Any) -> Any:
     if key == "peak" and not isinstance(value, dict):
         value = {"fp32": value}
     if key in ("peak", "speeds"):
-        return {name: _value(f"{where}.{name}", name, "float", one) for name, one in _object(where, value).items()}
-    kind = kind.partition(" ")[0]  # of "float | None"
-    right = isinstance(value, {"str": str, "int": int}.get(kind, int | float)) and not isinstance(value, bool)
-    if right and kind != "str":
-        right = 0 <= value < math.inf and (value > 0 or key in MAY_BE_ZERO)
-    if not right:
-        raise _wrong(where, "a number that is not negative" if key in MAY_BE_ZERO else WORDS[kind], value)
+        return {name: _value(f"{where}: {name}", name, "float", one) for name, one in _object(where, value).items()}
     if key == "exchange" and value not in (TEXTBOOK, FCAFFE):
         raise _wrong(where, f"{TEXTBOOK} or {FCAFFE}", value)
+    if kind == "str" and not isinstance(value, str):
+        raise _wrong(where, "a text in quotes", value)
+    if kind != "str":
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 <= value < math.inf or not (value or key in MAY_BE_ZERO):
+            raise _wrong(where, "a number that is not negative" if key in MAY_BE_ZERO else "a number above 0", value)
     return value
 
 
@@ -262,7 +261,7 @@ def _described(where: str, value: Any, kind: type[_Known], known: Mapping[str, _
     noun = kind.__name__.lower()
     if isinstance(value, str):
         return find(value, known, noun)
-    given = {"name": noun, **_values(kind, where, ".", _object(where, value))}
+    given = {"name": noun, **_values(kind, where, _object(where, value))}
     needed = [one.name for one in fields(kind) if one.default is MISSING]  # type: ignore[arg-type]
     if missing := [name for name in needed if name not in given]:
         raise UsageError(f"{where}: has no {missing[0]}; a {noun} needs {', '.join(needed[1:])}")
