@@ -31,7 +31,6 @@ MOVED = {  # with all modules below them
     "fcaffe.net.plan": "fcaffe.net.run",
     "fcaffe.net.shards": "fcaffe.solvers.shards",
     "fcaffe.layers.forks": "fcaffe.forks",
-    "fcaffe.proto.crop_offsets": "fcaffe.forks.crop_offsets",
     "fcaffe.proto.upgrade_forks": "fcaffe.forks.notations",
     "fcaffe.tools.check_conversion": "fcaffe.onnx.check_conversion",
     "fcaffe.tools.convert": "fcaffe.onnx.convert",

@@ -4,12 +4,15 @@
 `hole` is DeepLab's name for `dilation`; the TSN fork has one for each axis. With `relu` a layer of Intel's fork applies
 a ReLU, which becomes a layer of its own. Forks for videos have types of layers for windows over three axes, or fields
 for their depth; Caffe's convolution has one number an axis, and pooling has it in Intel's fields (`kernel_size_3d`).
+V1 layers of type CROP have no offset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from fcaffe import log
 from fcaffe.errors import ProtoError
@@ -26,6 +29,7 @@ _OF_WINDOWS = (("kernel_size", "kernel", 0), ("stride", "stride", 1), ("pad", "p
 _OF_POOLING = ("ceil_mode", "torch_pooling")
 _OF_CONVOLUTION = ("hole", "hole_h", "hole_w", "dilation_h", "dilation_w")
 _OF_RELU = ("relu", "negative_slope")
+_PASSING = ("BN", "Concat", "Softmax")  # types that keep positions, besides those of `coord_map`
 
 
 def upgrade_fork_fields(param: pb.NetParameter, name: str) -> None:
@@ -139,11 +143,56 @@ def _replace(layer: Any, param: Any, fields: list[str], own: str, value: Any) ->
     param.MergeFrom(new)
 
 
-def _complete_crop(layers: Sequence[Any], index: int) -> None:
-    from fcaffe.forks.crop_offsets import crop_offsets  # few nets have such layers
+def complete_crop(layers: Sequence[Any], index: int) -> None:
+    """Set the offsets of height and width of a Crop of the V1 notation, which follow from the layers before.
 
-    layers[index].crop_param.offset.extend(crop_offsets(layers, index))
+    conv (kernel 3, stride 2): data -> a    deconvolution (kernel 4, stride 2): a -> b    CROP: b, data -> c    offset 1
+
+    Raises ProtoError if they do not follow.
+    """
+    from fcaffe.pycaffe.coord_map import crop  # few nets have such layers
+    from fcaffe.pycaffe.net_spec import Function, Top
+
+    blobs: dict[str, Top] = {}  # as they are in front of the Crop
+
+    def read(name: str) -> Top:
+        return blobs.setdefault(name, Function("Input", (), {}).tops[0])
+
+    for layer in layers[:index]:
+        type_name = "Split" if layer.type in _PASSING else layer.type
+        params = {"ntop": len(layer.top), **_params(layer)}
+        blobs.update(zip(layer.top, Function(type_name, map(read, layer.bottom), params).tops, strict=True))
+    crop_layer = layers[index]
+    try:
+        top = crop(*map(read, crop_layer.bottom))
+    except (AssertionError, RuntimeError, TypeError) as problem:
+        raise ProtoError(
+            f'layer "{crop_layer.name}" (CROP): its offset does not follow from the layers between '
+            f'{" and ".join(crop_layer.bottom)} ({problem}); write it as layer {{ type: "Crop" crop_param '
+            "{ offset: ... } }"
+        ) from problem
+    crop_layer.crop_param.offset.extend(np.resize(top.fn.params["crop_param"]["offset"], 2).tolist())
+
+
+def _params(layer: Any) -> dict[str, Any]:
+    """The parameters that `coord_map` reads, with a value each for height and width."""
+    if layer.type == "Crop":
+        return {"offset": list(layer.crop_param.offset) or 0}
+    if layer.type not in ("Convolution", "Deconvolution", "Pooling"):
+        return {}
+    param = layer.pooling_param if layer.type == "Pooling" else layer.convolution_param
+    return {name: _sizes(param, name) for name in ("kernel_size", "stride", "pad", "dilation")}
+
+
+def _sizes(param: Any, field: str) -> list[int]:
+    value = getattr(param, field, 1)  # a Pooling has no dilation
+    sizes = [value] * 2 if isinstance(value, int) else np.resize([*value] or int(field != "pad"), 2).tolist()
+    for axis, letter in enumerate("hw"):
+        single = f"{field.removesuffix('_size')}_{letter}"
+        if single in param.DESCRIPTOR.fields_by_name and param.HasField(single):
+            sizes[axis] = getattr(param, single)
+    return sizes
 
 
 register_notation(upgrade_fork_fields)
-register_completion("Crop", _complete_crop)
+register_completion("Crop", complete_crop)
