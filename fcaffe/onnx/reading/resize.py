@@ -42,14 +42,8 @@ def resize(step: Step) -> Value:
         raise step.refuse("runtimes differ in where its corners are", "give sizes, not scales")
     given = {axis: one for axis, one in enumerate(targets) if one != (x.shape[axis] if counts else 1)}
     matrices = {axis: _matrix(step, how, x.shape[axis], target) for axis, target in given.items()}
-    if min(matrices, default=0) >= 2:
-        found = _deconvolved(step, x, matrices)
-        if found is not None:
-            return found
-        size = {"height": step.shape[-2], "width": step.shape[-1]}
-        linear = how.get("mode") == "linear" and where == "align_corners" and len(x.shape) == 4
-        if linear and (found := step.layer_if_taken("Interp", x, interp_param=size)):
-            return found
+    if min(matrices, default=0) >= 2 and (found := _deconvolved(step, x, matrices)) is not None:
+        return found
     for axis, matrix in matrices.items():
         x = weighted(step, x, axis, matrix)
     return x
@@ -90,14 +84,6 @@ def _deconvolved(step: Step, x: Value, matrices: dict[int, np.ndarray]) -> Value
         found = [windows.get(axis, kept) for axis in range(2, len(x.shape))]
         if None in windows.values():
             continue
-        whole = {"scale": factors[0]}
-        if (
-            not linear
-            and len(x.shape) == 4
-            and len({*factors}) == 1
-            and (y := step.layer_if_taken("Upsample", x, upsample_param=whole))
-        ):
-            return y
         kernels, pads, sums = zip(*found, strict=True)
         outer = functools.partial(functools.reduce, np.multiply.outer)
         edges, scale = outer(sums), {"axis": 2, "num_axes": len(factors)}
