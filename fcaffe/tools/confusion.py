@@ -111,23 +111,23 @@ class Confusion:
         return Evaluation(self.counts, self.worst, moment, labels_of(self.net), reads_all)
 
 
+def _reader(net: Net) -> Any:
+    """The layer that reads the net's data set of pictures; None without one."""
+    return next((node.layer for node in net.nodes if node.layer.type in ("Data", "ImageData")), None)
+
+
 def labels_of(net: Net) -> list[str]:
     """The names of the classes, in the labels.txt beside the data set of a net; [] without one."""
-    for node in net.nodes:
-        if node.layer.type in ("Data", "ImageData"):
-            param = node.layer.param
-            return labels_beside(param.data_param.source or param.image_data_param.source)
-    return []
+    param = getattr(_reader(net), "param", None)
+    return labels_beside(param.data_param.source or param.image_data_param.source) if param else []
 
 
 def _records(net: Net) -> int:
     """The number of records of the net's data set; 0 if it is unknown."""
-    for node in net.nodes:
-        if node.layer.type in ("Data", "ImageData"):
-            layer: Any = node.layer
-            source = layer.prefetcher.source
-            return int(source.database.entries) if hasattr(source, "database") else len(source.images)
-    return 0
+    if (reader := _reader(net)) is None:
+        return 0
+    source = reader.prefetcher.source
+    return int(source.database.entries) if hasattr(source, "database") else len(source.images)
 
 
 def probabilities_of(scores: np.ndarray) -> np.ndarray:

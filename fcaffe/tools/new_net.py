@@ -30,7 +30,7 @@ from fcaffe.proto import StoredBlob
 from fcaffe.proto import caffe_pb2 as pb
 from fcaffe.tools.deploy import ENDS, deploy_net, is_source
 from fcaffe.tools.shapes import hollow_net
-from fcaffe.tools.template import DEPLOY, SOLVER, TRAIN_VAL, Template
+from fcaffe.tools.template import DEPLOY, SOLVER, TRAIN_VAL, Note, Template
 
 WEIGHTS = "weights.caffemodel"
 WEIGHTED = {"Convolution": "convolution_param", "InnerProduct": "inner_product_param"}
@@ -172,7 +172,7 @@ def _transform(project: Project) -> Any:
             f"the net gets whole pictures of {data.size[0]} x {data.size[1]}, not crops of {crop} x {crop}"
         )
     if has_weights and template.note is not None:
-        made.mean_value.extend(round(255 * value, 4) for value in template.noted("mean"))
+        made.mean_value.extend(round(255 * value, 4) for value in template.note.mean)
         if data.form.channels == 1:
             made.mean_value[:] = [sum(made.mean_value) / 3]
     elif has_weights and len(theirs.mean_value) in (1, data.form.channels):
@@ -190,7 +190,7 @@ def _transform(project: Project) -> Any:
                 named = f"{theirs.mean_file}, which the net's prototxt names,"
                 project.told.append(f"{named} {problem}: {made.mean_file} instead")
     if template.note is not None:
-        made.scale = template.scale
+        made.scale = template.note.scale
     elif theirs.scale != 1:
         has_bytes = theirs.mean_file or theirs.mean_value or theirs.scale < 1 / 128
         made.scale = theirs.scale if has_bytes else BYTE_SCALE
@@ -347,7 +347,7 @@ def _use_weights(project: Project, model: Model) -> None:
 
     Raises UsageError if no layer has weights."""
     if project.template.note is not None:
-        _suit(project, model)
+        _suit(project, model, project.template.note)
     stored = {layer.name: [math.prod(blob.shape) for blob in layer.blobs] for layer in model.layers if layer.blobs}
     with contextlib.closing(_hollow(project, *project.data.size)) as hollow:
         own = {node.name: [blob.count for blob in node.layer.blobs] for node in hollow.nodes}
@@ -377,11 +377,11 @@ def _lower(layer: Any, blobs: int) -> None:
         spec.lr_mult = round(LOWERED * spec.lr_mult, 6)
 
 
-def _suit(project: Project, model: Model) -> None:
+def _suit(project: Project, model: Model, note: Note) -> None:
     """Change the first weights of a model for pictures in blue, green, red times one scale, as its net's note says."""
     template = project.template
     readers = {layer.name for layer in template.net.layer if template.source.top[0] in layer.bottom}
-    deviations = np.array(template.noted("deviation"), np.float32)
+    deviations = np.array(note.deviation, np.float32)
     for layer in model.layers:
         if layer.name not in readers or not layer.blobs:
             continue
@@ -391,8 +391,8 @@ def _suit(project: Project, model: Model) -> None:
                 f'the first layer "{layer.name}" is no Convolution of three channels, so the preprocessing that '
                 "the net notes cannot go into its weights"
             )
-        weights = weights[:, ::-1] if template.note[1] == "RGB" else weights  # type: ignore[index]
-        weights = weights / (255 * template.scale * deviations[:, None, None])
+        weights = weights[:, ::-1] if note.order == "RGB" else weights
+        weights = weights / (255 * note.scale * deviations[:, None, None])
         if project.data.form.channels == 1:
             weights = weights.sum(axis=1, keepdims=True)
         layer.blobs[0] = StoredBlob(weights.shape, np.ascontiguousarray(weights, np.float32))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fcaffe import log
 from fcaffe.errors import UsageError
@@ -22,6 +21,23 @@ TRAIN_VAL, SOLVER, DEPLOY = "train_val.prototxt", "solver.prototxt", "deploy.pro
 BATCH = 32  # of a net that does not say its own
 
 
+class Note(NamedTuple):
+    """What pictures are to a net's weights: the order of channels, and the mean and deviation of blue, green and red."""
+
+    order: str
+    mean: list[float]
+    deviation: list[float]
+
+    @property
+    def scale(self) -> float:
+        """What the pictures' bytes are multiplied by so that a channel varies by about 1.
+
+        Each channel's own deviation goes into the first weights. Without a scale they would be some 60 times smaller
+        than the net's other weights, and their inputs larger: a training would move them 3,000 times as far.
+        """
+        return float(f"{1 / (255 * statistics.mean(self.deviation)):.4g}")
+
+
 @dataclass
 class Template:
     """A net, the solver beside it, and the note in its prototxt about the pictures that its weights want."""
@@ -29,7 +45,7 @@ class Template:
     name: str
     net: Any
     solver: Any
-    note: re.Match[str] | None = None
+    note: Note | None = None
 
     def __post_init__(self) -> None:
         sources = [layer for layer in test_layers(self.net).layer if is_source(layer)]
@@ -55,24 +71,6 @@ class Template:
         """The batch of the training."""
         return int(self.training.data_param.batch_size) if self.training.type == "Data" else BATCH
 
-    @property
-    def scale(self) -> float:
-        """What the pictures' bytes are multiplied by so that a channel varies by about 1, as the note says.
-
-        Each channel's own deviation goes into the first weights. Without a scale they would be some 60 times smaller
-        than the net's other weights, and their inputs larger: a training would move them 3,000 times as far.
-        """
-        return float(f"{1 / (255 * statistics.mean(self.noted('deviation'))):.4g}")
-
-    def noted(self, what: str) -> list[float]:
-        """The `mean` or `deviation` in the note, in the order of a data set's channels: blue, green, red."""
-        assert self.note is not None
-        numbers = self.note[2 if what == "mean" else 3]
-        values = [float(word) for word in numbers.replace(" ", "").strip(",").split(",")]
-        if len(values) != 3:
-            raise UsageError(f'the line "{self.note[0]}" of the net needs three numbers for the {what}')
-        return values[::-1] if self.note[1] == "RGB" else values
-
 
 def read_template(net: str) -> Template:
     """The net of this name among fcaffe's models, or in this prototxt. Raises UsageError."""
@@ -88,9 +86,17 @@ def read_template(net: str) -> Template:
     solver = os.path.join(os.path.dirname(net), SOLVER)
     is_beside = os.path.basename(net) == TRAIN_VAL and os.path.exists(solver)
     name = os.path.splitext(os.path.basename(net))[0]
-    return Template(
-        name, _read(net), read_solver(solver) if is_beside else pb.SolverParameter(), NOTE.search(text_of(net))
-    )
+    return Template(name, _read(net), read_solver(solver) if is_beside else pb.SolverParameter(), _note(text_of(net)))
+
+
+def _note(text: str) -> Note | None:
+    if (found := NOTE.search(text)) is None:
+        return None
+    numbers = ([float(word) for word in group.replace(" ", "").strip(",").split(",")] for group in found.groups()[1:])
+    mean, deviation = (values[::-1] if found[1] == "RGB" else values for values in numbers)
+    if not len(mean) == len(deviation) == 3:
+        raise UsageError(f'the line "{found[0]}" of the net needs three numbers for the mean, and for the deviation')
+    return Note(found[1], mean, deviation)
 
 
 def _classifies(param: Any) -> bool:

@@ -96,14 +96,21 @@ def put_back(run: Run, resume: Any, carried: list[CarriedArray], path: str) -> N
             by_rank[array.worker][array.name] = array.values
     randoms = states.get(RANDOM, [{}] * then)
     own = randoms[workers.rank] if workers.size == then else {}
-    _set_random(run, resume.seed, own["state"].tobytes() if own else resume.random)
+    run.context.random.set_state(own["state"].tobytes() if own else resume.random)
+    for net in (run.net, *run.test_nets):
+        net.context.seed = resume.seed
     found = owners(run)
-    if _scheme(resume.made_with.compression) != _scheme(run.exchange.compression):
+    schemes = {
+        compression.partition(":")[0] for compression in (resume.made_with.compression, run.exchange.compression)
+    }
+    if len(schemes) > 1:
         del found[EXCHANGE]  # residuals of another scheme have no meaning here
     misfits = [key for key, owner in found.items() if not _restore(run, key, owner, states.get(key, []))]
     misfits += [EXCHANGE] if EXCHANGE in states and EXCHANGE not in found else []
     if misfits:
-        names = ", ".join(_name(*key) for key in misfits)
+        names = ", ".join(
+            f'layer "{owner}" of the {net} net' if net else f"the {owner} of gradients" for net, owner in misfits
+        )
         log.warning(f"{path}, of a run of {then} worker(s), has no state that fits {names}: begun anew")
 
 
@@ -129,18 +136,13 @@ def _fitting(run: Run, key: Owner, owner: Any, states: list[State], now: State) 
     """This worker's part of the states of all workers of a run; None if that does not fit the owner's state `now`."""
     workers, held = run.workers, _held(owner)
     in_turns = key[0] != TRAIN  # the readers of test nets, each of which has whole batches
-    streams = None if in_turns else lambda: _streams_of_all(workers, now)
+    streams = None if in_turns else lambda: workers.broadcast_object(workers.gather(_streams(now)))
     state = part_of_worker(held, states, workers.rank, workers.size, streams)
     if state and key == EXCHANGE:
         return _in_flat_order(run, state)
     if state and held is Held.STREAMS and any(array.shape != now[name].shape for name, array in state.items()):
         return None
     return state
-
-
-def _scheme(compression: str) -> str:
-    """The scheme without its options."""
-    return compression.partition(":")[0]
 
 
 def _held(owner: Any) -> Held:
@@ -159,11 +161,6 @@ def _gather(workers: Workers, state: State, held: Held) -> list[State]:
             pieces = [everyone[worker] for everyone in gathered if everyone]
             state[name] = np.concatenate(pieces) if array.ndim else pieces[0]
     return everyones if workers.rank == 0 else []
-
-
-def _streams_of_all(workers: Workers, state: State) -> list[int]:
-    own = next(iter(state.values())).shape[1] if state else 0
-    return workers.broadcast_object(workers.gather(own))
 
 
 def _for_file(run: Run, state: State) -> State:
@@ -203,16 +200,6 @@ def _in_flat_order(run: Run, state: State) -> State:
 
     arrays = {name: array for name, array in state.items() if name != PARAMETERS}
     return {name: flattened(array) if array.dtype.kind == "f" else array for name, array in arrays.items()}
-
-
-def _set_random(run: Run, seed: int, random: bytes) -> None:
-    for net in (run.net, *run.test_nets):
-        net.context.seed = seed
-    run.context.random.set_state(random)
-
-
-def _name(net: str, owner: str) -> str:
-    return f'layer "{owner}" of the {net} net' if net else f"the {owner} of gradients"
 
 
 def part_of_worker(
