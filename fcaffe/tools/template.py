@@ -22,7 +22,7 @@ BATCH = 32  # of a net that does not say its own
 
 
 class Note(NamedTuple):
-    """What pictures are to a net's weights: the order of channels, and the mean and deviation of blue, green and red."""
+    """What pictures are to a net's weights: the order of channels, and mean and deviation of blue, green and red."""
 
     order: str
     mean: list[float]

@@ -100,10 +100,8 @@ def put_back(run: Run, resume: Any, carried: list[CarriedArray], path: str) -> N
     for net in (run.net, *run.test_nets):
         net.context.seed = resume.seed
     found = owners(run)
-    schemes = {
-        compression.partition(":")[0] for compression in (resume.made_with.compression, run.exchange.compression)
-    }
-    if len(schemes) > 1:
+    theirs, ours = (one.compression.partition(":")[0] for one in (resume.made_with, run.exchange))
+    if theirs != ours:
         del found[EXCHANGE]  # residuals of another scheme have no meaning here
     misfits = [key for key, owner in found.items() if not _restore(run, key, owner, states.get(key, []))]
     misfits += [EXCHANGE] if EXCHANGE in states and EXCHANGE not in found else []
