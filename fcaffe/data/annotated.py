@@ -86,7 +86,6 @@ def project(objects: np.ndarray, window: Corners, emit: Any = None) -> np.ndarra
 
 
 def mirror(objects: np.ndarray) -> np.ndarray:
-    """The objects of the mirrored image."""
     objects = objects.copy()
     objects[:, [2, 4]] = 1 - objects[:, [4, 2]]
     return objects

@@ -61,11 +61,8 @@ class Database(ABC):
         """The number of records."""
 
     def version(self) -> Any:
-        """An identifier of the records, for `agree_on` in another process."""
+        """A value that is the same in all processes that read the same records; None without a fast one."""
         return None
-
-    def agree_on(self, version: Any) -> None:  # noqa: B027 - only databases that can change have anything to do
-        """Read the records of this `version` of another process, or raise DataError. Called before the first read."""
 
     @abstractmethod
     def _first(self) -> bool:

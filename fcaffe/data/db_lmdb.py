@@ -65,14 +65,6 @@ class Lmdb(Database):
     def version(self) -> int:
         return self.entries
 
-    def agree_on(self, version: int) -> None:
-        """Raise DataError if the other process reads another number of records."""
-        if version != self.entries:
-            raise DataError(
-                f'the LMDB "{self.source}" has {self.entries} records here, but {version} where worker 0 reads it: '
-                "wait until no process writes to it, or copy it again"
-            )
-
     def close(self) -> None:
         with lmdb_library.environments_lock:  # the last reader closes the environment before another one opens it
             self._transaction.abort()

@@ -98,7 +98,6 @@ class Hdf5Rows:
         self.seek(0)
 
     def read(self, count: int) -> list[np.ndarray]:
-        """The next `count` rows of each dataset."""
         parts = []
         missing = count
         while missing:
@@ -130,7 +129,6 @@ class Hdf5Rows:
         self._row = 0
 
     def _load(self) -> None:
-        """Load the present file, and permute its rows."""
         index = self._order()[self._turn]
         if index != self._loaded:
             self._loaded, self._arrays = None, []

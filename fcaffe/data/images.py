@@ -144,7 +144,7 @@ def _orientation(exif: bytes) -> int:
 
 
 def read_file(path: str) -> bytes:
-    """Read a picture file without decoding it. Raises DataError."""
+    """The bytes of a picture file. Raises DataError."""
     try:
         return read_input(path, LARGEST_FILE)
     except (OSError, ValueError) as problem:  # ValueError: a zero byte in the name

@@ -59,7 +59,6 @@ class Mean:
 
 
 def mean_image(images: Iterable[np.ndarray]) -> np.ndarray:
-    """The `Mean` of arrays."""
     mean = Mean()
     for image in images:
         mean.add(image)

@@ -213,7 +213,12 @@ class Data(ReadingLayer):
         if p.rand_skip:
             log.warning(f"layer {self.name}: data_param.rand_skip is ignored, as in Caffe 1.0")
         database = open_database(p.source, p.backend)
-        database.agree_on(self.context.as_worker_0(database.version()))
+        own, first = database.version(), self.context.as_worker_0(database.version())
+        if own != first:
+            raise DataError(
+                f'the {database.kind} "{p.source}" has {own} records here, but {first} where worker 0 reads it: wait '
+                "until no process writes to it, or copy it again"
+            )
         return self.batches(database, transformer, p.batch_size)
 
     def batches(self, database: Database, transformer: Transformer, batch_size: int) -> DatumBatches:

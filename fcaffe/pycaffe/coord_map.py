@@ -81,7 +81,6 @@ def compose(base_map: CoordMap, next_map: CoordMap) -> CoordMap:
 
 
 def inverse(coord_map: CoordMap) -> CoordMap:
-    """Return the inverse map."""
     axis, scale, shift = coord_map
     return axis, 1 / scale, -shift / scale
 

@@ -105,7 +105,6 @@ class Graph:
 
 
 def get_pooling_types_dict() -> dict[int, str]:
-    """The names of the methods of pooling by number."""
     return {number: name for name, number in caffe_pb2.PoolingParameter.PoolMethod.items()}
 
 
@@ -162,7 +161,6 @@ def _layer_words(layer: Any, display_lrm: bool) -> list[str]:
 
 
 def choose_color_by_layertype(layertype: str) -> str:
-    """The colour of a layer's box."""
     return _COLORS.get(layertype, LAYER_STYLE_DEFAULT["fillcolor"])
 
 

@@ -64,12 +64,10 @@ def array_to_blobproto(arr: np.ndarray, diff: np.ndarray | None = None) -> Any:
 
 
 def arraylist_to_blobprotovector_str(arraylist: Sequence[np.ndarray]) -> bytes:
-    """A serialized BlobProtoVector of the arrays."""
     return caffe_pb2.BlobProtoVector(blobs=map(array_to_blobproto, arraylist)).SerializeToString()
 
 
 def blobprotovector_str_to_arraylist(str: bytes) -> list[np.ndarray]:
-    """The arrays in a serialized BlobProtoVector."""
     return [blobproto_to_array(blob) for blob in caffe_pb2.BlobProtoVector.FromString(str).blobs]
 
 

@@ -232,7 +232,6 @@ class Net:
             share_weights(self._net, other._net)
 
     def save(self, path: str) -> None:
-        """Write a .caffemodel."""
         with self._views.engine_at_work():
             write_model(path, to_model(self._net))
 

@@ -89,7 +89,6 @@ class Python(UserLayer):
                 blob.diff[...] = diff
 
     def state(self) -> State:
-        """Return the `snapshot_state` of the user's class."""
         given = self._ask("snapshot_state")
         if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
             raise self.error(f"snapshot_state must return a dict of arrays by names, not {given!r:.80}")
@@ -99,7 +98,6 @@ class Python(UserLayer):
         self._ask("restore_state", {name: array.copy() for name, array in state.items()})
 
     def _ask(self, method: str, *arguments: Any) -> Any:
-        """Call the user's method and return its result."""
         cls = type(self.user_layer)
         with self._errors_named(f"{cls.__module__}.{cls.__name__}.{method}"):
             return getattr(self.user_layer, method)(*arguments)

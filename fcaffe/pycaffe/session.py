@@ -71,7 +71,6 @@ def engine() -> Engine:
 
 
 def context() -> Context:
-    """Return the Context for a new net."""
     return Context(engine(), random, noise, noise_seed, on_demand=True, shares_memory=True)
 
 
@@ -134,7 +133,6 @@ def set_rng(stream: str) -> None:
 
 
 def layer_type_list() -> list[str]:
-    """The registered layer types."""
     return layer_types()
 
 
@@ -155,7 +153,6 @@ def init_log(level: int | None = None, stderr: bool = True) -> None:
 
 
 def log(message: str) -> None:
-    """Write a line of information to the log."""
     lines.of_script(message)
 
 

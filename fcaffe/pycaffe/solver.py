@@ -115,7 +115,7 @@ class Solver:
 
 
 class SGDSolver(Solver):
-    """Stochastic gradient descent. As in Caffe, this class and those below it pass over the prototxt's `type`."""
+    """Stochastic gradient descent. As in Caffe, this class and its subclasses pass over the prototxt's `type`."""
 
     _type = "SGD"
 
@@ -126,32 +126,22 @@ class SGDSolver(Solver):
 
 
 class NesterovSolver(SGDSolver):
-    """Nesterov's accelerated gradient."""
-
     _type = "Nesterov"
 
 
 class AdaGradSolver(SGDSolver):
-    """AdaGrad, which allows for no momentum."""
-
     _type = "AdaGrad"
 
 
 class RMSPropSolver(SGDSolver):
-    """RMSProp, which allows for no momentum."""
-
     _type = "RMSProp"
 
 
 class AdaDeltaSolver(SGDSolver):
-    """AdaDelta."""
-
     _type = "AdaDelta"
 
 
 class AdamSolver(SGDSolver):
-    """Adam."""
-
     _type = "Adam"
 
 
@@ -186,7 +176,6 @@ class NCCL(Observer):
 
     @staticmethod
     def new_uid() -> bytes:
-        """Return a random identifier of a training."""
         return os.urandom(128)
 
     def bcast(self) -> None:

@@ -136,17 +136,6 @@ def test_the_bits_do_not_depend_on_the_number_of_workers(database):
             np.testing.assert_array_equal(ours, theirs)
 
 
-def test_a_reader_continues_from_its_state(database):
-    path = database([annotated()] * 3)
-    source = batches(path, *AUGMENTATIONS["all"])
-    filled(source, 2)
-    state = source.state()
-    expected = filled(source)[0]
-    fresh = batches(path, *AUGMENTATIONS["all"])
-    fresh.set_state(*state)
-    np.testing.assert_array_equal(filled(fresh)[0].data, expected.data)
-
-
 def test_windows_meet_their_constraints():
     text = "batch_sampler { sampler { min_scale: 0.1 } sample_constraint { %s } max_trials: 200 max_sample: 1 }"
     for constraint, fits in (

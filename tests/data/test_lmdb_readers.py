@@ -83,17 +83,6 @@ def test_what_is_read_is_what_was_there_at_the_opening_while_another_process_app
     assert counts == sorted(counts) and counts[-1] > counts[0]
 
 
-def test_a_database_that_has_grown_beyond_the_map_is_opened_again_beside_the_first(folder):
-    before = open_database(folder)
-    append(folder, 20, 1 << 20)
-    after = open_database(folder)
-    assert (before.entries, after.entries) == (200, 220)
-    assert before.read(200) == values(range(200)) == after.read(200)
-    before.close()
-    assert after.read(20)[-1] == (b"90000019", b"x" * (1 << 20))
-    after.close()
-
-
 def test_a_protected_folder_is_read_without_a_lock(folder):
     os.chmod(folder, 0o555)
     database = open_database(folder)
@@ -116,17 +105,6 @@ def test_a_script_opens_a_database_beside_a_data_layer(arguments, script_first, 
     database.close()
     with lmdb.open(folder, **arguments) as environment, environment.begin() as transaction:
         assert list(transaction.cursor()) == values(range(200))
-
-
-def test_workers_that_read_other_records_than_worker_0_refuse(folder):
-    first, same = open_database(folder), open_database(folder)
-    same.agree_on(first.version())
-    append(folder, 3)
-    second = open_database(folder)
-    with pytest.raises(DataError, match="has 203 records here, but 200 where worker 0"):
-        second.agree_on(first.version())
-    for database in (first, same, second):
-        database.close()
 
 
 @pytest.mark.parametrize("size", [0, 100, 5000, 8192, 20_000, -1])

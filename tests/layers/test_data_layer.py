@@ -22,11 +22,11 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 SEEDS = [1, 42, 1701]
 
 
-def make(text, phase, random, tops=2, engine=None):
+def make(text, phase, random, tops=2, engine=None, **context):
     """The first layer of a net, set up, with its tops."""
     param = parse_text(text, pb.NetParameter).layer[0]
     param.phase = phase
-    layer = create_layer(param, Context(engine or cpu_engine(), random))
+    layer = create_layer(param, Context(engine or cpu_engine(), random, **context))
     top = [Blob(layer.xp, channels_last=True) for _ in range(tops)]
     layer.initialize([], top)
     return layer, top
@@ -236,3 +236,10 @@ def test_errors_at_setup_name_the_layer(arguments, kind, words):
         data_layer(**{"source": GOLDEN / "interop" / "gray_lmdb", **arguments})
     assert str(caught.value).startswith('layer "images" (Data): ')
     assert "\n" not in str(caught.value)
+
+
+def test_a_worker_that_reads_other_records_than_worker_0_refuses():
+    text = f"""layer {{ name: "images" type: "Data" top: "data"
+               data_param {{ source: "{GOLDEN}/interop/gray_lmdb" backend: LMDB batch_size: 2 }} }}"""
+    with pytest.raises(DataError, match=r'layer "images".* has 64 records here, but 7 where worker 0'):
+        make(text, pb.TEST, CaffeRandom(1), 1, as_worker_0=lambda version: 7)

@@ -83,13 +83,6 @@ def test_each_class_is_its_rule_whatever_the_prototxts_type(kind: str, tmp_path:
     assert np.array_equal(*weights)
 
 
-def test_a_class_has_caffes_conditions(tmp_path: Path) -> None:
-    (tmp_path / "net.prototxt").write_text(NET)
-    (tmp_path / "solver.prototxt").write_text(SOLVER.format(folder=tmp_path))
-    with pytest.raises(RuntimeError, match="omentum"):
-        caffe.AdaGradSolver(str(tmp_path / "solver.prototxt"))
-
-
 def test_a_script_may_move_the_end_which_has_a_snapshot(solver: caffe.SGDSolver, tmp_path: Path) -> None:
     solver.param.max_iter = 3
     solver.solve()
