@@ -19,7 +19,6 @@ JOB = "FCAFFE_JOB"  # in the environment of every process of an agent: the agent
 LAUNCHER = "FCAFFE_LAUNCHER"  # the process number of fcaffe's own launcher
 AGENT = python("-m", "fcaffe.jobs.agent")  # the words that start one, before its settings in JSON
 FOLDER = str(Path(__file__).parents[2])  # of the package
-DAEMONS = ("hydra_pmi_proxy", "pmi_proxy", "orted", "prted")  # of mpiexecs, on each host
 STOPPED, ON_DISK = "Tt", "D"  # states of a process: stopped by a signal or a debugger, and in a wait for a disk
 TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # signals that ask for the end
 SHARED = "/dev/shm"
@@ -39,20 +38,9 @@ def _read(pid: int, name: str) -> str:
     return ""
 
 
-def process_name(pid: int) -> str:
-    return _read(pid, "comm").strip()
-
-
 def state_of(pid: int) -> str:
     """The letter by which Linux says whether a process runs, sleeps or is stopped; empty if it has ended."""
     return _read(pid, "stat").rpartition(")")[2].strip()[:1]
-
-
-def die_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent, of this number, dies."""
-    _libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    if os.getppid() != parent:  # it died before
-        os._exit(1)
 
 
 class Child:
@@ -84,7 +72,9 @@ def fork(name: str) -> Child | None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, TO_END)  # until the child has handlers of its own
     pid = os.fork()
     if not pid:
-        die_with(parent)
+        _libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        if os.getppid() != parent:  # it died before
+            os._exit(1)
         os.setsid()
         _libc.prctl(PR_SET_NAME, name.encode())
         for number in TO_END:

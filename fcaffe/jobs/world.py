@@ -154,18 +154,11 @@ def join(timeout: float = DEFAULT_TIMEOUT, channel: Channel | None = None, order
     _handle_signals(signal.SIG_DFL)
     if start is not None:
         if channel is None:
-            _without_agent(world, timeout)
+            processes.remove_memory()  # of jobs before this one
+            if timeout > 0:
+                threading.Thread(target=world.watch, args=(timeout,), daemon=True).start()
         _start_mpi(world, start)
     return world
-
-
-def _without_agent(world: World, timeout: float) -> None:
-    """What a rank of MPI's own launcher must do for itself."""
-    if processes.process_name(os.getppid()) in processes.DAEMONS:
-        processes.die_with(os.getppid())
-    processes.remove_memory()  # of jobs before this one
-    if timeout > 0:
-        threading.Thread(target=world.watch, args=(timeout,), daemon=True).start()
 
 
 def _start_mpi(world: World, start: Start) -> None:
