@@ -50,11 +50,7 @@ def convolution(step: Step) -> Value:
         blobs.append(step.weights(2, "biases").reshape(-1))
     else:
         p["bias_term"] = False
-    kind = "Deconvolution" if transposed else "Convolution"
-    depthwise = not transposed and 1 < group == x.shape[1] == len(weights) and count == 2
-    if depthwise and step.takes("ConvolutionDepthwise", convolution_param=p):
-        kind = "ConvolutionDepthwise"
-    return step.layer(kind, x, blobs=blobs, convolution_param=p)
+    return step.layer("Deconvolution" if transposed else "Convolution", x, blobs=blobs, convolution_param=p)
 
 
 def _widened(

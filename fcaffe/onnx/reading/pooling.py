@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,7 +37,7 @@ class Window(NamedTuple):
 
 
 def pooling(step: Step) -> Value:
-    """Over two axes, or over three if the target takes that; else over one after the other."""
+    """Over two axes, or over one after the other."""
     x, counted = step.x, bool(step.attribute("count_include_pad", 0))
     step.seen.update({"storage_order", "ceil_mode"})  # of indices; and the number of windows follows from it
     axes = len(x.shape) - 2
@@ -48,14 +48,14 @@ def pooling(step: Step) -> Value:
     if x.unpadded is not None and step.op == "AveragePool" and not any((*begins, *ends)):
         counted, (x, begins, ends) = True, x.unpadded
     given = zip(x.shape[2:], kernel, strides, begins, ends, step.shape[2:], strict=True)
-    windows = {axis: Window(*one) for axis, one in enumerate(given, 2)}
-    if any(one.kernel > one.begin + one.size + one.end for one in windows.values()):
+    windows = [Window(*one) for one in given]
+    if any(one.kernel > one.begin + one.size + one.end for one in windows):
         raise step.error(f"its windows {kernel} are larger than its input {x.shape} with the padding")
-    sliding = {axis: one for axis, one in windows.items() if one[1:5] != (1, 1, 0, 0)}
-    several = axes == 3 and len(sliding) > 1
-    if axes == 2 or (several and step.takes("Pooling", pooling_param={"kernel_size_3d": [1]})):
-        return _over(step, x, [*windows.values()], counted)
-    for axis, window in sliding.items():
+    if axes == 2:
+        return _over(step, x, windows, counted)
+    for axis, window in enumerate(windows, 2):
+        if window[1:5] == (1, 1, 0, 0):
+            continue
         rest = math.prod(x.shape[axis + 1 :])
         planes = step.reshape(x, (x.shape[0], math.prod(x.shape[1:axis]), window.size, rest))
         y = _over(step, planes, [window, Window(rest, outputs=rest)], counted)
@@ -90,17 +90,16 @@ def _pooled(step: Step, x: Value, windows: list[Window]) -> Value | None:
     If the target's toolchain cannot round down, the last row and column are dropped.
     """
     _, kernel, strides, pads, _, counts = zip(*windows, strict=True)
-    p: dict[str, Any] = {"pool": "MAX" if step.op == "MaxPool" else "AVE"}
-    for name, value in (sizes("kernel", kernel) | sizes("stride", strides) | sizes("pad", pads)).items():
-        single = not isinstance(value, list) or len(value) == 1
-        p[name if single else f"{name}_3d"] = value[0] if isinstance(value, list) and single else value
+    given = sizes("kernel", kernel) | sizes("stride", strides) | sizes("pad", pads)
+    p = {name: value[0] if isinstance(value, list) else value for name, value in given.items()}
+    p["pool"] = "MAX" if step.op == "MaxPool" else "AVE"
     rounding = step.net.target.rounding
     for mode in ({}, {"round_mode": "FLOOR"}) if rounding else ({},):
         y = step.layer("Pooling", x, pooling_param={**p, **mode})
         if y.shape[2:] == counts:
             return y
     empty = p["pool"] == "AVE" and any(one.stride > one.kernel for one in windows)  # whose average is no number
-    if rounding or empty or len(counts) != 2 or any(n < count for n, count in zip(y.shape[2:], counts, strict=True)):
+    if rounding or empty or any(n < count for n, count in zip(y.shape[2:], counts, strict=True)):
         return None
     return windowed(step, y, {axis: range(count) for axis, count in enumerate(counts, 2)})
 
