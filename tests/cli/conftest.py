@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -101,6 +102,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """run("train -solver x"): words may also be given one by one."""
     monkeypatch.setattr("sys.argv", ["/usr/bin/fcaffe"])
+    if importlib.util.find_spec("mpi4py"):  # --import tells it not to start MPI, which later tests of this process want
+        monkeypatch.setattr("mpi4py.rc.initialize", True)
 
     def call(*words: str) -> Result:
         arguments = words[0].split() if len(words) == 1 else list(words)
