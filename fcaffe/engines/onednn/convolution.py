@@ -20,9 +20,7 @@ from fcaffe.engines.onednn.primitives import Description, Layout, dims
 from fcaffe.engines.windows import Windows
 
 DIRECT = 1  # dnnl_convolution_direct
-PAGE = 4096  # bytes: lines at this distance share a set of the first-level cache
-MANY_ROWS, MANY_CHANNELS = 2048, 256
-DY_ROWS, X_ROWS = -2, -3  # uses of temporary memory
+MANY_CHANNELS = 256
 
 
 class Sizes(NamedTuple):
@@ -125,9 +123,8 @@ class Convolution(Operations, PlainConvolution):
                 self.product(_rows_of(dy_).T, _rows_of(x_), None, _matrix_of(dweights), add)
             return
         if self.math == dnnl.F32 and sizes.is_product:
-            with self.dense([dy, x], []) as (dy_, x_), self.library.lock:
-                dy_rows, x_rows = self._with_gaps(_rows_of(dy_), DY_ROWS), self._with_gaps(_rows_of(x_), X_ROWS)
-                self.library.sgemm(dy_rows.T, x_rows, _matrix_of(dweights), add)
+            with self.dense([dy, x], []) as (dy_, x_):
+                self.library.sgemm(_rows_of(dy_).T, _rows_of(x_), _matrix_of(dweights), add)
             return
         library = self.library
 
@@ -196,19 +193,6 @@ class Convolution(Operations, PlainConvolution):
 
     def _bias(self, weights: Array) -> Layout:
         return Layout(self.library, weights.shape[:1], dnnl.F32, (1,))
-
-    def _with_gaps(self, rows: Array, use: int) -> Array:
-        """These rows, or a copy with a row stride that is no multiple of PAGE.
-
-        A product with AVX2 reads a part of a cache line from each row, then the next part. With a stride of PAGE these
-        parts share one set of the cache, which holds few lines. The product then takes twice as long.
-        """
-        count, length = rows.shape
-        if rows.strides[0] % PAGE or count < MANY_ROWS or self.library.has(dnnl.AVX512_CORE):
-            return rows
-        copy = self.library.temporary_array(use, (count, length + VECTOR), rows.dtype)[:, :length]
-        self.copy(rows, copy)
-        return copy
 
 
 def _described(better: tuple[str, str] | None, library: Library, *arguments: Any) -> Description:

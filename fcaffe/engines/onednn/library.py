@@ -11,7 +11,7 @@ import numpy as np
 
 from fcaffe.engines.elementwise import FLT_MAX
 from fcaffe.engines.onednn.calls import Calls
-from fcaffe.engines.onednn.dnnl import AVX, BF16, F32, HARD_SWISH, LINEAR, POST_OPERATION, SRC_1, U8
+from fcaffe.engines.onednn.dnnl import BF16, F32, HARD_SWISH, LINEAR, POST_OPERATION, SRC_1, U8
 from fcaffe.engines.onednn.primitives import Description, Layout
 from fcaffe.threads import renew_in_forks
 
@@ -39,7 +39,6 @@ class Library(Calls):
         # Held while an operator builds or runs primitives. All callers share their arguments and the temporary memory,
         # and update rules run on several threads.
         self.lock = threading.RLock()
-        self.loads_anywhere = self.has(AVX)  # vectors, at addresses that are no multiples of their size
         renew_in_forks(self)
 
     def after_fork(self) -> None:

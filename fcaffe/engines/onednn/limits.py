@@ -56,12 +56,11 @@ def _has_fast_softmax(arrays: Sequence[Array], avx2: bool, avx512: bool) -> bool
     return all(array.dtype == np.float32 for array in arrays) and (avx512 or (avx2 and len(arrays) == 2))
 
 
-def _have_values(arrays: Sequence[Array], windows: Windows, aligned: bool, *others: Any) -> bool:
-    """Whether each window has a value. The code for average pooling with SSE4.1 ends the process for other addresses
-    than aligned ones."""
+def _have_values(arrays: Sequence[Array], windows: Windows, avx: bool, *others: Any) -> bool:
+    """Whether each window has a value. Without AVX the library's code ends the process for some addresses."""
     x, y = arrays
     axes = zip(x.shape[2:], y.shape[2:], windows.stride, windows.pad, strict=True)
-    return aligned and all((o - 1) * s - p < n for n, o, s, p in axes)
+    return avx and all((o - 1) * s - p < n for n, o, s, p in axes)
 
 
 LIMITS = {

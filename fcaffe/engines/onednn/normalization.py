@@ -29,7 +29,6 @@ from fcaffe.engines.onednn.primitives import Description, Layout
 
 ACROSS_CHANNELS, SOFTMAX = 0xAFF, 0x30000  # dnnl_lrn_across_channels, dnnl_softmax_accurate
 WIDTH = 512  # values of a row; shorter ones are slow
-POSITIVE: Sequence[Step] = ((dnnl.LINEAR, FLT_MAX, 0), (dnnl.CLIP, 0, 1))  # 1 for positive values, 0 for others and NaN
 
 
 class Normalization(Operations, PlainNormalization):
@@ -58,7 +57,8 @@ class Normalization(Operations, PlainNormalization):
         deviation = np.sqrt(norm.variance + np.float64(norm.eps))
         with self.dense([dy], [dx], like=x) as (slope, out):
             if norm.relu:
-                self.along_channels(x, out, [*_normalizing(norm), *POSITIVE, (dnnl.MULTIPLY, slope)])
+                is_positive: list[Step] = [(dnnl.LINEAR, FLT_MAX, 0), (dnnl.CLIP, 0, 1)]  # 0 for NaN
+                self.along_channels(x, out, [*_normalizing(norm), *is_positive, (dnnl.MULTIPLY, slope)])
                 slope = out
             sums = self._products(x, slope, norm.mean, norm.variance)
             sums[0] /= deviation

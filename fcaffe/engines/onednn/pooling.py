@@ -18,7 +18,6 @@ from fcaffe.engines.onednn.primitives import Description, dims
 from fcaffe.engines.pooling import PlainPooling
 from fcaffe.engines.windows import Windows
 
-ALIGNMENT = 16  # bytes, of vectors of SSE4.1
 MAX, AVERAGE = 0x1FF, 0x2FF  # dnnl_pooling_max, dnnl_pooling_avg_include_padding
 
 
@@ -66,7 +65,7 @@ class Pooling(Operations, PlainPooling):
             description = self._describe(kind, x, y, windows, saves or kind == AVERAGE)
             return Operation(self.library, description, inputs, outputs, [dnnl.WORKSPACE] * saves)
 
-        return self.operation("pooling", (x, y), (windows, self._suit(x, y), kind, saves), build)
+        return self.operation("pooling", (x, y), (windows, self.library.has(dnnl.AVX), kind, saves), build)
 
     def _pooling_backward(self, kind: int, dy: Array, dx: Array, windows: Windows) -> Operation:
         def build() -> Operation:
@@ -84,12 +83,8 @@ class Pooling(Operations, PlainPooling):
             inputs, outputs = {dnnl.DIFF_DST: library.layout(dy)}, {dnnl.DIFF_SRC: library.layout(dx)}
             return Operation(library, description, inputs, outputs, [dnnl.WORKSPACE] * (kind == MAX))
 
-        settings = windows, self._suit(dx, dy), kind, "backward"
+        settings = windows, self.library.has(dnnl.AVX), kind, "backward"
         return self.operation("pooling", (dx, dy), settings, build, same_bits=not windows.overlap())
-
-    def _suit(self, *arrays: Array) -> bool:
-        """Whether the processor can load vectors from these addresses."""
-        return self.library.loads_anywhere or not any(address(array) % ALIGNMENT for array in arrays)
 
     def _describe(self, kind: int, x: Array, y: Array, windows: Windows, training: bool = True) -> Description:
         return self.library.describe(

@@ -93,15 +93,6 @@ def test_the_host_waits_for_nothing_but_losses(cuda_engine: Callable[..., CudaEn
     assert not uploads
 
 
-def test_types_of_activations(cuda_engine: Callable[..., CudaEngine]) -> None:
-    engine = cuda_engine(math="bf16")
-    net = solver_on(engine).net
-    wide = {name for name, blob in zip(net.blob_names, net.blobs, strict=True) if blob.dtype == np.float32}
-    assert wide == {"data", "label", "loss"}
-    assert {blob.dtype for blob in net.blobs} == {np.dtype(np.float32), engine.half_dtype}
-    assert all(parameter.blob.dtype == np.float32 for parameter in net.parameters.owned)
-
-
 LABELS = """
 layer { name: "data" type: "DummyData" top: "both" dummy_data_param { shape { dim: 4 dim: 2 } } }
 layer { name: "slice" type: "Slice" bottom: "both" top: "x" top: "label" slice_param { axis: 1 } }

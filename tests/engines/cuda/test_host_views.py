@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -82,20 +81,6 @@ def test_blobs_of_one_memory_in_several_shapes(engine: PlainOnDevice, dtype: str
     views.push()
     np.testing.assert_array_equal(stand_in_cupy.host(first.data), values)
     assert not first.data.flags.c_contiguous
-
-
-def test_copies_last_until_they_are_written_back(engine: PlainOnDevice) -> None:
-    views = host_views(engine)
-    blob = Blob(engine.xp, (3,))
-    views.data(blob)
-    assert len(views._copies) == 1
-    views.push()
-    assert not views._copies
-
-
-def test_views_of_an_engine_are_the_same_ones(engine: PlainOnDevice, tmp_path: Path) -> None:
-    assert host_views(engine) is host_views(engine)
-    assert host_views(PlainOnDevice()) is not host_views(engine)
 
 
 def test_addresses_for_libraries_that_work_on_the_device(net: caffe.Net) -> None:  # noqa: F811
