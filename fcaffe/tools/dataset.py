@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import threading
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -51,14 +53,14 @@ class Seen:
 
 
 class _Loaded(NamedTuple):
-    """A picture: its pixels and record, or why there are none; the sides and channels of its file, and a hash of that.
+    """A picture's record, or why there is none; its shape; the sides and channels of its file, and a hash of that.
 
     The hash differs from process to process.
     """
 
-    pixels: np.ndarray | None
+    record: bytes
     reason: str = ""
-    record: bytes = b""
+    shape: tuple[int, ...] = ()
     sides: tuple[int, int] = (0, 0)
     channels: int = 0
     turned: bool = False
@@ -107,51 +109,52 @@ class _Builder:
         self.listing, self.form, self.encode = listing, form, encode
         self.seen = Seen([Class() for _ in listing.names])
         self.mean = Mean()  # of the pictures to train with
+        self.adding = threading.Lock()  # to the mean, which takes pixels at once: they would fill the memory
         self.kept: dict[str, list[ListedImage]] = {TRAIN: [], TEST: []}
         self.digests = {TRAIN: array("q"), TEST: array("q")}  # of the kept pictures
 
-    def load(self, image: ListedImage) -> _Loaded:
+    def load(self, part: str, image: ListedImage) -> _Loaded:
         path = self.listing.root + image.path
         if "\n" in image.path or "\r" in image.path:
-            return _Loaded(None, "named with a line break")
+            return _Loaded(b"", "named with a line break")
         if not os.path.exists(path):
-            return _Loaded(None, "not there")
+            return _Loaded(b"", "not there")
         try:
             content = read_file(path)
         except DataError:
-            return _Loaded(None, "not readable")
+            return _Loaded(b"", "not readable")
         try:
             header = header_of(content)
             if not content or not header.is_whole:
-                return _Loaded(None, "truncated" if content else "empty")
-            decoded = self.form._replace(size=None).load(content, f'"{path}"')
+                return _Loaded(b"", "truncated" if content else "empty")
+            pixels = self.form._replace(size=None).load(content, f'"{path}"')
         except DataError:
-            return _Loaded(None, "no picture, or damaged")
-        pixels = np.ascontiguousarray(self.form.fit(decoded))
+            return _Loaded(b"", "no picture, or damaged")
+        sides, channels = (pixels.shape[1], pixels.shape[2]), header.channels or len(pixels)
+        pixels = np.ascontiguousarray(self.form.fit(pixels))
         if self.encode:
             datum = pb.Datum(data=encode_image(pixels, self.encode), encoded=True, label=image.label)
         else:
             datum = array_to_datum(pixels, image.label)
-        sides, channels = (decoded.shape[1], decoded.shape[2]), header.channels or len(decoded)
+        with self.adding:
+            if part == TRAIN and self.mean.shape in ((), pixels.shape):
+                self.mean.add(pixels)
         record = datum.SerializeToString()
-        return _Loaded(pixels, "", record, sides, channels, header.orientation > 1, hash(content))
+        return _Loaded(record, "", pixels.shape, sides, channels, header.orientation > 1, hash(content))
 
     def records(self, part: str, images: Iterable[ListedImage]) -> Iterator[Record]:
         """Yields the record of each picture that can be read. Raises DataError if none can, and for other sizes."""
         kept, root = self.kept[part], self.listing.root
-        for image, one in pooled(self.load, images):
-            if one.pixels is None:
+        for image, one in pooled(functools.partial(self.load, part), images):
+            if one.reason:
                 self.seen.unreadable.setdefault(one.reason, []).append(image.path)
                 continue
-            pixels = one.pixels
-            if self.mean.count and pixels.shape != self.mean.shape:
-                (_, height, width), (_, *sides) = pixels.shape, self.mean.shape
+            if self.mean.count and one.shape != self.mean.shape:
+                (_, height, width), (_, *sides) = one.shape, self.mean.shape
                 raise DataError(
                     f'"{root}{image.path}" has {height} x {width} pixels (height x width), and others have '
                     f"{sides[0]} x {sides[1]}: give the size of all, such as --size 96x96"
                 )
-            if part == TRAIN:
-                self.mean.add(pixels)
             self._note(part, image, one)
             yield b"%08d_%s" % (len(kept) - 1, os.fsencode(image.path)[:KEY]), one.record
         if not kept:
