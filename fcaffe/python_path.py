@@ -32,6 +32,8 @@ def add_current_folder() -> bool:
     """Let this process find user code in the current folder. Returns False if it does so already."""
     if "" in sys.path or os.getcwd() in sys.path:
         return False
+    import subprocess  # noqa: F401 - looks for msvcrt, which only the library of Windows has: not in that folder
+
     library = os.path.dirname(os.__file__)
     own = [index for index, entry in enumerate(sys.path) if entry in (library, os.path.join(library, "lib-dynload"))]
     sys.path.insert(max(own, default=-1) + 1, "")
