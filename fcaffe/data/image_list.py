@@ -12,7 +12,7 @@ import numpy as np
 
 from fcaffe import log
 from fcaffe.data.batches import UNDECIDED, ImageBatches
-from fcaffe.data.images import Color, decode_image, read_file, resize_image
+from fcaffe.data.images import Color, decode_image, read_file, resize_image, why_no_picture
 from fcaffe.data.lines import numbered_lines
 from fcaffe.data.prefetch import Batch
 from fcaffe.data.transformer import Decision, Transformer
@@ -21,7 +21,7 @@ from fcaffe.rng import CaffeRandom
 
 STATE_SIZE = len(CaffeRandom(0).state())
 MOST_PIXELS = 1 << 30  # of an image, after resizing
-MOST_CHECKED = 100_000  # files of a list that are looked for before the first batch
+MOST_CHECKED = 100_000  # files of a list whose beginnings are read before the first batch
 _INTEGER = re.compile(r"[+-]?\d{1,9}", re.ASCII)
 _LABEL = re.compile(r"[+-]?(\d{1,9}|\d*\.\d+|\d+\.)(e[+-]?\d{1,2})?", re.ASCII | re.IGNORECASE)
 
@@ -130,18 +130,21 @@ class ListBatches(ImageBatches[ListedImage]):
         super().fill(batch)
 
     def _check_files(self) -> None:
-        """Raise DataError for the first file that is missing. Otherwise training would end when it is its turn.
+        """Raise DataError for the first file of this worker's share of the list that does not begin as a picture.
 
-        Of a long list every n-th file is checked.
+        Otherwise training would end when that file is its turn. Of a long list every n-th file is checked.
         """
-        for index in range(0, len(self.images), -(-len(self.images) // MOST_CHECKED)):
-            for path in self.paths(self.images[index]):
-                if not os.path.isfile(self.root_folder + path):
-                    number, _ = next(itertools.islice(numbered_lines(self.source, "list of images"), index, None))
-                    raise DataError(
-                        f'{self.source}:{number}: there is no file "{self.root_folder}{path}"; correct the line, or '
-                        "remove it"
-                    )
+        first, indices = self.share.first, range(0, len(self.images), -(-len(self.images) // MOST_CHECKED))
+        own = range(first, first + self.share.count)
+        checked = [index for number, index in enumerate(indices) if number % self.share.total in own]
+        self.decoders.each(lambda number: self._check(checked[number]), len(checked))
+
+    def _check(self, index: int) -> None:
+        for path in self.paths(self.images[index]):
+            path = self.root_folder + path
+            if problem := why_no_picture(path):
+                number, _ = next(itertools.islice(numbered_lines(self.source, "list of images"), index, None))
+                raise DataError(f'{self.source}:{number}: "{path}" {problem}; correct the line, or remove it')
 
     def paths(self, item: ListedImage) -> list[str]:
         """The paths of an item's files, without `root_folder`."""

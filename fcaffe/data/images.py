@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 import struct
 from typing import Any, NamedTuple
 
@@ -150,6 +151,18 @@ def read_file(path: str) -> bytes:
     except (OSError, ValueError) as problem:  # ValueError: a zero byte in the name
         reason = problem.strerror if isinstance(problem, OSError) else problem
         raise DataError(f'cannot read the picture "{path}": {reason}') from problem
+
+
+def why_no_picture(path: str) -> str:
+    """Why a file cannot be a picture, by its beginning, such as "is not there"; "" if OpenCV may read it."""
+    if not os.path.isfile(path):
+        return "is no file" if os.path.exists(path) else "is not there"
+    try:
+        with open(path, "rb") as file:  # by its descriptor, since a name may hold bytes that are no text
+            is_known = opencv().haveImageReader(f"/dev/fd/{file.fileno()}")
+    except OSError as problem:
+        return f"cannot be read: {problem.strerror}"
+    return "" if is_known else "is no picture of a kind that OpenCV reads"
 
 
 def encode_image(pixels: np.ndarray, extension: str) -> bytes:

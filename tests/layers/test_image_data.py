@@ -118,22 +118,29 @@ def test_a_picture_that_is_missing_or_damaged_is_named_with_list_and_layer(pictu
         image_data()
 
 
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda path: path.write_bytes(b"no picture"), "is no picture of a kind that OpenCV reads"),
+        (lambda path: path.write_bytes(b""), "is no picture of a kind that OpenCV reads"),
+        (lambda path: path.unlink(), "is not there"),
+        (lambda path: [path.unlink(), path.mkdir()], "is no file"),
+    ],
+)
 @pytest.mark.parametrize("index", [1, 7, 12])
-def test_the_first_batch_wants_all_files(pictures, index, monkeypatch):
+def test_the_first_batch_wants_all_files_to_begin_as_pictures(pictures, index, damage, problem, monkeypatch):
     """Not only those of the first batch, so that training does not end at a random iteration."""
     list_file = pictures / "list.txt"
     list_file.write_text("\n\n" + list_file.read_text())
-    (pictures / f"{index}.png").unlink()
+    damage(pictures / f"{index}.png")
     layer, top = image_data("shuffle: true")
-    with pytest.raises(
-        DataError, match=rf'layer "images".*list\.txt:{index + 3}: there is no file "{index}\.png"; correct'
-    ):
+    with pytest.raises(DataError, match=rf'layer "images".*list\.txt:{index + 3}: "{index}\.png" {problem}; correct'):
         layer.forward([], top)
     layer.close()
     monkeypatch.setattr("fcaffe.data.image_list.MOST_CHECKED", 2)  # of 13 files the first and the eighth are checked
     layer, top = image_data()
     if index == 7:
-        with pytest.raises(DataError, match="there is no file"):
+        with pytest.raises(DataError, match=problem):
             layer.forward([], top)
     layer.close()
 
