@@ -91,12 +91,7 @@ KINDS = ["classification", "detection"]
 @click.option("--max_dim", default=0, metavar="N", help="Largest length of the longer side; the aspect ratio stays.")
 @with_options(OPTIONS, OWN)
 def convert_annoset(
-    words: tuple[str, ...],
-    anno_type: str,
-    label_type: str,
-    label_map_file: str,
-    check_label: bool,
-    **options: Any,
+    words: tuple[str, ...], anno_type: str, label_type: str, label_map_file: str, check_label: bool, **options: Any
 ) -> int:
     root, list_file, database = required(words, 3)
     record: Callable[[Any, Any, int, int], Any]

@@ -59,10 +59,7 @@ class SolverFlags:
         "--keep-best",
     )
     patience: int = flag(
-        "N",
-        "End the training after N tests without a better --keep-best.",
-        default=0,
-        type=click.IntRange(min=0),
+        "N", "End the training after N tests without a better --keep-best.", default=0, type=click.IntRange(min=0)
     )
     recompute: bool = flag(
         None, "Save only some activations and recompute the others for backward: less memory, more time.", default=False

@@ -23,16 +23,7 @@ from fcaffe.engines.engine import Engine
 HALF = {"fp16": "float16", "bf16": "bfloat16"}
 
 
-class CudaEngine(
-    Convolution,
-    Pooling,
-    Normalization,
-    InnerProduct,
-    Elementwise,
-    Update,
-    Transfers,
-    Engine,
-):
+class CudaEngine(Convolution, Pooling, Normalization, InnerProduct, Elementwise, Update, Transfers, Engine):
     """Computes on one NVIDIA GPU and one stream, which become current in each thread that uses the engine.
 
     Args:

@@ -31,9 +31,6 @@ class Pooling(Operands, PlainPooling):
         else:
             self.max_pool_with_indices(x, y, memory, windows)
 
-    def max_pool_backward(self, dy: Array, memory: Array, dx: Array, windows: Windows) -> None:
-        self.index_backward(dy, memory, dx, windows)
-
     @or_plain
     def max_pool_with_indices(self, x: Array, y: Array, mask: Array, windows: Windows) -> None:
         indices = self.result(mask, INT)
@@ -43,6 +40,8 @@ class Pooling(Operands, PlainPooling):
     @or_plain
     def index_backward(self, dy: Array, mask: Array, dx: Array, windows: Windows) -> None:
         self._pool("max_pool_backward", dy, dx, windows, self.operand(mask, INT), backward=True)
+
+    max_pool_backward = index_backward  # the memory of a pass is the indices
 
     def scatter_to_plane(self, dy: Array, mask: Array, dx: Array) -> None:
         """Adds in the order of the values, so that two runs give the same bits."""
