@@ -25,7 +25,7 @@ from tests.parallel.random_placements import write_data
 from tests.parallel.rank_threads import ThreadExchange, on_ranks
 from tests.parallel.test_placements import same
 
-SEEDS = range(*map(int, os.environ.get("FCAFFE_HYBRID_SEEDS", "0 24").split()))
+SEEDS = range(*map(int, os.environ.get("FCAFFE_HYBRID_SEEDS", "0 16").split()))
 SOLVERS = """SGD momentum: 0.9 | SGD momentum: 0.9 local_lr_auto: true local_gw_ratio: 0.1 | Nesterov momentum: 0.9
     | Nesterov larc: true larc_eta: 0.1 momentum: 0.5 | AdaGrad delta: 0.01 | RMSProp rms_decay: 0.9 delta: 0.01
     | AdaDelta momentum: 0.9 delta: 0.01 | Adam momentum: 0.9 momentum2: 0.99 delta: 0.01"""

@@ -29,7 +29,7 @@ from tests.layers.examples import EXAMPLES
 from tests.parallel.random_placements import PlacedNet, write_data
 from tests.parallel.rank_threads import ThreadExchange, ThreadWorkers, on_ranks
 
-NETS = int(os.environ.get("FCAFFE_PLACED_NETS", "60"))
+NETS = int(os.environ.get("FCAFFE_PLACED_NETS", "40"))
 SEED = int(os.environ.get("FCAFFE_PLACED_SEED", "0"))
 SOLVER = 'base_lr: 0.02 lr_policy: "fixed" momentum: 0.9 random_seed: 5 snapshot_after_train: false clip_gradients: 5'
 outputs = threading.local()  # `values`: those that the thread has logged

@@ -57,7 +57,7 @@ def processes_with(marker: str) -> list[int]:
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="reads /proc")
-@pytest.mark.parametrize(("hangs", "processes"), [(0, 1), (600, 1), (600, 2)])
+@pytest.mark.parametrize(("hangs", "processes"), [(0, 1), (600, 2)])
 def test_failures_are_written_when_the_time_is_over(
     hangs: int, processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,8 +68,8 @@ def test_failures_are_written_when_the_time_is_over(
     output, failed, words = tmp_path / "output.txt", tmp_path / "failed.txt", [str(tmp_path), "-c", os.devnull]
     began = time.monotonic()
     if hangs:
-        assert steps.run_tests(words, 15, output, failed, processes, last=4) == steps.TIMED_OUT
-        assert time.monotonic() - began < 15 + 4 * steps.GRACE
+        assert steps.run_tests(words, 10, output, failed, processes, last=4) == steps.TIMED_OUT
+        assert time.monotonic() - began < 10 + 4 * steps.GRACE
     else:
         assert steps.run_tests(words, 120, output, failed, processes, last=109) == 1
         assert steps.OVER in output.read_text(), "pytest itself says what failed"
