@@ -41,7 +41,8 @@ class Pooling(Operands, PlainPooling):
     def index_backward(self, dy: Array, mask: Array, dx: Array, windows: Windows) -> None:
         self._pool("max_pool_backward", dy, dx, windows, self.operand(mask, INT), backward=True)
 
-    max_pool_backward = index_backward  # the memory of a pass is the indices
+    def max_pool_backward(self, dy: Array, memory: Array, dx: Array, windows: Windows) -> None:
+        self.index_backward(dy, memory, dx, windows)
 
     def scatter_to_plane(self, dy: Array, mask: Array, dx: Array) -> None:
         """Adds in the order of the values, so that two runs give the same bits."""
