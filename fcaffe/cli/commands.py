@@ -43,7 +43,7 @@ OTHERS = {
     "convert": "convert a model, solver state, net, solver or mean to another format: IN OUT",
     "merge-bn": "fold BatchNorm and Scale into the weights before: NET WEIGHTS NEW_NET NEW_WEIGHTS",
     "compress": "compress a model: WEIGHTS OUT.dcmodel [--solver FILE]",
-    "lmdb": "inspect, merge, shuffle and export databases: info|cat|merge|shuffle|export DB...",
+    "lmdb": "inspect and export databases: info|cat|export DB [FOLDER]",
     "run": "run a Python script in which `import caffe` means fcaffe: SCRIPT|-m MODULE [ARGUMENTS]",
     "bench": "measure sums of gradients: reduce [--reduce NAME,...] [--workers N,...]",
     "plan": "predict what more workers would buy: --solver FILE|--net FILE --machine NAME [--workers N,...]",
