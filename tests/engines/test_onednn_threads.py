@@ -12,7 +12,7 @@ import pytest
 
 from fcaffe.engines import cpu_engine, find_onednn
 from fcaffe.engines.onednn import calls, operation
-from fcaffe.engines.onednn.dnnl import AVX512_BF16, AVX512_CORE
+from fcaffe.engines.onednn.dnnl import AVX, AVX512_BF16, AVX512_CORE
 from fcaffe.engines.onednn.primitives import Primitive
 from fcaffe.engines.onednn.threads import is_small
 from fcaffe.engines.windows import Windows
@@ -150,11 +150,18 @@ def values(engine, random):
     return found
 
 
+def need_poolings() -> None:
+    if not cpu_engine().library.has(AVX):
+        pytest.skip("the processor has no AVX: poolings are array code")
+
+
 @pytest.mark.parametrize("math", ["fp32", "bf16"])
 @pytest.mark.parametrize("work", [convolutions, products, poolings, values])
 def test_one_thread_gives_the_bits_of_many(work, math, many_threads, seen, monkeypatch):
     if math == "bf16" and not cpu_engine().library.has(AVX512_BF16):
         pytest.skip("the processor has no bfloat16")
+    if work is poolings:
+        need_poolings()
     by_rule = [work(cpu_engine(math), np.random.default_rng(seed)) for seed in SEEDS]
     assert {1, MANY} <= set(seen), "of these arrays some should be small and some not"
     seen.clear()
@@ -175,6 +182,7 @@ def test_what_is_small_goes_by_the_work_alone():
 
 def test_sums_that_threads_would_split_are_left_to_all(many_threads, seen):
     """Whatever their size: gradients of weights, and of poolings whose windows overlap."""
+    need_poolings()
     engine, random = cpu_engine(), np.random.default_rng(1)
     x, dy = images(random, 2, 4, 8, 8), images(random, 2, 4, 8, 8)
     dweights = np.empty((4, 4, 3, 3), np.float32)
@@ -232,6 +240,7 @@ def show(net, images):
 
 def test_a_net_of_all_sizes_has_the_bits_of_a_fresh_one_with_one_thread(many_threads, seen, openmp):
     """Run, recorded and played, with batches for one thread and batches for all, and with NaN."""
+    need_poolings()
     random = np.random.default_rng(1)
     net, played = lenet(np.zeros((1, 1, 28, 28), np.float32)), set[int]()
     for batch in 1, 64, 1, 2, 1, 7, 64:

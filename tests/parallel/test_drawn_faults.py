@@ -140,6 +140,8 @@ def draw(chance: random.Random) -> Case:
     fault = chance.choice([*CODES, *VICTIMS, CLOSED, UNREAD])
     again = chance.choice(["", "", "rank", "agent"]) if fault in ("rank", "agent", "an exit") else ""
     phase, rank = chance.choice(list(PHASES)), 0 if fault == "a full disk" else chance.randrange(workers)
+    if phase == "start" and not flags:
+        phase = "loading"  # a plain worker starts no ranks
     return Case(flags, workers, fault, phase, chance.choice([0, 0.05, 0.2]), rank, again)
 
 
