@@ -132,7 +132,7 @@ class Pool:
         return ()
 
     def choose(self) -> Hosts:
-        """Wait for the expected workers or all hosts, at most `rejoin` seconds, then choose from those that are ready.
+        """Wait for the expected workers or all hosts, at most `rejoin` seconds, then choose from the ready ones.
 
         On a busy machine the first agents may take longer to start. Later runs wait for PATIENCE if the workers are too
         few. Returns no hosts if a signal has come meanwhile. Raises UsageError.

@@ -23,8 +23,8 @@ PIECE = 4096  # bytes that are written at once
 
 
 class Backlog:
-    """Bytes that wait for a reader. What exceeds MOST is dropped until the reader has the rest, and a line in its place
-    says how much that is."""
+    """Bytes that wait for a reader. What exceeds MOST is dropped until the reader has the rest, and a line says how
+    many bytes these were."""
 
     def __init__(self) -> None:
         self._pieces: deque[bytes] = deque()

@@ -32,7 +32,7 @@ class Net(Graph):
     """A graph that runs. Arguments and errors are those of Graph.
 
     A whole pass runs a program: the nodes of the graph, rewritten for the blobs that the pass must leave behind
-    (`fcaffe.net.run.rewrite`). These are the outer ones if only whole passes run; those that a script reads, as long as
+    (`fcaffe.net.run.rewrite`). These are the outer ones if only whole passes run; the blobs a script reads, as long as
     it only runs forward; else all. A pass over some of the layers, or with hooks or `debug_info`, runs `plain`: the
     graph as it is. `program` is that of the last forward pass, which backward follows.
     """

@@ -88,8 +88,8 @@ class Node:
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether `forward_again` writes the same bits as `forward`. Layers that read data or run user code do not, nor
-        those that take values from other workers."""
+        """Whether `forward_again` writes the same bits as `forward`. It does not if the layer reads data, runs user
+        code or takes values from other workers."""
         if not (self.is_ours and self.bottoms) or self.layer.type == "Redistribute":
             return False
         traits = self.layer.traits

@@ -118,8 +118,8 @@ def poolings(engine, random):
     windows = Windows((int(random.integers(2, 4)),) * 2, (2, 2), (0, 0), (1, 1))
     x = images(random, n, c, size, size)
     found = []
-    places = windows.convolved((size, size))
-    y, memory, dx = images(random, n, c, *places), np.zeros((n, c, *places), np.uint8), np.zeros_like(x)
+    spatial = windows.convolved((size, size))
+    y, memory, dx = images(random, n, c, *spatial), np.zeros((n, c, *spatial), np.uint8), np.zeros_like(x)
     engine.max_pool_forward(x, y, memory, windows)
     engine.max_pool_backward(y, memory, dx, windows)
     found += [y.copy(), dx.copy()]

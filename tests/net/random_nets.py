@@ -44,7 +44,7 @@ class RandomNet:
     are outputs."""
 
     def __init__(self, seed: int, fed: bool = False) -> None:
-        """A net that is `fed` has Input layers in place of data, whose first axis may change from pass to pass unless
+        """A net that is `fed` has Input layers instead of data, whose first axis may change from pass to pass unless
         it has a `fixed_batch`; `inputs` has their names and what they hold."""
         self.random = random.Random(seed)
         self.batch, self.fed, self.fixed_batch = BATCH, fed, False

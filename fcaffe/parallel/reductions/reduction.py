@@ -37,7 +37,7 @@ class Reduction:
         self.ranks = comm.size
         self.xp = xp
         self.wire = Wire(self.comm)
-        self.parts: list[Reduction] = []  # other reductions that send in its place, which it closes
+        self.parts: list[Reduction] = []  # reductions that send for it, which it closes
         self._scratch: Array = xp.empty(0, np.float32)
 
     def add_up(self, buffer: Array) -> None:
